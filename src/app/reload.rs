@@ -3,6 +3,7 @@
 //! A set is taken whole or not at all. A bad set leaves the rules in force; each of its problems is logged once, and
 //! the failure is counted.
 
+mod changes;
 mod control_plane;
 mod files;
 
@@ -251,6 +252,7 @@ impl Installer {
         if let Some(window_max) = self.cold_window_max {
             warn_of_exempt(rules.rules(), window_max);
         }
+        let changes = self.service.with_rules(|before| Some(changes::text(before?, &rules)));
         let without_room = self.service.install(rules);
         if without_room > 0 {
             tracing::warn!(
@@ -270,7 +272,11 @@ impl Installer {
         }
         self.metrics.config_loaded(limits, warnings.messages.len(), self.unix_secs());
         let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
-        let what = format!("{limits} in {domains} from {} in force", counted(files, "file"));
+        let mut what = format!("{limits} in {domains} from {} in force", counted(files, "file"));
+        if let Some(changes) = changes {
+            what += ": ";
+            what += &changes;
+        }
         tracing::info!("rules: {what}");
         self.remember(true, what, warnings.problems());
     }

@@ -12,7 +12,6 @@ pub use self::html::About;
 use std::collections::BTreeSet;
 
 use tidegate_engine::Timestamp;
-use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -138,7 +137,7 @@ impl SideReport {
                 let (path, place, limit) = (rule.path(), rule.written.to_string(), limit_text(rule));
                 let candidate = rule.candidate.as_deref();
                 let candidate =
-                    candidate.map(|it| (counts_text(&it.limit, rule), side.trials.of_rule(rule.id)));
+                    candidate.map(|it| (rule.counts_text(&it.limit), side.trials.of_rule(rule.id)));
                 RuleReport { path, place, limit, numbers: numbers.clone(), candidate, keys, denied_keys }
             });
         Self {
@@ -203,18 +202,7 @@ fn most<'k, M: Ord>(
 fn limit_text(rule: &Rule) -> String {
     let Some(limit) = &rule.limit else { return "unlimited".to_owned() };
     let mode = if rule.shadow_mode { ", shadow" } else { "" };
-    format!("{}, {}{mode}", counts_text(limit, rule), limit.algorithm().name())
-}
-
-/// The numbers of a limit of a rule: `100 per minute, burst 20`.
-fn counts_text(limit: &Limit, rule: &Rule) -> String {
-    let unit = rule.unit.name().to_ascii_lowercase();
-    let window = match rule.unit_multiplier {
-        1 => unit,
-        several => format!("{several} {unit}s"),
-    };
-    let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
-    format!("{} per {window}{}", limit.requests(), burst.unwrap_or_default())
+    format!("{}, {}{mode}", rule.counts_text(limit), limit.algorithm().name())
 }
 
 fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {

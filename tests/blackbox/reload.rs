@@ -57,6 +57,8 @@ fn every_kind_of_change_is_taken_and_counts_live_on() {
     limiter.setup.write("shop.yaml", &rules("shop", 11, "day"));
     taken(&client, "shop", 11);
     assert_eq!(remaining(&client, "shop"), 9, "a change of N keeps the count");
+    let told = "in force: 1 changed (shop.user: 10 per day → 11 per day)";
+    eventually_true("the change to be told", || limiter.lines_with(told) == 1);
 
     let aside = limiter.setup.outside().join("shop.yaml.tmp");
     fs::write(&aside, rules("shop", 12, "day")).expect("the folder is ours");

@@ -154,6 +154,17 @@ impl Rule {
         format!("{}.{}", self.domain, self.metric_name.rolled_up().join("."))
     }
 
+    /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.
+    pub fn counts_text(&self, limit: &Limit) -> String {
+        let unit = self.unit.name().to_ascii_lowercase();
+        let window = match self.unit_multiplier {
+            1 => unit,
+            several => format!("{several} {unit}s"),
+        };
+        let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
+        format!("{} per {window}{}", limit.requests(), burst.unwrap_or_default())
+    }
+
     /// The constant parts of its keys as they were loaded.
     pub(crate) fn loaded_seeds(&self) -> Seeds {
         let candidate = self.candidate.as_ref().map(|candidate| candidate.seed);

@@ -1,0 +1,198 @@
+//! Which limits a set of rules adds, removes and changes.
+//!
+//! In: the rules in force, and those that take their place. Out: a text for people, of bounded length. Limits are the same
+//! if their paths are; those that share a path are compared in the order of their files.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use tidegate_engine::limit::Limit;
+use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync, Unit};
+use tidegate_engine::text::one_line;
+
+/// Limits that are shown of each kind of change; the rest by their number.
+const SHOWN_MAX: usize = 5;
+
+/// What differs between two sets of rules: `1 limit added (shop.path), 1 changed (shop.user: 5 per day → 9 per day)`.
+pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
+    let (mut added, mut removed, mut changed) = (Shown::default(), Shown::default(), Shown::default());
+    let (mut old, mut new) = (by_path(before).into_iter().peekable(), by_path(after).into_iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => break,
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+            (old, _) => {
+                if old.is_some() {
+                    std::cmp::Ordering::Less
+                } else {
+                    std::cmp::Ordering::Greater
+                }
+            }
+        };
+        let old = if order.is_le() { old.next() } else { None };
+        let new = if order.is_ge() { new.next() } else { None };
+        match (old, new) {
+            (Some((path, old)), Some((_, new))) if Terms::of(old) != Terms::of(new) => {
+                changed.add(|| format!("{path}: {}", differences(old, new)));
+            }
+            (Some((path, _)), None) => removed.add(|| path),
+            (None, Some((path, _))) => added.add(|| path),
+            _ => {}
+        }
+    }
+    let kinds = [(added, "added"), (removed, "removed"), (changed, "changed")];
+    let told: Vec<String> = kinds.iter().filter_map(|(shown, done)| shown.text(done)).collect();
+    let told = if told.is_empty() { "no limit has changed".to_owned() } else { told.join(", ") };
+    one_line(&told).into_owned()
+}
+
+fn by_path(rules: &RuleSet) -> Vec<(String, &Rule)> {
+    let mut all: Vec<_> = rules.rules().iter().map(|rule| (rule.path(), rule)).collect();
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    all
+}
+
+/// Some changes of one kind.
+#[derive(Default)]
+struct Shown {
+    first: Vec<String>,
+    count: usize,
+}
+
+impl Shown {
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.first.len() < SHOWN_MAX {
+            self.first.push(text());
+        }
+        self.count += 1;
+    }
+
+    fn text(&self, done: &str) -> Option<String> {
+        let Self { first, count } = self;
+        let mut text = format!("{count} {done} ({}", first.join("; "));
+        if *count > first.len() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "; and {} more", count - first.len());
+        }
+        (*count > 0).then(|| text + ")")
+    }
+}
+
+/// All that a rule says about how it limits.
+#[derive(PartialEq)]
+struct Terms<'r> {
+    limit: Option<Limit>,
+    unit: (Unit, u32),
+    candidate: Option<Limit>,
+    modes: [bool; 2],
+    cost: Cost,
+    sync: Option<Sync>,
+    on_store_failure: Option<StoreFailure>,
+    near: Option<f64>,
+    has_records: bool,
+    name: &'r str,
+    replaces: Vec<&'r str>,
+    metadata: &'r Value,
+}
+
+impl<'r> Terms<'r> {
+    fn of(rule: &'r Rule) -> Self {
+        Self {
+            limit: rule.limit,
+            unit: (rule.unit, rule.unit_multiplier),
+            candidate: rule.candidate.as_ref().map(|candidate| candidate.limit),
+            modes: [rule.shadow_mode, rule.quota_mode],
+            cost: rule.cost.said(),
+            sync: rule.sync,
+            on_store_failure: rule.on_store_failure,
+            near: rule.near,
+            has_records: rule.records.is_some(),
+            name: &rule.name,
+            replaces: rule.replaces.iter().map(|name| &**name).collect(),
+            metadata: &rule.metadata,
+        }
+    }
+}
+
+/// What is different, old → new.
+fn differences(before: &Rule, after: &Rule) -> String {
+    let limit = |rule: &Rule| {
+        let of = |limit: &Limit| (rule.counts_text(limit), limit.algorithm().name());
+        rule.limit.as_ref().map_or_else(|| ("unlimited".to_owned(), ""), of)
+    };
+    let ((old, old_algorithm), (new, new_algorithm)) = (limit(before), limit(after));
+    let candidate = |rule: &Rule| {
+        let own = rule.candidate.as_deref();
+        own.map_or_else(|| "none".to_owned(), |candidate| rule.counts_text(&candidate.limit))
+    };
+    let named = |name: &str, old: &str, new: &str| (old != new).then(|| format!("{name} {old} → {new}"));
+    let flag =
+        |name: &str, of: fn(&Rule) -> bool| named(name, &of(before).to_string(), &of(after).to_string());
+    let all = [
+        (old != new).then(|| format!("{old} → {new}")),
+        named("algorithm", old_algorithm, new_algorithm),
+        named("candidate", &candidate(before), &candidate(after)),
+        flag("shadow_mode", |rule| rule.shadow_mode),
+        flag("quota_mode", |rule| rule.quota_mode),
+        named("cost", before.cost.said().name(), after.cost.said().name()),
+        flag("limits_from: store", |rule| rule.records.is_some()),
+    ];
+    let mut all: Vec<String> = all.into_iter().flatten().collect();
+    if all.is_empty() {
+        all.push("other settings".to_owned());
+    }
+    all.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+    use tidegate_engine::key::KeySecret;
+    use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+
+    fn rules(descriptors: &str) -> RuleSet {
+        let text = format!("domain: shop\ndescriptors: [{descriptors}]\n");
+        let file = SourceFile { name: "shop.yaml".to_owned(), bytes: text.into_bytes(), presumed: false };
+        load(&[file], &LoadOptions::new(KeySecret::new([0; 16]))).expect("good rules").rules
+    }
+
+    fn limit(key: &str, more: &str) -> String {
+        format!("{{key: {key}, rate_limit: {{unit: day, requests_per_unit: {more}}}}}")
+    }
+
+    #[test]
+    fn what_is_added_removed_and_changed_is_told() {
+        let before = rules(&[limit("a", "5"), limit("b", "5"), limit("c", "5")].join(", "));
+        assert_eq!(text(&before, &before.clone()), "no limit has changed");
+        let after =
+            rules(&[limit("d", "5"), limit("c", "9, algorithm: fixed_window"), limit("b", "5")].join(", "));
+        assert_eq!(
+            text(&before, &after),
+            "1 added (shop.d), 1 removed (shop.a), 1 changed (shop.c: 5 per day → 9 per day, algorithm sliding_window → \
+             fixed_window)"
+        );
+    }
+
+    #[test]
+    fn the_first_are_shown_and_all_are_counted() {
+        let all: Vec<String> = (0..9).map(|number| limit(&format!("k{number}"), "5")).collect();
+        let (none, all) = (rules(""), rules(&all.join(", ")));
+        assert_eq!(text(&none, &all), "9 added (shop.k0; shop.k1; shop.k2; shop.k3; shop.k4; and 4 more)");
+        assert!(text(&all, &none).starts_with("9 removed (shop.k0"));
+    }
+
+    #[test]
+    fn each_setting_of_a_limit_is_a_change() {
+        let before = rules(&limit("a", "5"));
+        for (more, told) in [
+            ("5, near: 0.5", "other settings"),
+            ("5, sync: leased", "other settings"),
+            ("5, candidate: {requests_per_unit: 3}", "candidate none → 3 per day"),
+            ("5, cost: asked", "cost auto → asked"),
+        ] {
+            let said = text(&before, &rules(&limit("a", more)));
+            assert_eq!(said, format!("1 changed (shop.a: {told})"));
+        }
+    }
+}
