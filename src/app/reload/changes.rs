@@ -3,6 +3,7 @@
 //! In: the rules in force, and those that take their place. Out: a text for people, of bounded length. Limits are the same
 //! if their paths are; those that share a path are compared in the order of their files.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -14,7 +15,7 @@ use tidegate_engine::text::one_line;
 /// Limits that are shown of each kind of change; the rest by their number.
 const SHOWN_MAX: usize = 5;
 
-/// What differs between two sets of rules: `1 limit added (shop.path), 1 changed (shop.user: 5 per day → 9 per day)`.
+/// What differs between two sets of rules: `1 added (shop.path), 1 changed (shop.user: 5 per day → 9 per day)`.
 pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
     let (mut added, mut removed, mut changed) = (Shown::default(), Shown::default(), Shown::default());
     let (mut old, mut new) = (by_path(before).into_iter().peekable(), by_path(after).into_iter().peekable());
@@ -22,13 +23,8 @@ pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
         let order = match (old.peek(), new.peek()) {
             (None, None) => break,
             (Some((old, _)), Some((new, _))) => old.cmp(new),
-            (old, _) => {
-                if old.is_some() {
-                    std::cmp::Ordering::Less
-                } else {
-                    std::cmp::Ordering::Greater
-                }
-            }
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
         };
         let old = if order.is_le() { old.next() } else { None };
         let new = if order.is_ge() { new.next() } else { None };
