@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use tidegate_simulation::oracle::Census;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::Scenario;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let until = arguments.minutes.map(|minutes| began + Duration::from_secs(60 * minutes));
     let (mut runs, mut requests, mut commands, mut codes) = (0, 0, 0, [0; 3]);
+    let mut census = Census::default();
     let mut seed = arguments.seed;
     loop {
         let goes_on = until.map_or(runs < arguments.runs, |until| Instant::now() < until);
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         let outcome = run(&scenario, arguments.story);
         print!("{}", outcome.story);
         (runs, requests, commands) = (runs + 1, requests + outcome.requests, commands + outcome.commands);
+        census.add(outcome.census);
         codes.iter_mut().zip(outcome.codes).for_each(|(sum, more)| *sum += more);
         if let Some(violation) = outcome.violation {
             eprintln!("\nseed {seed} goes wrong: {:?}: {}", violation.kind, violation.what);
@@ -94,5 +97,7 @@ fn main() -> ExitCode {
         "\n{runs} runs, {requests} requests ({admitted} admitted, {denied} denied, {failed} without an answer), \
          {commands} commands to Redis, {rate:.0} requests a second"
     );
+    let Census { answered, judged } = census;
+    println!("of {answered} descriptors that had an answer {judged} were judged: {} %", census.percent());
     ExitCode::SUCCESS
 }

@@ -49,6 +49,8 @@ pub struct Network {
     /// Of each node and server: how the way between them is.
     ways: Mutex<Vec<Vec<Way>>>,
     open: Mutex<Vec<Arc<Connection>>>,
+    /// Messages of nodes that took much longer: from then until then.
+    pub slow: Mutex<Vec<(usize, Time, Time)>>,
     /// Commands that servers have answered.
     pub commands: AtomicU64,
 }
@@ -101,6 +103,7 @@ impl Network {
             servers: Mutex::new(Servers::new(servers.into_iter().map(link).collect())),
             ways,
             open: Mutex::default(),
+            slow: Mutex::default(),
             commands: AtomicU64::new(0),
         })
     }
@@ -190,6 +193,9 @@ impl Network {
             return usual;
         }
         let slow = if random.one_in(*slow_one_in) { random.below(150 * MILLI) } else { 0 };
+        if slow > 0 {
+            lock(&self.slow).push((node, now, now + slow));
+        }
         usual + far[node][direction] + slow
     }
 

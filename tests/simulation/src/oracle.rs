@@ -3,22 +3,29 @@
 //! A hit counts at some moment between its question and its answer. So the hits of a window are those whose question and
 //! answer are both within it: whatever the moments were, there were as many.
 //!
-//! - Strict algorithms: never more than N in any window of W, N being the largest that was in force.
+//! - Strict algorithms: never more than N in any window of W, N being the largest that the nodes were told.
 //! - Buckets: never more than `burst` and what drains meanwhile.
 //! - Fixed windows: never more than N in an aligned window.
-//! - Hits that were reported are charged whether they fit or not, but nothing is admitted on top of N. A report without an
-//!   answer is sent again, and may count twice.
-//! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or
-//!   what a replica lacked that takes over.
-//! - `local`: every node may admit N alone while Redis is away, and again when it was restarted.
-//! - A request that gives hits back takes what it was admitted out of every window. When a counter begins anew, all that was
-//!   admitted before may be admitted once more.
-//! - An exception is another N. While one lets everything pass, what is admitted beside it still fits into N.
-//! - Nobody is denied hits for which there is room, whatever may have counted. What fails may leave hits that count
-//!   longer than they should, but those of a call without an answer are done before its deadline or never.
+//! - Nothing is admitted on top of N: what was surely counted before leaves room for it. That holds for each hit that is
+//!   admitted, also where reported hits are charged beyond N.
+//! - A request that gives hits back takes what it was admitted out of every window.
+//! - Nobody is denied hits for which there is room, whatever may have counted.
+//!
+//! What it forgives, and for how long:
+//! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or what a
+//!   replica lacked that takes over; for a window, and as long as leases last.
+//! - `local`: a node may admit N alone, while it may have had no answer from Redis and until that has healed, or when its
+//!   client waited for a shorter time than the answer took. Afterwards these hits count at Redis, for a window, unless the
+//!   node died.
+//! - A report without an answer is sent again, and may count twice.
+//! - When a counter begins anew, all that was admitted before may be admitted once more.
+//! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
+//!   deadline or never.
 
+mod census;
 mod record;
 mod starved;
+mod trouble;
 
 use std::collections::BTreeMap;
 
@@ -29,11 +36,15 @@ use tidegate_engine::rules::StoreFailure;
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, SECOND, Time};
-pub use record::{Loss, Outcome, Record};
+pub use census::{Census, census};
+pub use record::{Loss, Outcome, Record, Refund, Reset};
 pub use starved::starved;
+pub use trouble::{Trouble, Troubles};
 
 /// A message, and what a server takes.
 const LATE: Time = SECOND / 100;
+/// What a node admitted alone is at Redis after so long, if nothing fails meanwhile.
+const SENT: Time = 2 * SECOND;
 
 /// What all limits are judged with.
 #[derive(Clone, Copy)]
@@ -44,6 +55,14 @@ pub struct Rules<'s> {
     pub starts: u64,
     /// What servers forgot.
     pub losses: &'s [Loss],
+    /// Counters that began anew.
+    pub resets: &'s [Reset],
+    /// Hits that went back.
+    pub refunds: &'s [Refund],
+    /// When nodes may have decided alone.
+    pub troubles: &'s Troubles,
+    /// A denial is remembered until the time at which there is room again.
+    pub remembers_denials: bool,
     /// For so long after that hits may be spent that were leased before.
     pub lease_time: Time,
     /// How long a call waits for its answer at most.
@@ -59,27 +78,53 @@ impl Rules<'_> {
     fn leased_for(&self, limit: &LimitSpec) -> Time {
         if limit.is_leased { self.lease_time + LATE } else { 0 }
     }
+
+    /// Whether a node may have decided this without Redis.
+    fn is_alone(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let decides = limit.failure != StoreFailure::Error;
+        let is_far = it.asked < self.troubles.far_until(it.node);
+        let was_short = || it.deadline.is_some_and(|deadline| it.answered - it.asked + LATE >= deadline);
+        decides && (is_far || was_short() || self.troubles.of(it.node, it.asked, it.answered).is_some())
+    }
+
+    /// When Redis has surely counted these hits.
+    fn counts_from(&self, limit: &LimitSpec, it: &Record) -> Time {
+        match self.troubles.of(it.node, it.asked, it.answered) {
+            _ if !self.is_alone(limit, it) => it.answered,
+            Some(trouble) if trouble.forgets => Time::MAX,
+            Some(trouble) => trouble.until,
+            None => match self.troubles.of(it.node, it.asked, it.answered + SENT) {
+                Some(trouble) if trouble.forgets => Time::MAX,
+                Some(trouble) => trouble.until,
+                None => it.answered + SENT,
+            },
+        }
+    }
+
+    /// Losses that this counter may have had.
+    fn losses_of(&self, own: &[Record]) -> Vec<Loss> {
+        let of = own.first().map(|it| (it.limit, it.key));
+        self.losses.iter().filter(|loss| loss.of.is_none() || loss.of == of).copied().collect()
+    }
 }
 
 /// More than may be, in a window.
 pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
-        if limit.is_shadow {
-            return None;
-        }
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
-        let is_own =
-            |loss: &&Loss| loss.of.is_none_or(|of| own.first().is_some_and(|it| of == (number, it.key)));
-        let losses: Vec<Loss> = rules.losses.iter().filter(is_own).copied().collect();
+        let losses = rules.losses_of(own);
         let rules = &Rules { losses: &losses, ..*rules };
-        let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, &counting));
-        found.or_else(|| in_spite(&counting))
+        let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &counting));
+        found.or_else(|| in_spite(limit, own))
     })
 }
 
 /// What a judge finds in the records of a counter, by the time at which they were asked.
-fn each_counter(records: &[Record], judge: impl Fn(usize, &[Record]) -> Option<String>) -> Option<String> {
+fn each_counter(
+    records: &[Record],
+    mut judge: impl FnMut(usize, &[Record]) -> Option<String>,
+) -> Option<String> {
     let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<Record>> = BTreeMap::new();
     for it in records {
         let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
@@ -91,9 +136,9 @@ fn each_counter(records: &[Record], judge: impl Fn(usize, &[Record]) -> Option<S
     })
 }
 
-/// How many nodes, each as often as it was started, may admit N alone.
-fn alone(rules: &Rules<'_>, limit: &LimitSpec) -> u64 {
-    if limit.failure == StoreFailure::Local { rules.starts } else { 0 }
+/// How many nodes, each as often as it was started, may have admitted N of these alone.
+fn alone<'r>(rules: &Rules<'_>, limit: &LimitSpec, mut own: impl Iterator<Item = &'r Record>) -> u64 {
+    if own.any(|it| rules.is_alone(limit, it)) { rules.starts } else { 0 }
 }
 
 /// Hits of a window that servers may have forgotten: of each loss its sum, as they are added one after the other.
@@ -124,10 +169,12 @@ impl<'r> Forgotten<'r> {
 
 /// A window that holds too much.
 fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    // What was reported may be beyond N: only what is admitted on top of it is judged.
-    if limit.is_reported || limit.failure == StoreFailure::Allow {
+    if limit.failure == StoreFailure::Allow {
         return None;
     }
+    // What was reported may be beyond N. What was admitted is not.
+    let admitted: Vec<Record> = own.iter().copied().filter(|it| it.outcome == Outcome::Admitted).collect();
+    let own = if limit.is_reported { &admitted } else { own };
     let window = own.first()?.window;
     let places = own.iter().enumerate();
     let mut windows = places.map(|(place, first)| (first.asked, &own[place..]));
@@ -156,7 +203,7 @@ fn too_many_until(
     let within = own.iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
     // The last of these that was charged fitted into its own N together with all others.
     let n = within.clone().map(|it| u64::from(it.requests)).max()?;
-    let most = n * (1 + alone(rules, limit));
+    let most = n * (1 + alone(rules, limit, within.clone()));
     let hits: u64 = within.clone().map(|it| it.hits).sum();
     if hits <= most {
         return None;
@@ -172,12 +219,15 @@ fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) ->
     let mut later: Vec<_> = own.iter().collect();
     later.sort_by_key(|it| it.answered);
     let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
+    let mut may_be_alone = 0;
     later.iter().find_map(|it| {
+        may_be_alone =
+            if may_be_alone > 0 { may_be_alone } else { alone(rules, limit, std::iter::once(*it)) };
         hits += it.hits;
         forgotten.add(it);
         let elapsed = it.answered - from;
         let drained = limit.most() * elapsed / it.window + 1;
-        let most = (limit.most() + drained) * (1 + alone(rules, limit));
+        let most = (limit.most() + drained) * (1 + may_be_alone);
         if hits <= most {
             return None;
         }
@@ -191,28 +241,22 @@ fn told(hits: u64, max: u64, from: Time, lasts: Time) -> String {
 }
 
 /// Something that was admitted where nothing may pass.
-fn in_spite(own: &[Record]) -> Option<String> {
-    let admitted = own.iter().find(|it| it.requests == 0 && !it.is_reported)?;
+fn in_spite(limit: &LimitSpec, own: &[Record]) -> Option<String> {
+    let mut admitted = own.iter().filter(|it| it.requests == 0 && it.outcome == Outcome::Admitted);
+    let admitted = admitted.find(|it| it.hits > 0 || limit.algorithm != Algorithm::FixedWindow)?;
     Some(format!("request {} was admitted {} hits of none", admitted.request, admitted.hits))
 }
 
-/// Something that was admitted although what was surely there before left no room.
-fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    // A node that decides alone knows of nobody else's hits.
-    let may_be_alone = matches!(limit.failure, StoreFailure::Allow | StoreFailure::Local);
-    if !limit.algorithm.is_strict() || may_be_alone {
-        return None;
-    }
-    own.iter().enumerate().filter(|(_, it)| !it.is_reported).find_map(|(place, it)| {
-        let since = it.answered.saturating_sub(it.window);
-        let first = own.partition_point(|other| other.asked <= since).min(place);
-        let before = own[first..place].iter().filter(|other| other.answered < it.asked);
-        let before: u64 = before.map(|other| other.hits).sum();
+/// Something that was admitted although what was surely there before left no room. `own`: what was asked of the counter.
+/// `counting`: what surely counts of it.
+fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Record]) -> Option<String> {
+    own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
+        let before = before(rules, limit, counting, it)?;
         // A lease was taken before others admitted what it is judged beside, by a larger N perhaps.
         let max = if limit.is_leased { limit.most() } else { u64::from(it.requests) };
-        let later = rules.leased_for(limit);
-        let forgot = rules.losses.iter().any(|loss| loss.since <= it.answered && loss.until + later >= since);
-        (!forgot && before + it.hits > max).then(|| {
+        // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
+        let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
+        (before + wanted > max).then(|| {
             format!(
                 "request {} was admitted {} hits at {} us, though {before} of {max} were there",
                 it.request,
@@ -221,6 +265,51 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String
             )
         })
     })
+}
+
+impl Rules<'_> {
+    /// Whether what this was admitted has to fit beside what was there before.
+    fn judges(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let since = it.answered.saturating_sub(it.window);
+        let later = self.leased_for(limit);
+        let mut losses = self.losses.iter();
+        let forgot = losses.any(|loss| loss.since <= it.answered && loss.until + later >= since);
+        // When N changes, the level of a bucket does too.
+        let is_steady = !limit.algorithm.is_bucket() || limit.is_steady();
+        // A question of no hits passes a fixed window that is cold.
+        let is_exact = match limit.algorithm {
+            Algorithm::FixedWindow => it.hits > 0,
+            algorithm => algorithm != Algorithm::SlidingWindowWeighted,
+        };
+        !forgot && is_steady && is_exact && limit.failure != StoreFailure::Allow && !self.is_alone(limit, it)
+    }
+}
+
+/// The hits that were surely there when this was asked for. `None`: the window changed meanwhile.
+fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> Option<u64> {
+    // Hits may be leased before others are reported.
+    let surely = it.asked.saturating_sub(if limit.is_reported { rules.leased_for(limit) } else { 0 });
+    let since = match limit.algorithm {
+        Algorithm::FixedWindow => {
+            let begins = |time: Time| time.saturating_sub((EPOCH_MICROS * MICRO + time) % it.window);
+            Some(begins(it.asked)).filter(|&since| since == begins(it.answered))?
+        }
+        _ => (it.answered + 1).saturating_sub(it.window),
+    };
+    let first = counting.partition_point(|other| other.asked < since);
+    let there = counting[first..].iter().take_while(|other| other.asked < it.asked);
+    let there = there.filter(|other| rules.counts_from(limit, other) < surely);
+    if !limit.algorithm.is_bucket() {
+        return Some(there.map(|other| other.hits).sum());
+    }
+    // Each was charged when it was asked for at the earliest. What is there is rounded up.
+    let drained = |from: Time, to: Time| (to - from) as f64 * limit.most() as f64 / it.window as f64;
+    let (mut level, mut at) = (0.0_f64, 0);
+    for other in there {
+        level = (level - drained(at, other.asked)).max(0.0) + other.hits as f64;
+        at = other.asked;
+    }
+    Some(((level - drained(at, it.answered)).max(0.0) as u64).saturating_sub(1))
 }
 
 #[cfg(test)]

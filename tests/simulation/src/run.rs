@@ -7,6 +7,7 @@ mod cluster;
 mod faults;
 mod records;
 mod resets;
+mod told;
 mod way;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,12 +19,12 @@ use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};
 use crate::node::Node;
-use crate::oracle::{Loss, Record};
+use crate::oracle::{Census, Loss, Record, Refund, Reset};
 use crate::scenario::Scenario;
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use records::Shelf;
 use resets::EpochNumbers;
-use way::Excepted;
+use told::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
 const LATE_MAX: Time = 2 * MILLI;
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub commands: u64,
     /// Requests that were admitted, denied, and had no answer.
     pub codes: [u64; 3],
+    /// How much of what was answered was judged.
+    pub census: Census,
     /// What happened, if it was to be told.
     pub story: String,
 }
@@ -84,6 +87,9 @@ struct Run {
     records: Mutex<Vec<Record>>,
     shelf: Arc<Shelf>,
     losses: Mutex<Vec<Loss>>,
+    /// Counters that began anew, and hits that went back: as they were acknowledged.
+    resets: Mutex<Vec<Reset>>,
+    refunds: Mutex<Vec<Refund>>,
     /// When keys came to servers of a Cluster.
     moves: Mutex<Vec<(usize, Time)>>,
     /// When nodes stood still.
@@ -131,13 +137,16 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
         shelf: Arc::default(),
         losses: Mutex::default(),
+        resets: Mutex::default(),
+        refunds: Mutex::default(),
         moves: Mutex::default(),
         pauses: Mutex::default(),
         violation: Mutex::default(),
         codes: Mutex::default(),
     });
     run.play();
-    let violation = lock(&run.violation).take().or_else(|| run.judged());
+    let (judged, census) = run.judged();
+    let violation = lock(&run.violation).take().or(judged);
     run.world.tell(|| {
         violation
             .as_ref()
@@ -148,6 +157,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         requests: scenario.asks.len() as u64,
         commands: run.network.commands.load(Relaxed),
         codes: *lock(&run.codes),
+        census,
         story: run.world.story(),
     };
     // Stores, tasks and the network hold each other.

@@ -125,6 +125,16 @@ impl LimitSpec {
         let others = [self.excepted, self.recorded].map(Option::unwrap_or_default);
         u64::from(self.requests.into_iter().chain(others).max().unwrap_or(0))
     }
+
+    /// Whether N is always the same.
+    pub fn is_steady(&self) -> bool {
+        self.requests[0] == self.requests[1] && self.excepted.is_none() && self.recorded.is_none()
+    }
+
+    /// Whether W is always the same, and so each counter.
+    pub fn has_one_window(&self) -> bool {
+        self.window_secs[0] == self.window_secs[1] && self.recorded.is_none()
+    }
 }
 
 /// What one client asks.

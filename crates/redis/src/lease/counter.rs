@@ -139,7 +139,9 @@ impl Lease {
     /// Takes back hits that were not spent.
     pub(super) fn put_back(&mut self, hits: u64) {
         self.left += hits;
-        self.remaining = self.remaining.saturating_add(hits);
+        // What the counter was reset to meanwhile may have them already.
+        let most = u64::from(self.source.limit.requests());
+        self.remaining = self.remaining.saturating_add(hits).min(most);
     }
 
     /// Spends hits of a counter of this limit.

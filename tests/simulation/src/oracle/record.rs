@@ -1,12 +1,14 @@
 //! What the oracle knows: what clients asked and were answered, and what servers forgot.
 
-use crate::world::{SECOND, Time};
+use crate::world::Time;
 
 /// What one descriptor of a request asked of a counter, and what became of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     /// The number of the request.
     pub request: usize,
+    /// Which node was asked.
+    pub node: usize,
     /// Which limit.
     pub limit: usize,
     /// Which counter.
@@ -19,7 +21,9 @@ pub struct Record {
     pub asked: Time,
     /// When that was answered, or nothing can happen any more.
     pub answered: Time,
-    /// The N that the node had.
+    /// How long the client waited at most.
+    pub deadline: Option<Time>,
+    /// The N that the node was told.
     pub requests: u32,
     /// And its W.
     pub window: Time,
@@ -27,24 +31,24 @@ pub struct Record {
     pub rule_window: Time,
     /// They were not asked for, but reported.
     pub is_reported: bool,
-    /// An exception let everything pass.
-    pub is_unlimited: bool,
     /// They were given back.
     pub is_refunded: bool,
     /// The client waited as long as it takes, and no other descriptor of the request is there.
     pub is_plain: bool,
+    /// How many hits are left, as the answer says.
+    pub remaining: u64,
     /// What was answered.
     pub outcome: Outcome,
 }
 
-/// What was answered.
+/// What was answered about one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing, or an error: the hits may count or not.
     Unknown,
-    /// The request passes.
+    /// The hits fit, and the request passes.
     Admitted,
-    /// The request does not pass. `over`: because of this counter.
+    /// The hits are not charged: they do not fit, or the request does not pass. By a shadow they may pass all the same.
     Denied {
         /// These hits do not fit.
         over: bool,
@@ -59,33 +63,7 @@ impl Record {
             Outcome::Admitted => true,
             Outcome::Denied { .. } => self.is_reported,
         };
-        charged && self.hits > 0 && !self.is_refunded && !self.is_unlimited
-    }
-
-    /// It may count at a time. What is charged in one slot and denied in another goes back within a second, where
-    /// nothing fails.
-    pub(super) fn may_count_until(&self, is_calm: bool) -> Option<Time> {
-        match self.outcome {
-            Outcome::Denied { .. } if self.is_reported => Some(Time::MAX),
-            Outcome::Denied { .. } if self.is_plain => None,
-            Outcome::Denied { .. } if is_calm => Some(self.answered + SECOND),
-            Outcome::Denied { .. } | Outcome::Unknown | Outcome::Admitted => Some(Time::MAX),
-        }
-    }
-
-    /// How many hits may count.
-    pub(super) fn hits_at_most(&self) -> u64 {
-        if self.is_reported && self.outcome == Outcome::Unknown { 2 * self.hits } else { self.hits }
-    }
-
-    /// When it is charged at the latest. A node knows a server's clock no better than by what a call took there. A report
-    /// without an answer is sent again, and joins the newest hits then.
-    pub(super) fn charged_until(&self, timeout: Time) -> Time {
-        match self.outcome {
-            Outcome::Unknown if self.is_reported => Time::MAX,
-            Outcome::Unknown => self.answered + timeout,
-            Outcome::Admitted | Outcome::Denied { .. } => self.answered,
-        }
+        charged && self.hits > 0 && !self.is_refunded
     }
 }
 
@@ -100,4 +78,32 @@ pub struct Loss {
     pub acknowledged: bool,
     /// Only one counter was forgotten: this one of this limit.
     pub of: Option<(usize, u64)>,
+}
+
+/// A counter began anew, as was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct Reset {
+    /// This one of this limit.
+    pub of: (usize, u64),
+    /// When it was asked for.
+    pub asked: Time,
+    /// When that was answered.
+    pub done: Time,
+}
+
+/// Hits went back, as was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct Refund {
+    /// To this counter of this limit.
+    pub of: (usize, u64),
+    /// After which resets.
+    pub epoch: u64,
+    /// How many.
+    pub hits: u64,
+    /// The node that was asked.
+    pub node: usize,
+    /// When it was asked for.
+    pub asked: Time,
+    /// When that was answered.
+    pub done: Time,
 }

@@ -5,50 +5,116 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{LATE, Outcome, Record, Rules, each_counter};
+use super::{LATE, Outcome, Record, Rules, SENT, each_counter};
+use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
-use crate::world::{MICRO, Time};
+use crate::world::{MICRO, SECOND, Time};
+
+/// Leases of one counter that a node holds at most, and the part of the rest that each of them is.
+const LEASES_MAX: u32 = 4;
+const LEASE_PART: u64 = 8;
 
 impl Rules<'_> {
-    /// Whether every denial by this limit can be explained from outside.
-    fn explains(&self, limit: &LimitSpec) -> bool {
-        // A log has N times at most: what is reported beyond them moves the newest one. What is reported while Redis
+    /// Whether a denial by this limit can be explained from outside.
+    pub(super) fn explains(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let is_bucket = limit.algorithm.is_bucket();
+        // A log has N entries at most: what is reported beyond them moves the newest one. What is reported while Redis
         // is away fills a bucket later.
-        let moves_times = limit.is_reported && (limit.algorithm == Algorithm::SlidingLog || !self.is_calm);
-        !self.denies_cold
-            && limit.failure == StoreFailure::Error
-            && !moves_times
-            && !limit.is_leased
-            && !limit.is_shadow
-            && limit.excepted.is_none()
-            && limit.recorded.is_none()
-            && limit.requests[0] == limit.requests[1]
+        let moves_times =
+            limit.is_reported && (limit.algorithm == Algorithm::SlidingLog || is_bucket && !self.is_calm);
+        // When N changes, the level of a bucket does too.
+        let is_known = limit.is_steady() || !is_bucket;
+        // A call without an answer may count in the window of the rule or in that of the record.
+        let is_own_window = it.window == it.rule_window;
+        let decides_alone = limit.failure != StoreFailure::Error && self.is_alone(limit, it);
+        let from = it.asked.saturating_sub(self.counts_for(limit, it) + self.lease_time);
+        // What went back of a lease may be lost.
+        let loses_leases = limit.is_leased && self.troubles.touch(from, it.answered);
+        !moves_times
+            && is_known
+            && is_own_window
+            && !decides_alone
+            && !loses_leases
+            && !self.may_be_cold(it)
+            && limit.algorithm != Algorithm::SlidingWindowWeighted
+    }
+
+    /// By which N this was denied. A denial that is remembered was by the N of then.
+    fn requests_of_denial(&self, own: &[Record], it: &Record) -> u64 {
+        if !self.remembers_denials {
+            return it.requests.into();
+        }
+        let since = it.asked.saturating_sub(2 * it.window);
+        let recent = own[own.partition_point(|other| other.asked < since)..].iter();
+        let others = recent.take_while(|other| other.asked <= it.answered);
+        others.map(|other| other.requests).fold(it.requests, u32::min).into()
+    }
+
+    /// Whatever servers may have lost counts as full for a window, and as long as leases last.
+    fn may_be_cold(&self, it: &Record) -> bool {
+        let for_long = it.rule_window.max(it.window) + self.lease_time + LATE;
+        let since = it.asked.saturating_sub(for_long + SECOND);
+        let lost = |loss: &super::Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
+        self.denies_cold
+            && (since == 0 || self.losses.iter().any(lost) || self.troubles.touch(since, it.answered))
+    }
+
+    /// How long hits count at most: a bucket of a sliding window counts as a whole, and is a sixtieth of it at most. A lease
+    /// counts from its end.
+    fn counts_for(&self, limit: &LimitSpec, it: &Record) -> Time {
+        it.window + it.window / 60 + LATE + self.leased_for(limit)
+    }
+
+    /// When hits are charged at the latest. A node knows a server's clock no better than by what a call took there. A report
+    /// without an answer is sent again, and joins the newest hits then. What is admitted alone is sent later.
+    fn charged_until(&self, limit: &LimitSpec, it: &Record) -> Time {
+        let sent = match limit.failure {
+            StoreFailure::Error => 0,
+            _ if it.outcome != Outcome::Unknown && !self.is_alone(limit, it) => 0,
+            _ => self
+                .troubles
+                .of(it.node, it.asked, it.answered + SENT)
+                .map_or(it.answered + SENT, |it| it.until),
+        };
+        let called = match it.outcome {
+            Outcome::Unknown if it.is_reported => Time::MAX,
+            Outcome::Unknown => it.answered + self.timeout,
+            Outcome::Admitted | Outcome::Denied { .. } => it.answered,
+        };
+        called.max(sent)
+    }
+
+    /// How many hits may count. Those without an answer from Redis may have been charged there and be sent again.
+    fn hits_at_most(&self, limit: &LimitSpec, it: &Record) -> u64 {
+        let is_unknown = it.is_reported && it.outcome == Outcome::Unknown;
+        if is_unknown || self.is_alone(limit, it) { 2 * it.hits } else { it.hits }
+    }
+
+    /// Until when hits may count. What is charged in one slot and denied in another goes back within a second, where nothing
+    /// fails, and calls have the time that they take.
+    fn may_count_until(&self, limit: &LimitSpec, it: &Record) -> Option<Time> {
+        let Outcome::Denied { .. } = it.outcome else { return Some(Time::MAX) };
+        let back = it.answered + SECOND;
+        let is_hurried = it.deadline.is_some() || it.asked < self.troubles.far_until(it.node);
+        match self.troubles.of(it.node, it.asked, back) {
+            // Redis may have charged what the node denied without its answer.
+            _ if it.is_reported || self.is_alone(limit, it) => Some(Time::MAX),
+            _ if it.is_plain => None,
+            None if !is_hurried => Some(back),
+            _ => Some(Time::MAX),
+        }
     }
 }
 
 /// A denial though there was room for the hits, whatever may have counted.
 pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
-        let limit = &rules.limits[number];
-        let is_judged = rules.explains(limit);
-        let denied = own.iter().filter(|it| it.is_plain && it.outcome == Outcome::Denied { over: true });
-        denied.filter(|_| is_judged).find_map(|it| {
-            let others = own.iter().filter(|other| other.request != it.request && other.asked <= it.answered);
-            let others = others.filter(|other| {
-                other.may_count_until(rules.is_calm).is_some_and(|until| until >= it.asked)
-            });
-            let (most, wanted) = (u64::from(it.requests), it.hits.max(1));
-            let there = match limit.algorithm {
-                Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-                    // A bucket counts as a whole, and is a sixtieth of the window at most.
-                    let since = it.asked.saturating_sub(it.window + it.window / 60 + LATE);
-                    let others = others.filter(|other| other.charged_until(rules.timeout) >= since);
-                    others.map(Record::hits_at_most).sum()
-                }
-                // What is there is rounded up.
-                Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(rules, limit, others, it),
-                Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => return None,
-            };
+        let (limit, losses) = (&rules.limits[number], rules.losses_of(own));
+        let rules = &Rules { losses: &losses, ..*rules };
+        let denied = own.iter().enumerate().filter(|(_, it)| it.outcome == Outcome::Denied { over: true });
+        denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
+            let (most, wanted) = (rules.requests_of_denial(own, it), it.hits.max(1));
+            let there = there_at_most(rules, limit, own, place);
             (there + wanted <= most).then(|| {
                 format!(
                     "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
@@ -60,19 +126,97 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     })
 }
 
+/// Hits that may be there.
+#[derive(Clone, Copy)]
+struct There {
+    /// They were charged then at the latest.
+    charged: Time,
+    hits: u64,
+}
+
+/// The most hits that may have counted for the record at this place, beside its own.
+fn there_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], place: usize) -> u64 {
+    let it = &own[place];
+    let is_cut = limit.algorithm == Algorithm::FixedWindow;
+    let others = own.iter().enumerate().take_while(|(_, other)| other.asked <= it.answered);
+    // A fixed window counts what it denies.
+    let others = others.filter(|&(number, other)| {
+        number != place
+            && (is_cut || rules.may_count_until(limit, other).is_some_and(|until| until >= it.asked))
+    });
+    let anew = begins_anew(rules, limit, it);
+    let there = others.map(|(_, other)| There {
+        charged: rules.charged_until(limit, other),
+        hits: rules.hits_at_most(limit, other),
+    });
+    let there = there.filter(|there| there.charged >= anew);
+    match limit.algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(limit, there, it),
+        Algorithm::FixedWindow => {
+            let begins = it.asked.saturating_sub((EPOCH_MICROS * MICRO + it.asked) % it.window + LATE);
+            there.filter(|there| there.charged >= begins).map(|there| there.hits).sum()
+        }
+        _ => {
+            let since = it.asked.saturating_sub(rules.counts_for(limit, it));
+            let mut there: Vec<There> = there.collect();
+            give_back(rules, limit, it, &mut there);
+            let hits: u64 = there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum();
+            hits + leased_at_most(rules, limit, own, it)
+        }
+    }
+}
+
+/// What was charged before then is forgotten: the counter began anew.
+fn begins_anew(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> Time {
+    let is_seen = !rules.remembers_denials && !limit.is_leased && limit.has_one_window();
+    let own = rules.resets.iter().filter(|reset| reset.of == (it.limit, it.key) && reset.done <= it.asked);
+    own.filter(|_| is_seen).map(|reset| reset.asked).max().unwrap_or(0)
+}
+
+/// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.
+fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [There]) {
+    if rules.remembers_denials || limit.is_leased {
+        return;
+    }
+    let of = (it.limit, it.key, it.epoch);
+    let own = rules.refunds.iter().filter(|refund| (refund.of.0, refund.of.1, refund.epoch) == of);
+    let mut own = own.filter(|refund| refund.done <= it.asked).peekable();
+    if own.peek().is_none() {
+        return;
+    }
+    there.sort_by_key(|there| there.charged);
+    for refund in own {
+        let fails = rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
+        let since = refund.asked.saturating_sub(rules.counts_for(limit, it));
+        let mut left = if fails { 0 } else { refund.hits };
+        for there in there.iter_mut().filter(|there| there.charged >= since) {
+            let taken = left.min(there.hits);
+            (there.hits, left) = (there.hits - taken, left - taken);
+        }
+    }
+}
+
+/// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left.
+fn leased_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], it: &Record) -> u64 {
+    if !limit.is_leased {
+        return 0;
+    }
+    let since = it.asked.saturating_sub(3 * rules.lease_time + LATE);
+    let recent = own[own.partition_point(|other| other.asked < since)..].iter();
+    let nodes =
+        recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
+    let leases = nodes.count_ones() * LEASES_MAX;
+    let rest = (0..leases).fold(limit.most(), |rest, _| rest - rest / LEASE_PART);
+    limit.most() - rest
+}
+
 /// The most that may be in a bucket when this one is asked for.
-fn level<'r>(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    others: impl Iterator<Item = &'r Record>,
-    it: &Record,
-) -> u64 {
-    let charged = |other: &Record| other.charged_until(rules.timeout).min(it.asked);
-    let mut others: Vec<_> = others.map(|other| (charged(other), other.hits_at_most())).collect();
-    others.sort_unstable();
+fn level(limit: &LimitSpec, there: impl Iterator<Item = There>, it: &Record) -> u64 {
+    let mut there: Vec<_> = there.map(|there| (there.charged.min(it.asked), there.hits)).collect();
+    there.sort_unstable();
     let (mut level, mut since) = (0.0_f64, 0);
     let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;
-    for (at, hits) in others {
+    for (at, hits) in there {
         level = (level - drained(at - since)).max(0.0) + hits as f64;
         since = at;
     }

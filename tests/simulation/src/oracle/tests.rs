@@ -19,9 +19,10 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
 
 fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
     let (request, limit, key, hits, requests) = (asked as usize, 0, 0, 1, 2);
-    let (is_reported, is_unlimited, is_refunded, is_plain) = (false, false, false, true);
+    let (is_reported, is_refunded, is_plain) = (false, false, true);
     Record {
         request,
+        node: 0,
         limit,
         key,
         epoch: 0,
@@ -32,9 +33,10 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         window: SECOND,
         rule_window: SECOND,
         is_reported,
-        is_unlimited,
         is_refunded,
         is_plain,
+        deadline: None,
+        remaining: 0,
         outcome,
     }
 }
@@ -45,7 +47,22 @@ fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> boo
 }
 
 fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
-    Rules { limits, starts: 1, losses, lease_time: 0, timeout: SECOND / 10, is_calm, denies_cold: false }
+    let (resets, refunds, remembers_denials) = (&[], &[], false);
+    static NO_TROUBLES: std::sync::LazyLock<Troubles> = std::sync::LazyLock::new(Troubles::default);
+    let (troubles, timeout, denies_cold) = (&*NO_TROUBLES, SECOND / 10, false);
+    Rules {
+        limits,
+        starts: 1,
+        losses,
+        resets,
+        refunds,
+        troubles,
+        remembers_denials,
+        lease_time: 0,
+        timeout,
+        is_calm,
+        denies_cold,
+    }
 }
 
 #[test]
@@ -120,7 +137,7 @@ fn exceptions_are_another_n_and_what_begins_anew_is_forgotten_alone() {
     assert!(is_fine(&[], &three));
     let mut many = admitted(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
     assert!(!is_fine(&[], &many));
-    many[1..3].iter_mut().for_each(|it| it.is_unlimited = true);
+    many[1..3].iter_mut().for_each(|it| it.outcome = Outcome::Denied { over: true });
     assert!(is_fine(&[], &many), "two passed beside N");
     let anew = |key| Loss { since: 0, until: 4, acknowledged: true, of: Some((0, key)) };
     let four = admitted(&[(1, 2), (3, 4), (5, 6), (7, 8)]);

@@ -14,9 +14,10 @@ use tidegate_engine::rules::Unit;
 
 use super::batch::{Asked, Together};
 use super::resets::EpochNumbers;
-use super::way::{Decided, Way};
+use super::told::Told;
+use super::way::{Counter, Decided, Way};
 use super::{Kind, LATE_MAX, Run};
-use crate::oracle::{Outcome, Record};
+use crate::oracle::{Outcome, Record, Refund};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ask, Cancelled, Form, Item};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
@@ -84,7 +85,7 @@ impl Run {
             let admitted = waiting_at_most(waits_max, task).await.flatten();
             let ask = &run.scenario.asks[number];
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(ask, run.world.now() + after));
-            let refunded = refunded.filter(|_| !run.was_unlimited(number));
+            let refunded = refunded.filter(|_| run.was_charged(number));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
                 lock(&run.records)
@@ -103,9 +104,9 @@ impl Run {
         }
     }
 
-    /// Whether some hits of a request may have passed uncounted.
-    fn was_unlimited(&self, number: usize) -> bool {
-        lock(&self.records).iter().any(|it| it.request == number && it.is_unlimited)
+    /// Whether all hits of a request were counted: by a shadow they may pass without.
+    fn was_charged(&self, number: usize) -> bool {
+        lock(&self.records).iter().all(|it| it.request != number || it.outcome == Outcome::Admitted)
     }
 
     /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
@@ -140,8 +141,20 @@ impl Run {
         let run = Arc::clone(self);
         self.world.spawn(node, async move {
             // The node may have stood still meanwhile.
-            if run.still_counts(&run.scenario.asks[number], run.world.now()) {
-                task.await;
+            let asked = run.world.now();
+            if run.still_counts(&run.scenario.asks[number], asked) && task.await.is_some() {
+                let done = run.world.now();
+                let refund = |it: &Record| Refund {
+                    of: (it.limit, it.key),
+                    epoch: it.epoch,
+                    hits: it.hits,
+                    node,
+                    asked,
+                    done,
+                };
+                let own: Vec<_> =
+                    lock(&run.records).iter().filter(|it| it.request == number).map(refund).collect();
+                lock(&run.refunds).extend(own);
             }
         });
     }
@@ -177,7 +190,7 @@ impl Run {
             let items = if it.form == Form::Elsewhere { &[][..] } else { &it.items };
             let (number, sign) = (it.number, if it.gives { -1 } else { 1 });
             let first = if sign > 0 {
-                run.note(number, (asked, deadline), items, (way.version, &way.epochs))
+                run.note((number, node), (asked, deadline), items, (way.version, &way.epochs))
             } else {
                 usize::MAX
             };
@@ -255,22 +268,52 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
+        self.check_cause(number, is_ok, &counters);
         for (record, counter) in lock(&self.records)[first..].iter_mut().zip(counters) {
-            let over = counter.over;
-            let by = (counter.requests, counter.window_nanos);
-            self.check_limit(node, record, by, deadline.is_none());
-            record.outcome = if is_ok { Outcome::Admitted } else { Outcome::Denied { over } };
-            (record.answered, record.requests) = (now, counter.requests);
-            record.window = counter.window_nanos;
-            record.is_unlimited = counter.is_shadow && !self.scenario.limits[record.limit].is_shadow;
+            let Told { requests, window, .. } = counter.by;
+            self.check_rule(record, &counter);
+            self.check_limit(record, counter.by, deadline.is_none());
+            record.outcome = match counter.over {
+                false if is_ok => Outcome::Admitted,
+                over => Outcome::Denied { over },
+            };
+            (record.answered, record.requests, record.window) = (now, requests, window);
+            record.remaining = counter.remaining;
         }
         Some(is_ok)
+    }
+
+    /// A request is denied by a counter of it that has no room, or else not at all.
+    fn check_cause(&self, number: usize, is_ok: bool, counters: &[Counter]) {
+        let denies = |counter: &Counter| counter.over && !counter.by.is_shadow;
+        if is_ok == counters.iter().any(denies) {
+            let (is, over) =
+                (if is_ok { "admitted" } else { "denied" }, counters.iter().filter(|it| denies(it)));
+            let what = format!("request {number} was {is}, though {} counters deny it", over.count());
+            self.wrong(Kind::WrongAnswer, what);
+        }
+    }
+
+    /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
+    fn check_rule(&self, record: &Record, counter: &Counter) {
+        let limits = &self.scenario.limits;
+        // The first rule has no limit.
+        let own = 1 + limits[..record.limit].iter().filter(|it| !it.is_override).count();
+        let own = (!limits[record.limit].is_override).then_some(own);
+        if counter.rule != own {
+            let what = format!("request {} met rule {:?} instead of {own:?}", record.request, counter.rule);
+            self.wrong(Kind::WrongAnswer, what);
+        }
+        if counter.remaining > u64::from(counter.by.requests) {
+            let (left, of) = (counter.remaining, counter.by.requests);
+            self.wrong(Kind::WrongAnswer, format!("request {} left {left} hits of {of}", record.request));
+        }
     }
 
     /// Notes what a request asks. Returns the place of its first record.
     fn note(
         &self,
-        number: usize,
+        (number, node): (usize, usize),
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
         (version, epochs): (usize, &EpochNumbers),
@@ -282,6 +325,7 @@ impl Run {
             let limit = &self.scenario.limits[item.limit];
             Record {
                 request: number,
+                node,
                 limit: item.limit,
                 key: item.key,
                 epoch: epochs[item.limit][item.key as usize],
@@ -293,9 +337,10 @@ impl Run {
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,
-                is_unlimited: false,
                 is_refunded: false,
+                remaining: 0,
                 is_plain: items.len() == 1 && deadline.is_none(),
+                deadline,
                 outcome: Outcome::Unknown,
             }
         }));

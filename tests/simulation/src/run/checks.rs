@@ -10,12 +10,14 @@ use tidegate_redis::LeaseTotals;
 
 use super::{Kind, Run, Violation};
 use crate::node::Node;
-use crate::oracle::{Rules, starved, too_much};
+use crate::oracle::{Census, Rules, Trouble, Troubles, census, starved, too_much};
 use crate::scenario::{Fault, Item, What};
 use crate::world::{SECOND, Time, lock};
 
 /// How often leases are accounted for.
 const ACCOUNTED: Time = SECOND;
+/// Round trips that a node waits for together.
+const LOOK_TRIPS: Time = 4;
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -130,24 +132,64 @@ impl Run {
         self.scenario.denies_cold && self.scenario.faults.iter().all(|fault| is_known(fault.what))
     }
 
-    pub(super) fn judged(&self) -> Option<Violation> {
+    /// When nodes may have had no answer from Redis.
+    fn troubles(&self) -> Troubles {
+        let slow = lock(&self.network.slow).clone();
+        let slow = slow.into_iter().map(|(node, from, until)| (Some(node), from, until, false));
+        let failed = self.scenario.faults.iter().filter_map(|fault| {
+            let (node, lasts, forgets) = match fault.what {
+                What::Cut { node, lasts, .. } | What::Pause { node, lasts } => (Some(node), lasts, false),
+                What::Break { node, .. } | What::Lose { node, .. } => (Some(node), 0, false),
+                What::Crash { node, lasts } | What::StopNode { node, lasts } => (Some(node), lasts, true),
+                What::Stop { lasts, .. }
+                | What::Refuse { lasts, .. }
+                | What::Restart { lasts, .. }
+                | What::FailOver { lacks: lasts, .. }
+                | What::MoveSlots { lasts, .. } => (None, lasts, false),
+                What::Flush { .. } => (None, 0, false),
+                What::Reload { .. }
+                | What::Except { .. }
+                | What::Record { .. }
+                | What::RecordsAway { .. }
+                | What::Reset { .. }
+                | What::ResetAll { .. } => return None,
+            };
+            Some((node, fault.at, fault.at + lasts, forgets))
+        });
+        let trouble = |(node, from, until, forgets)| Trouble { node, from, until, forgets };
+        let all: Vec<_> = slow.chain(failed).map(trouble).collect();
+        // A look at a server takes some round trips.
+        let is_far = |far: &[Time; 2]| LOOK_TRIPS * (far[0] + far[1]) >= self.scenario.timeout;
+        let far_until = |far| if is_far(far) { self.scenario.asked_until() } else { 0 };
+        Troubles::new(self.scenario.far.iter().map(far_until).collect(), &all)
+    }
+
+    /// What may not happen and did, by all that was answered; and how much of it could be judged.
+    pub(super) fn judged(&self) -> (Option<Violation>, Census) {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
-        let denies_cold = self.scenario.denies_cold;
-        let (denies_lost, mut losses) = (self.nodes_know_losses(), losses.clone());
-        losses.retain(|loss| !denies_lost || loss.of.is_some());
+        let (denies_lost, mut kept) = (self.nodes_know_losses(), losses.clone());
+        kept.retain(|loss| !denies_lost || loss.of.is_some());
         let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
+        let (resets, refunds, troubles) = (lock(&self.resets), lock(&self.refunds), self.troubles());
         let rules = Rules {
             limits: &self.scenario.limits,
             starts,
-            losses: &losses,
+            losses: &kept,
+            resets: &resets,
+            refunds: &refunds,
+            troubles: &troubles,
+            remembers_denials: self.scenario.deny_cache_bytes > 0,
             lease_time: self.scenario.lease_time,
             timeout: self.scenario.timeout,
             is_calm,
-            denies_cold,
+            denies_cold: self.scenario.denies_cold,
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };
-        let too_much = too_much(&rules, &records).map(of_kind(Kind::TooMuch));
-        too_much.or_else(|| starved(&rules, &records).map(of_kind(Kind::Starved)))
+        let found = too_much(&rules, &records).map(of_kind(Kind::TooMuch)).or_else(|| {
+            // Whoever knows of a loss denies.
+            starved(&Rules { losses: &losses, ..rules }, &records).map(of_kind(Kind::Starved))
+        });
+        (found, census(&rules, &records))
     }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tidegate_engine::request::Request;
 
-use super::way::{Excepted, Way};
+use super::told::Excepted;
+use super::way::Way;
 use super::{LATE_MAX, Run};
-use crate::oracle::Loss;
+use crate::oracle::{Loss, Reset};
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
 use crate::scenario::{Item, Layout, What};
@@ -62,7 +63,7 @@ impl Run {
                 state.service.iter().for_each(|service| _ = service.install(self.rules[version].clone()));
             }
             What::Except { node, limit, key, effect, lasts } => {
-                self.except(node, |excepted| excepted.make(limit, key, effect));
+                self.except(node, |excepted| excepted.make(now, (limit, key), effect));
                 later(lasts, Self::heal);
             }
             What::Record { limit, key, terms, heard_within } => {
@@ -87,15 +88,18 @@ impl Run {
             What::Pause { node, .. } => self.world.thaw(node),
             What::RecordsAway { node, .. } => self.records_are_back(node),
             What::Crash { node, .. } | What::StopNode { node, .. } => self.start(node),
-            What::Except { node, limit, key, .. } => self.except(node, |excepted| excepted.end(limit, key)),
+            What::Except { node, limit, key, .. } => {
+                let now = self.world.now();
+                self.except(node, |excepted| excepted.end(now, (limit, key)));
+            }
             _ => {}
         }
     }
 
     /// A node has other exceptions from now on.
-    fn except(&self, node: usize, change: impl FnOnce(&mut Excepted)) {
-        let state = &mut lock(&self.nodes)[node];
-        change(&mut state.excepted);
+    fn except(&self, node: usize, change: impl FnOnce(&Excepted)) {
+        let state = &lock(&self.nodes)[node];
+        change(&state.excepted);
         state.service.iter().for_each(|service| service.except(state.excepted.all()));
     }
 
@@ -117,7 +121,9 @@ impl Run {
             let reset = way.reset(&request).await;
             run.world.tell(|| format!("node {node}: counter {key} of limit {limit} begins anew: {reset:?}"));
             if reset.is_ok() {
-                lock(&run.losses)[place].until = run.world.now();
+                let done = run.world.now();
+                lock(&run.losses)[place].until = done;
+                lock(&run.resets).push(Reset { of: (limit, key), asked: now, done });
             }
         });
     }

@@ -14,9 +14,10 @@ use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
 use tidegate_records::{Record, RecordKey, Window};
 
+use super::Run;
 use super::ask::{KEYS, LIMITS};
 use super::cluster::SECRET;
-use super::{Kind, Run};
+use super::told::Told;
 use crate::node::Node;
 use crate::oracle;
 use crate::random::Random;
@@ -196,17 +197,13 @@ impl Run {
         if has_records { RECORDS_TIMEOUT } else { 0 }
     }
 
-    /// Judges by which limit a request was decided. `noted`: what its rule says. `is_patient`: the client waited.
-    pub(super) fn check_limit(
-        &self,
-        node: usize,
-        noted: &oracle::Record,
-        (requests, window): (u32, Time),
-        is_patient: bool,
-    ) {
-        let limit = &self.scenario.limits[noted.limit];
-        if limit.recorded.is_none() || limit.excepted.is_some() {
-            return;
+    /// Every limit by which a record may have a descriptor decided. `noted`: what its rule says. `is_patient`: the
+    /// client waited.
+    pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> Vec<Told> {
+        let (limit, node) = (&self.scenario.limits[noted.limit], noted.node);
+        let of = |(requests, window)| Told { requests, window, is_shadow: limit.is_shadow };
+        if limit.recorded.is_none() {
+            return vec![of((noted.requests, noted.window))];
         }
         let (counter, since) = ((noted.limit, noted.key), noted.asked.saturating_sub(IN_FORCE_AFTER));
         let away = self.shelf.was_away(node, since);
@@ -218,22 +215,17 @@ impl Run {
         let says = |terms: &(Time, Option<Terms>)| {
             terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
         };
-        let mut may: Vec<_> = self.shelf.since(counter, known_since).iter().map(says).collect();
+        let mut may: Vec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
         let stood_still = lock(&self.pauses).iter().any(|&(other, _, to)| other == node && to >= since);
         if !is_patient || stood_still || !away.is_empty() {
             match self.scenario.stale_mode {
-                StaleMode::Rule => may.push(own),
-                StaleMode::Deny => may.push((0, own.1)),
-                StaleMode::Last => may.extend(self.shelf.since(counter, 0).iter().map(says).chain([own])),
+                StaleMode::Rule => may.push(of(own)),
+                StaleMode::Deny => may.push(Told { is_shadow: false, ..of((0, own.1)) }),
+                StaleMode::Last => {
+                    may.extend(self.shelf.since(counter, 0).iter().map(says).chain([own]).map(of));
+                }
             }
         }
-        if !may.contains(&(requests, window)) {
-            let what = format!(
-                "request {} was decided by {requests} in {} ms, though one of {may:?} was in force",
-                noted.request,
-                window / MILLI
-            );
-            self.wrong(Kind::WrongLimit, what);
-        }
+        may
     }
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::{Batch, Service, ServiceError, Snapshot};
 use tidegate_engine::decision::{Code, Decision, Status};
-use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
+use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Request;
 
 use super::Run;
-use super::ask::{KEYS, LIMITS};
 use super::resets::EpochNumbers;
+use super::told::Told;
 use crate::node::Node;
 use crate::world::lock;
 
@@ -42,22 +42,34 @@ pub(super) struct Decided {
 
 /// What was decided about one counter, and by which limit.
 pub(super) struct Counter {
+    /// The rule that was met. `None`: the request brought its own limit.
+    pub(super) rule: Option<usize>,
     /// The hits do not fit.
     pub(super) over: bool,
-    pub(super) requests: u32,
-    pub(super) window_nanos: u64,
-    /// It denies nothing, by its rule or by an exception.
-    pub(super) is_shadow: bool,
+    /// How many hits are left, as the answer says.
+    pub(super) remaining: u64,
+    /// When it begins anew, as the answer says.
+    pub(super) reset_nanos: u64,
+    /// By which limit. A shadow denies nothing, by its rule or by an exception.
+    pub(super) by: Told,
 }
 
 impl Decided {
     pub(super) fn of(decision: &Decision<'_>) -> Self {
         let counter = |status: &Status<'_>| match status {
             Status::Limited(limited) => Some(Counter {
+                rule: match limited.origin {
+                    Origin::Rule(rule) => Some(rule.id),
+                    Origin::Override { .. } => None,
+                },
                 over: limited.verdict.over,
-                requests: limited.limit.requests(),
-                window_nanos: limited.limit.window_nanos(),
-                is_shadow: limited.shadow,
+                remaining: limited.verdict.remaining,
+                reset_nanos: limited.verdict.reset_nanos,
+                by: Told {
+                    requests: limited.limit.requests(),
+                    window: limited.limit.window_nanos(),
+                    is_shadow: limited.shadow,
+                },
             }),
             Status::NoLimit => None,
             Status::Replaced(_) | Status::Unlimited(_) => panic!("no rule is of this kind"),
@@ -106,33 +118,6 @@ impl Way {
     pub(super) async fn reset(&self, request: &Request<'_>) -> Result<(), ServiceError> {
         self.service.reset(self.rules.in_force(), request).await
     }
-}
-
-/// Exceptions of one node, in the order in which they were made.
-#[derive(Default)]
-pub(super) struct Excepted(Vec<Exception>);
-
-impl Excepted {
-    /// All of them.
-    pub(super) fn all(&self) -> Exceptions {
-        Exceptions::new(&self.0)
-    }
-
-    /// Makes an exception, instead of the one before for the same counters.
-    pub(super) fn make(&mut self, limit: usize, key: Option<u64>, effect: Effect) {
-        self.end(limit, key);
-        self.0.push(Exception { domain: "sim".into(), entries: entries(limit, key), effect });
-    }
-
-    /// Ends the exception for these counters.
-    pub(super) fn end(&mut self, limit: usize, key: Option<u64>) {
-        let entries = entries(limit, key);
-        self.0.retain(|other| other.entries != entries);
-    }
-}
-
-fn entries(limit: usize, key: Option<u64>) -> Vec<Level> {
-    vec![Level { key: LIMITS[limit].to_owned(), value: key.map(|key| KEYS[key as usize].to_owned()) }]
 }
 
 /// Lets every task run that can.

@@ -1,0 +1,58 @@
+//! How much of what was answered is judged.
+
+use super::{Outcome, Record, Rules, before, each_counter};
+use crate::scenario::LimitSpec;
+
+/// Descriptors of requests that had an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// All of them.
+    pub answered: u64,
+    /// Those whose answer has to be right: it would have been a fault to admit them more, or to deny them; or they were
+    /// denied for a cause that is seen.
+    pub judged: u64,
+}
+
+impl Census {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.judged += other.judged;
+    }
+
+    /// The share that was judged, in percent.
+    pub fn percent(&self) -> u64 {
+        100 * self.judged / self.answered.max(1)
+    }
+}
+
+/// How many of these are judged.
+pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
+    let mut census = Census::default();
+    each_counter(records, |number, own| {
+        let (limit, losses) = (&rules.limits[number], rules.losses_of(own));
+        let rules = &Rules { losses: &losses, ..*rules };
+        let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
+        for it in own {
+            let is_judged = match it.outcome {
+                Outcome::Unknown => continue,
+                Outcome::Admitted => rules.judges(limit, it),
+                Outcome::Denied { over: true } => {
+                    rules.explains(limit, it) || has_cause(rules, limit, &counting, it)
+                }
+                // Another counter of the request denied it: that is judged.
+                Outcome::Denied { over: false } => true,
+            };
+            census.answered += 1;
+            census.judged += u64::from(is_judged);
+        }
+        None
+    });
+    census
+}
+
+/// Whether what was surely there left no room for these hits.
+fn has_cause(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> bool {
+    let before = || before(rules, limit, counting, it);
+    it.requests == 0 || before().is_some_and(|before| before + it.hits.max(1) > u64::from(it.requests))
+}

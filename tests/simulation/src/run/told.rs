@@ -1,0 +1,118 @@
+//! What nodes were told about their limits: rules, reloads, exceptions and records.
+//!
+//! In: what was put in force at each node, and when. Out: every limit by which a node may decide a descriptor. The judge takes
+//! N from here: what an answer says has to be one of these.
+
+use std::sync::Mutex;
+
+use tidegate_engine::exceptions::Effect;
+
+use super::ask::{KEYS, LIMITS};
+use super::{Kind, Run};
+use crate::oracle::Record;
+use crate::world::{MILLI, Time, lock};
+use tidegate_engine::exceptions::{Exception, Exceptions, Level};
+
+/// By which limit a descriptor is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) requests: u32,
+    pub(super) window: Time,
+    /// It denies nothing.
+    pub(super) is_shadow: bool,
+}
+
+/// One exception of a node.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    limit: usize,
+    key: Option<u64>,
+    effect: Effect,
+}
+
+/// The exceptions of one node, in the order in which they were made: all that were ever in force together, since when.
+#[derive(Default)]
+pub(super) struct Excepted(Mutex<Vec<(Time, Vec<Made>)>>);
+
+impl Excepted {
+    /// Those in force.
+    pub(super) fn all(&self) -> Exceptions {
+        let exception = |made: &Made| Exception {
+            domain: "sim".into(),
+            entries: vec![Level {
+                key: LIMITS[made.limit].to_owned(),
+                value: made.key.map(|key| KEYS[key as usize].to_owned()),
+            }],
+            effect: made.effect,
+        };
+        let all: Vec<_> = self.now().iter().map(exception).collect();
+        Exceptions::new(&all)
+    }
+
+    fn now(&self) -> Vec<Made> {
+        lock(&self.0).last().map(|(_, all)| all.clone()).unwrap_or_default()
+    }
+
+    /// Makes an exception, instead of the one before for the same counters.
+    pub(super) fn make(&self, now: Time, (limit, key): (usize, Option<u64>), effect: Effect) {
+        self.change(now, (limit, key), Some(Made { limit, key, effect }));
+    }
+
+    /// Ends the exception for these counters.
+    pub(super) fn end(&self, now: Time, of: (usize, Option<u64>)) {
+        self.change(now, of, None);
+    }
+
+    fn change(&self, now: Time, of: (usize, Option<u64>), made: Option<Made>) {
+        let mut all = self.now();
+        all.retain(|other| (other.limit, other.key) != of);
+        all.extend(made);
+        lock(&self.0).push((now, all));
+    }
+
+    /// What any exception did to a counter at some time since then. `brings_limit`: the request brings its own limit, which
+    /// can only be denied.
+    fn effects(&self, since: Time, (limit, key): (usize, u64), brings_limit: bool) -> Vec<Option<Effect>> {
+        let history = lock(&self.0);
+        let first = history.iter().rposition(|&(at, _)| at < since);
+        let before = if first.is_none() { vec![None] } else { Vec::new() };
+        let effect = |(_, all): &(Time, Vec<Made>)| {
+            let mut own =
+                all.iter().filter(|made| made.limit == limit && made.key.is_none_or(|it| it == key));
+            let deny = own.clone().find(|made| made.effect == Effect::Deny);
+            let other = own.rfind(|made| made.effect != Effect::Deny).filter(|_| !brings_limit);
+            deny.or(other).map(|made| made.effect)
+        };
+        before.into_iter().chain(history[first.unwrap_or(0)..].iter().map(effect)).collect()
+    }
+}
+
+impl Run {
+    /// Judges by which limit a descriptor was decided. `noted`: what its rule says. `is_patient`: the client waited.
+    pub(super) fn check_limit(&self, noted: &Record, decided: Told, is_patient: bool) {
+        let limit = &self.scenario.limits[noted.limit];
+        let of = (noted.limit, noted.key);
+        let effects = lock(&self.nodes)[noted.node].excepted.effects(noted.asked, of, limit.is_override);
+        let all = self.recorded_limits(noted, is_patient);
+        let under = |effect: Option<Effect>, own: Told| match effect {
+            None => own,
+            Some(Effect::Limit { requests, .. }) => {
+                Told { requests: requests.unwrap_or(own.requests), is_shadow: limit.is_shadow, ..own }
+            }
+            Some(Effect::Unlimited) => Told { is_shadow: true, ..own },
+            Some(Effect::Deny) => Told { requests: 0, is_shadow: false, ..own },
+        };
+        let mut may = effects.iter().flat_map(|&effect| all.iter().map(move |&own| under(effect, own)));
+        if !may.clone().any(|told| told == decided) {
+            let may: Vec<_> = may.by_ref().collect();
+            let what = format!(
+                "request {} was decided by {} in {} ms (shadow: {}), though one of {may:?} was in force",
+                noted.request,
+                decided.requests,
+                decided.window / MILLI,
+                decided.is_shadow,
+            );
+            self.wrong(Kind::WrongLimit, what);
+        }
+    }
+}
