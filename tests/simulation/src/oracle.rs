@@ -17,6 +17,7 @@
 //! - `local`: a node may admit N alone, while it may have had no answer from Redis and until that has healed, or when its
 //!   client waited for a shorter time than the answer took. Afterwards these hits count at Redis, for a window, unless the
 //!   node died.
+//! - A request that gives hits back while a node decides alone may make room there and at Redis.
 //! - A report without an answer is sent again, and may count twice.
 //! - When a counter begins anew, all that was admitted before may be admitted once more.
 //! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
@@ -210,8 +211,14 @@ fn too_many_until(
     }
     let mut forgotten = Forgotten::none(rules, limit);
     within.for_each(|it| forgotten.add(it));
-    let max = most + forgotten.hits(most);
+    let max = most + forgotten.hits(most) + given_back_alone(rules, limit, &own[0]);
     (hits > max).then(|| told(hits, max, from, end - from))
+}
+
+/// Hits that may have gone back to a node alone, and to Redis too: they make room twice.
+fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
+    let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
+    own.filter(|_| limit.failure == StoreFailure::Local).map(|refund| refund.hits).sum()
 }
 
 /// More of these hits than a bucket holds, and lets through meanwhile.
@@ -251,7 +258,7 @@ fn in_spite(limit: &LimitSpec, own: &[Record]) -> Option<String> {
 /// `counting`: what surely counts of it.
 fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Record]) -> Option<String> {
     own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
-        let before = before(rules, limit, counting, it)?;
+        let before = before(rules, limit, counting, it)?.saturating_sub(given_back_alone(rules, limit, it));
         // A lease was taken before others admitted what it is judged beside, by a larger N perhaps.
         let max = if limit.is_leased { limit.most() } else { u64::from(it.requests) };
         // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.

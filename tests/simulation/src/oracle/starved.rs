@@ -5,7 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{LATE, Outcome, Record, Rules, SENT, each_counter};
+use super::{LATE, Outcome, Record, Rules, SENT, before, each_counter};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, SECOND, Time};
@@ -196,7 +196,8 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [The
     }
 }
 
-/// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left.
+/// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what was
+/// left when the oldest of them was taken.
 fn leased_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], it: &Record) -> u64 {
     if !limit.is_leased {
         return 0;
@@ -206,8 +207,11 @@ fn leased_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], it: &Rec
     let nodes =
         recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
     let leases = nodes.count_ones() * LEASES_MAX;
-    let rest = (0..leases).fold(limit.most(), |rest, _| rest - rest / LEASE_PART);
-    limit.most() - rest
+    let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
+    let before = before(rules, limit, &counting, &Record { asked: since, ..*it }).unwrap_or(0);
+    let most = limit.most().saturating_sub(before);
+    let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));
+    most - rest
 }
 
 /// The most that may be in a bucket when this one is asked for.
