@@ -90,15 +90,14 @@ impl Rules<'_> {
 
     /// When Redis has surely counted these hits.
     fn counts_from(&self, limit: &LimitSpec, it: &Record) -> Time {
-        match self.troubles.of(it.node, it.asked, it.answered) {
-            _ if !self.is_alone(limit, it) => it.answered,
+        if !self.is_alone(limit, it) {
+            return it.answered;
+        }
+        let sent = it.answered + SENT;
+        match self.troubles.of(it.node, it.asked, sent) {
             Some(trouble) if trouble.forgets => Time::MAX,
-            Some(trouble) => trouble.until,
-            None => match self.troubles.of(it.node, it.asked, it.answered + SENT) {
-                Some(trouble) if trouble.forgets => Time::MAX,
-                Some(trouble) => trouble.until,
-                None => it.answered + SENT,
-            },
+            Some(trouble) => sent.max(trouble.until),
+            None => sent,
         }
     }
 

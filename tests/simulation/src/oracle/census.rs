@@ -2,6 +2,7 @@
 
 use super::{Outcome, Record, Rules, before, each_counter};
 use crate::scenario::LimitSpec;
+use tidegate_engine::rules::StoreFailure;
 
 /// Descriptors of requests that had an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +52,13 @@ pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
     census
 }
 
-/// Whether what was surely there left no room for these hits.
+/// Whether a denial has a cause that is seen: what was surely there left no room, the counter is cold, or the node had no answer
+/// and its rule denies then.
 fn has_cause(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> bool {
-    let before = || before(rules, limit, counting, it);
-    it.requests == 0 || before().is_some_and(|before| before + it.hits.max(1) > u64::from(it.requests))
+    let is_full = || {
+        let before = before(rules, limit, counting, it);
+        before.is_some_and(|before| before + it.hits.max(1) > u64::from(it.requests))
+    };
+    let is_refused = limit.failure == StoreFailure::Deny && rules.is_alone(limit, it);
+    it.requests == 0 || is_refused || rules.is_cold(it) || is_full()
 }

@@ -5,7 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{LATE, Outcome, Record, Rules, SENT, before, each_counter};
+use super::{LATE, Loss, Outcome, Record, Rules, SENT, before, each_counter};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, SECOND, Time};
@@ -13,6 +13,9 @@ use crate::world::{MICRO, SECOND, Time};
 /// Leases of one counter that a node holds at most, and the part of the rest that each of them is.
 const LEASES_MAX: u32 = 4;
 const LEASE_PART: u64 = 8;
+
+/// More calls than are made while something fails.
+const MANY: u64 = 1_000;
 
 impl Rules<'_> {
     /// Whether a denial by this limit can be explained from outside.
@@ -50,11 +53,18 @@ impl Rules<'_> {
         others.map(|other| other.requests).fold(it.requests, u32::min).into()
     }
 
-    /// Whatever servers may have lost counts as full for a window, and as long as leases last.
+    /// A counter is cold: what a server has lost counts as full for a window, and as long as leases last.
+    pub(super) fn is_cold(&self, it: &Record) -> bool {
+        let since = it.asked.saturating_sub(it.window.min(it.rule_window));
+        let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
+        self.denies_cold && (since == 0 || self.losses.iter().any(lost))
+    }
+
+    /// The same, for as long as a node may take to notice.
     fn may_be_cold(&self, it: &Record) -> bool {
         let for_long = it.rule_window.max(it.window) + self.lease_time + LATE;
         let since = it.asked.saturating_sub(for_long + SECOND);
-        let lost = |loss: &super::Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
+        let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
         self.denies_cold
             && (since == 0 || self.losses.iter().any(lost) || self.troubles.touch(since, it.answered))
     }
@@ -84,10 +94,17 @@ impl Rules<'_> {
         called.max(sent)
     }
 
-    /// How many hits may count. Those without an answer from Redis may have been charged there and be sent again.
+    /// How many hits may count. A report without an answer is sent again once. What a node admitted without an answer from Redis
+    /// is sent until there is one: each of these calls may have charged it.
     fn hits_at_most(&self, limit: &LimitSpec, it: &Record) -> u64 {
-        let is_unknown = it.is_reported && it.outcome == Outcome::Unknown;
-        if is_unknown || self.is_alone(limit, it) { 2 * it.hits } else { it.hits }
+        let is_unknown = it.outcome == Outcome::Unknown;
+        let may_be_alone = limit.failure != StoreFailure::Error && (is_unknown || self.is_alone(limit, it));
+        let times = match (may_be_alone, is_unknown && it.is_reported) {
+            (true, _) => MANY,
+            (false, true) => 2,
+            (false, false) => 1,
+        };
+        times * it.hits
     }
 
     /// Until when hits may count. What is charged in one slot and denied in another goes back within a second, where nothing

@@ -304,6 +304,14 @@ impl Run {
             let what = format!("request {} met rule {:?} instead of {own:?}", record.request, counter.rule);
             self.wrong(Kind::WrongAnswer, what);
         }
+        // Reported hits fill a bucket beyond its size, with what drains in 16 windows at most.
+        let windows = if limits[record.limit].is_reported { 18 } else { 2 };
+        if counter.reset_nanos > windows * counter.by.window.max(SECOND) {
+            let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
+            let what =
+                format!("request {} is told to wait {reset} us, of a window of {window} us", record.request);
+            self.wrong(Kind::WrongAnswer, what);
+        }
         if counter.remaining > u64::from(counter.by.requests) {
             let (left, of) = (counter.remaining, counter.by.requests);
             self.wrong(Kind::WrongAnswer, format!("request {} left {left} hits of {of}", record.request));

@@ -12,12 +12,12 @@ use super::{Kind, Run, Violation};
 use crate::node::Node;
 use crate::oracle::{Census, Rules, Trouble, Troubles, census, starved, too_much};
 use crate::scenario::{Fault, Item, What};
-use crate::world::{SECOND, Time, lock};
+use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
 const ACCOUNTED: Time = SECOND;
-/// Round trips that a node waits for together.
-const LOOK_TRIPS: Time = 4;
+/// What a client waits for at least. Answers to a node that is not far away are there before.
+const DEADLINE_MIN: Time = MILLI;
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -158,8 +158,8 @@ impl Run {
         });
         let trouble = |(node, from, until, forgets)| Trouble { node, from, until, forgets };
         let all: Vec<_> = slow.chain(failed).map(trouble).collect();
-        // A look at a server takes some round trips.
-        let is_far = |far: &[Time; 2]| LOOK_TRIPS * (far[0] + far[1]) >= self.scenario.timeout;
+        // Clients that wait for a shorter time than an answer takes open the breaker, for all.
+        let is_far = |far: &[Time; 2]| far[0] + far[1] >= DEADLINE_MIN;
         let far_until = |far| if is_far(far) { self.scenario.asked_until() } else { 0 };
         Troubles::new(self.scenario.far.iter().map(far_until).collect(), &all)
     }
@@ -190,6 +190,6 @@ impl Run {
             // Whoever knows of a loss denies.
             starved(&Rules { losses: &losses, ..rules }, &records).map(of_kind(Kind::Starved))
         });
-        (found, census(&rules, &records))
+        (found, census(&Rules { losses: &losses, ..rules }, &records))
     }
 }
