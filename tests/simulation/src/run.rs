@@ -112,6 +112,8 @@ struct State {
     epoch_numbers: EpochNumbers,
     excepted: Excepted,
     starts: u64,
+    /// When it was started last.
+    started: Time,
     /// Requests to its store that wait for an answer.
     asking: Arc<AtomicU64>,
 }
@@ -190,6 +192,7 @@ impl Run {
             return;
         }
         state.starts += 1;
+        state.started = self.world.now();
         let seed = self.scenario.seed ^ (number as u64) << 32 ^ state.starts;
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
         state.records = self.records_of(number, &node, seed);

@@ -33,6 +33,8 @@ pub struct Record {
     pub is_reported: bool,
     /// They were given back.
     pub is_refunded: bool,
+    /// No other descriptor of the request is there.
+    pub is_single: bool,
     /// The client waited as long as it takes, and no other descriptor of the request is there.
     pub is_plain: bool,
     /// How many hits are left, as the answer says.

@@ -34,6 +34,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         rule_window: SECOND,
         is_reported,
         is_refunded,
+        is_single: true,
         is_plain,
         deadline: None,
         remaining: 0,

@@ -304,9 +304,9 @@ impl Run {
             let what = format!("request {} met rule {:?} instead of {own:?}", record.request, counter.rule);
             self.wrong(Kind::WrongAnswer, what);
         }
-        // Reported hits fill a bucket beyond its size, with what drains in 16 windows at most.
-        let windows = if limits[record.limit].is_reported { 18 } else { 2 };
-        if counter.reset_nanos > windows * counter.by.window.max(SECOND) {
+        // A bucket drains as long as its level takes, which another N may have left.
+        let is_bucket = limits[record.limit].algorithm.is_bucket();
+        if !is_bucket && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             let what =
                 format!("request {} is told to wait {reset} us, of a window of {window} us", record.request);
@@ -347,6 +347,7 @@ impl Run {
                 is_reported: limit.is_reported,
                 is_refunded: false,
                 remaining: 0,
+                is_single: items.len() == 1,
                 is_plain: items.len() == 1 && deadline.is_none(),
                 deadline,
                 outcome: Outcome::Unknown,

@@ -10,7 +10,7 @@ use tidegate_redis::LeaseTotals;
 
 use super::{Kind, Run, Violation};
 use crate::node::Node;
-use crate::oracle::{Census, Rules, Trouble, Troubles, census, starved, too_much};
+use crate::oracle::{Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much};
 use crate::scenario::{Fault, Item, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
@@ -116,6 +116,23 @@ impl Run {
             let what = format!(
                 "node {node} took leases of {hits_taken} hits, of which {hits_spent} were spent, {hits_left} are left, \
                  and {hits_given_back} went back"
+            );
+            self.wrong(Kind::Unaccounted, what);
+        }
+        // What a lease is spent for is admitted at once, or with what other counters answer.
+        let may_be_leased = |it: &Record| {
+            let is_at_once = it.answered == it.asked || !it.is_single;
+            let may_be_spent =
+                it.outcome == Outcome::Unknown || it.outcome == Outcome::Admitted && is_at_once;
+            it.node == node && self.scenario.limits[it.limit].is_leased && may_be_spent
+        };
+        let started = lock(&self.nodes)[node].started;
+        let records = lock(&self.records);
+        let own = records[records.partition_point(|it| it.asked < started)..].iter();
+        let hits: u64 = own.filter(|it| may_be_leased(it)).map(|it| it.hits).sum();
+        if hits_spent > hits {
+            let what = format!(
+                "node {node} spent {hits_spent} leased hits, though at most {hits} were asked of them"
             );
             self.wrong(Kind::Unaccounted, what);
         }
