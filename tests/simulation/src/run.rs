@@ -192,7 +192,8 @@ impl Run {
             return;
         }
         state.starts += 1;
-        state.started = self.world.now();
+        let started = self.world.now();
+        state.started = started;
         let seed = self.scenario.seed ^ (number as u64) << 32 ^ state.starts;
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
         state.records = self.records_of(number, &node, seed);
@@ -219,7 +220,7 @@ impl Run {
                     run.world.until(run.world.now() + MILLI).await;
                 }
                 if working.fetch_sub(1, Relaxed) == 1 {
-                    run.check_accounts(number, &service);
+                    run.check_accounts((number, started), &service);
                 }
             });
         }

@@ -8,7 +8,7 @@ use tidegate_engine::exceptions::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
 
-use super::{Kind, Run, Violation};
+use super::{Kind, Run, State, Violation};
 use crate::node::Node;
 use crate::oracle::{Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much};
 use crate::scenario::{Fault, Item, What};
@@ -95,20 +95,21 @@ impl Run {
         }
         self.world.at(next, move |_| {
             for node in 0..run.scenario.clocks.len() {
-                let (service, asking) = {
-                    let nodes = lock(&run.nodes);
-                    (nodes[node].service.clone(), nodes[node].asking.load(Relaxed))
+                let (service, asking, started) = {
+                    let State { service, asking, started, .. } = &lock(&run.nodes)[node];
+                    (service.clone(), asking.load(Relaxed), *started)
                 };
                 // A request that waits may hold some.
                 if let (Some(service), 0) = (service, asking) {
-                    run.check_accounts(node, &service);
+                    run.check_accounts((node, started), &service);
                 }
             }
             run.check_accounts_until(end);
         });
     }
 
-    pub(super) fn check_accounts(&self, node: usize, service: &Service<Node>) {
+    /// Leased hits of a node that has served since it was started then.
+    pub(super) fn check_accounts(&self, (node, started): (usize, Time), service: &Service<Node>) {
         let Some(store) = service.counters().shared() else { return };
         let LeaseTotals { hits_taken, hits_spent, hits_given_back, .. } = store.leases();
         let hits_left = store.leased_hits_left();
@@ -119,14 +120,13 @@ impl Run {
             );
             self.wrong(Kind::Unaccounted, what);
         }
-        // What a lease is spent for is admitted at once, or with what other counters answer.
+        // What a lease is spent for is admitted at once, or when other counters or records are known.
         let may_be_leased = |it: &Record| {
-            let is_at_once = it.answered == it.asked || !it.is_single;
-            let may_be_spent =
-                it.outcome == Outcome::Unknown || it.outcome == Outcome::Admitted && is_at_once;
-            it.node == node && self.scenario.limits[it.limit].is_leased && may_be_spent
+            let limit = &self.scenario.limits[it.limit];
+            let is_at_once = it.answered == it.asked || !it.is_single || limit.recorded.is_some();
+            let is_spent = it.outcome == Outcome::Unknown || it.outcome == Outcome::Admitted && is_at_once;
+            it.node == node && limit.is_leased && is_spent
         };
-        let started = lock(&self.nodes)[node].started;
         let records = lock(&self.records);
         let own = records[records.partition_point(|it| it.asked < started)..].iter();
         let hits: u64 = own.filter(|it| may_be_leased(it)).map(|it| it.hits).sum();
