@@ -147,3 +147,58 @@ fn exceptions_are_another_n_and_what_begins_anew_is_forgotten_alone() {
     let nothing = Record { requests: 0, ..record((0, 1), Outcome::Admitted) };
     assert!(!is_fine(&[anew(0)], &[nothing]), "nothing may pass");
 }
+
+#[test]
+fn reported_hits_count_beside_what_is_admitted() {
+    let limits = [LimitSpec { is_reported: true, ..limit(Algorithm::SlidingWindow) }];
+    let reported = |at: Time, outcome| Record { is_reported: true, ..record((at, at + 1), outcome) };
+    let (admitted, over) = (Outcome::Admitted, Outcome::Denied { over: true });
+    let is_fine = |records: &[Record]| too_much(&rules(&limits, &[], true), records).is_none();
+    assert!(
+        is_fine(&[reported(1, admitted), reported(3, admitted), reported(5, over)]),
+        "beyond N it is denied"
+    );
+    assert!(!is_fine(&[reported(1, admitted), reported(3, admitted), reported(5, admitted)]));
+    let much = Record { hits: 40, ..reported(1, over) };
+    assert!(!is_fine(&[much, reported(3, admitted)]), "what was denied was spent all the same");
+    assert!(is_fine(&[much, reported(SECOND + 3, admitted)]), "until a window later");
+}
+
+#[test]
+fn a_node_may_decide_alone_only_while_something_fails() {
+    let limits = [LimitSpec { failure: StoreFailure::Local, ..limit(Algorithm::SlidingWindow) }];
+    let fails = |until: Time, forgets| Trouble { node: Some(1), from: 0, until, forgets };
+    let is_fine = |all: &[Trouble], records: &[Record]| {
+        let troubles = Troubles::new(vec![0; 2], all);
+        too_much(&Rules { troubles: &troubles, ..rules(&limits, &[], false) }, records).is_none()
+    };
+    let of_node = |node: usize, at: Time| Record { node, ..record((at, at + 1), Outcome::Admitted) };
+    let four = [of_node(0, 1), of_node(0, 3), of_node(1, 5), of_node(1, 7)];
+    assert!(!is_fine(&[], &four), "nothing failed");
+    assert!(is_fine(&[fails(SECOND, false)], &four));
+    let healed = 10 * SECOND;
+    let minute = |it: Record| Record { window: 60 * SECOND, rule_window: 60 * SECOND, ..it };
+    let later = [of_node(1, 1), of_node(1, 3), of_node(0, healed)].map(minute);
+    assert!(!is_fine(&[fails(SECOND, false)], &later), "what it admitted alone counts afterwards");
+    assert!(is_fine(&[fails(SECOND, true)], &later), "unless it died");
+}
+
+#[test]
+fn what_goes_back_and_what_begins_anew_makes_room() {
+    let limits = [limit(Algorithm::SlidingWindow)];
+    let two = [(0, 1), (5, 6)].map(|times| record(times, Outcome::Admitted));
+    let denied = record((100, 101), Outcome::Denied { over: true });
+    let records = [two[0], two[1], denied];
+    let refund = |done: Time| Refund { of: (0, 0), epoch: 0, hits: 1, node: 0, asked: 20, done };
+    let reset = |done: Time| Reset { of: (0, 0), asked: 20, done };
+    let usual = rules(&limits, &[], true);
+    let is_fine = |rules: Rules<'_>| starved(&rules, &records).is_none();
+    assert!(is_fine(usual));
+    assert!(!is_fine(Rules { refunds: &[refund(30)], ..usual }));
+    assert!(is_fine(Rules { refunds: &[refund(100 + 1)], ..usual }), "it is not done yet");
+    assert!(!is_fine(Rules { resets: &[reset(30)], ..usual }));
+    assert!(is_fine(Rules { resets: &[reset(100 + 1)], ..usual }));
+    assert!(is_fine(Rules { resets: &[reset(30)], remembers_denials: true, ..usual }));
+    let census = census(&usual, &records);
+    assert_eq!((census.answered, census.judged), (3, 3));
+}

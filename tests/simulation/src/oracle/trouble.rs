@@ -37,7 +37,7 @@ impl Troubles {
     }
 
     pub(super) fn far_until(&self, node: usize) -> Time {
-        self.far_until.get(node).map_or(0, |until| until + HEALS)
+        self.far_until.get(node).filter(|until| **until > 0).map_or(0, |until| until + HEALS)
     }
 
     /// What troubled a node at some time between these.
