@@ -428,3 +428,17 @@ fn refunds_of_hits_that_count_make_no_room_for_more_than_the_limit() {
     assert!(full > 10, "limits must be nearly reached: {full}");
     assert!(wrong > 0, "a refund that takes what another node has leased must be noticed");
 }
+
+/// A counter is reset while a lease of it has hits left. What a later lease gets of them was room already.
+#[test]
+fn no_more_hits_are_left_than_the_limit_has() {
+    let (leases, asked) = (leased(8), check(1_000, 9));
+    assert!(leases.hold(&asked, millis(1_050)).is_none(), "eight are left");
+    let demand = leases.demand(&asked).expect("more is asked for");
+    let granted = Granted { hits: 20, stamp: 5 };
+    assert!(demand.granted(source(asked.limit, 5), granted, &room(999), millis(1_050)).is_empty());
+    assert_eq!(swept(&leases, 1_100), [], "the rest of the first goes over to the second");
+    let verdict = leases.hold(&check(1_000, 1), millis(1_110)).expect("held").verdict;
+    assert_eq!((verdict.before, verdict.after, verdict.remaining), (0, 1, 999));
+    assert!(leases.hold(&check(1_000, 27), millis(1_110)).is_some(), "all of both are there");
+}
