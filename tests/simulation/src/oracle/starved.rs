@@ -128,10 +128,11 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let (limit, losses) = (&rules.limits[number], rules.losses_of(own));
         let rules = &Rules { losses: &losses, ..*rules };
+        let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let denied = own.iter().enumerate().filter(|(_, it)| it.outcome == Outcome::Denied { over: true });
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
             let (most, wanted) = (rules.requests_of_denial(own, it), it.hits.max(1));
-            let there = there_at_most(rules, limit, own, place);
+            let there = there_at_most(rules, limit, (own, &counting), place);
             (there + wanted <= most).then(|| {
                 format!(
                     "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
@@ -151,8 +152,13 @@ struct There {
     hits: u64,
 }
 
-/// The most hits that may have counted for the record at this place, beside its own.
-fn there_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], place: usize) -> u64 {
+/// The most hits that may have counted for the record at this place, beside its own. `counting`: what surely counts of `own`.
+fn there_at_most(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    (own, counting): (&[Record], &[Record]),
+    place: usize,
+) -> u64 {
     let it = &own[place];
     let is_cut = limit.algorithm == Algorithm::FixedWindow;
     let others = own.iter().enumerate().take_while(|(_, other)| other.asked <= it.answered);
@@ -178,7 +184,7 @@ fn there_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], place: us
             let mut there: Vec<There> = there.collect();
             give_back(rules, limit, it, &mut there);
             let hits: u64 = there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum();
-            hits + leased_at_most(rules, limit, own, it)
+            hits + leased_at_most(rules, limit, (own, counting), it)
         }
     }
 }
@@ -215,7 +221,12 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [The
 
 /// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what was
 /// left when the oldest of them was taken.
-fn leased_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], it: &Record) -> u64 {
+fn leased_at_most(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    (own, counting): (&[Record], &[Record]),
+    it: &Record,
+) -> u64 {
     if !limit.is_leased {
         return 0;
     }
@@ -224,8 +235,7 @@ fn leased_at_most(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], it: &Rec
     let nodes =
         recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
     let leases = nodes.count_ones() * LEASES_MAX;
-    let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
-    let before = before(rules, limit, &counting, &Record { asked: since, ..*it }).unwrap_or(0);
+    let before = before(rules, limit, counting, &Record { asked: since, ..*it }).unwrap_or(0);
     let most = limit.most().saturating_sub(before);
     let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));
     most - rest

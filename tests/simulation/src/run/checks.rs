@@ -120,6 +120,9 @@ impl Run {
             );
             self.wrong(Kind::Unaccounted, what);
         }
+        if hits_spent == 0 {
+            return;
+        }
         // What a lease is spent for is admitted at once, or when other counters or records are known.
         let may_be_leased = |it: &Record| {
             let limit = &self.scenario.limits[it.limit];
