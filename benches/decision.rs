@@ -30,6 +30,7 @@ use tidegate_engine::request::Request;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+use tidegate_engine::unit::Window;
 
 #[path = "decision/tails.rs"]
 mod tails;
@@ -93,7 +94,7 @@ impl Ours {
     fn new(algorithm: Algorithm, max_bytes: u64) -> Self {
         let seed = KeySecret::new([5; 16]).seed([b"bench".as_slice()]);
         let check = Check {
-            origin: Origin::Override { unit: Unit::Minute, unit_multiplier: 1 },
+            origin: Origin::Override { window: Window::of(Unit::Minute) },
             limit: Limit::new(algorithm, 10_000_000, 60 * SECOND_NANOS),
             key: seed.key([]),
             hits: Hits::Take(1),

@@ -127,7 +127,7 @@ fn show<C: FnMut(&[u8], &mut Vec<u8>) -> usize>(connect: &impl Fn() -> C, load: 
 
 /// The same rules, whose keys may have records, of which all is known.
 fn of_records(records: Records) -> impl Fn() -> BareConnection {
-    let record = (records == Records::Each).then(|| Record::of_requests(1_000_000));
+    let record = (records == Records::Each).then(|| Record::of(1_000_000));
     let key = |key: u64| RecordKey::of(DOMAIN, [(KEY, value_of(key).as_str())]).expect("a key");
     let known = (0..KEYS as u32).map(|number| (key(number.into()), record));
     lane_with_records(&rules_text(&format!("{LIMIT}, limits_from: store")), known)

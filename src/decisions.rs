@@ -123,7 +123,7 @@ impl DecisionLog {
 /// The number of the rule of the limit; `None`: the request brought the limit itself.
 fn rule_id(limited: &Limited<'_>) -> Option<usize> {
     match limited.origin {
-        Origin::Rule(rule) => Some(rule.id),
+        Origin::Rule { rule, .. } => Some(rule.id),
         Origin::Override { .. } => None,
     }
 }

@@ -127,7 +127,7 @@ impl Shard {
 impl Name {
     fn of(check: &Check<'_>, domain: &str, entries: &[Entry<'_>]) -> Self {
         let rule = match check.origin {
-            Origin::Rule(rule) => rule.path(),
+            Origin::Rule { rule, .. } => rule.path(),
             Origin::Override { .. } => format!("{domain}: a limit of the request"),
         };
         Self { rule: kept(&rule), entries: entries_text(entries) }

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use tidegate_engine::exceptions::Exceptions;
+use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
 
 /// How many exceptions there may be.

@@ -118,9 +118,9 @@
 //! - **With Redis it is the scripts that deny while cold** (`mark.rs` and `primary.rs` of `crates/redis`), by a key that is named after the
 //!   process that is primary: a script can see that the key is gone, and a node sees on every new connection who is
 //!   primary. With COLD_START=allow the scripts are others, without any of this.
-//! - **Exceptions change a plan, not a rule** (`exceptions` of the engine, `service/exceptions.rs`). They change N and never
+//! - **Exceptions change a plan, not a rule** (`overlay` of the engine, `service/exceptions.rs`). They change N and never
 //!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
-//!   decision that waits for Redis plans twice, and holds the exceptions that it began with.
+//!   decision that waits for Redis plans twice, under the overlay that it began with, and tells of that one.
 //! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets`). Counters are known by
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. For a counter that is
 //!   reset by itself, a copy of its rule with other seeds stands in for the rule, looked up by the key: rules without such
@@ -128,11 +128,11 @@
 //! - **Records are in an embedded store** (`records`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
 //!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does. A folder that cannot
 //!   be used is a store that is away, at the start too: a limiter that would not start could not even keep the rules' limits.
-//! - **A record changes a plan too** (`records` of the engine, `service/records.rs`). What is known of a key, a record or none,
+//! - **A record changes a plan too** (`overlay` of the engine, `service/records.rs`). What is known of a key, a record or none,
 //!   is in a cache (`known` of the engine), which a batch prefetches as it does counters and reads without a lock. What is not goes
 //!   the way of what waits for Redis; that decision holds the records that it found. The name of a record in the cache is made
 //!   of the entries alone, so a reload of rules drops none. A record with another
-//!   window counts apart: a copy of its rule with other keys stands in for the rule, and nothing past the plan knows. Under
+//!   window counts apart: the check has other keys (`rule::Counting`), and the rule stays the same. Under
 //!   rules without `limits_from` a decision pays one branch.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.

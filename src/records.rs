@@ -257,7 +257,7 @@ mod tests {
         let hears = Arc::clone(&heard);
         records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.cloned())));
         let key = |tenant: &str| RecordKey::of("d", [("tenant", tenant)]).expect("a key");
-        let record = Record::of_requests(5);
+        let record = Record::of(5);
         records.load(vec![(key("a"), record), (key("b"), record)]).await.expect("written");
         assert!(records.exchange(key("c"), None, Some(record)).await.expect("written"));
         assert!(!records.exchange(key("c"), None, Some(record)).await.expect("read"));

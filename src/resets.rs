@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::service::Service;
-use tidegate_engine::rules::{Epoch, Epochs, PathPrefix, Reach};
+use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};
 
@@ -56,7 +56,7 @@ const COUNTER: &str = "counter";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Below which path.
-    pub path: PathPrefix,
+    pub path: ResetPath,
     /// Its number.
     pub epoch: Epoch,
     /// How many rules have counters there.
@@ -147,7 +147,7 @@ impl Resets {
     ///
     /// # Errors
     /// When it would do nothing, or may not be done.
-    pub fn plan(&self, path: PathPrefix, epoch: Option<Epoch>, now: Timestamp) -> Result<Wanted, ResetError> {
+    pub fn plan(&self, path: ResetPath, epoch: Option<Epoch>, now: Timestamp) -> Result<Wanted, ResetError> {
         let rules = self.service.with_rules(|rules| rules?.rules_below(&path));
         let rules = rules.ok_or(match path.reach {
             Reach::Below => ResetError::NoRule,

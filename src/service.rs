@@ -33,10 +33,9 @@ use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
 use crate::source::{LiveRules, Reader};
 use crate::watches::{TooManyWatches, Watched, Watches};
 use tidegate_engine::decision::{Decision, conclude_into};
-use tidegate_engine::exceptions::Exceptions;
 use tidegate_engine::explain::{Explanation, explain};
+use tidegate_engine::overlay::{Exceptions, Found, Overlay};
 use tidegate_engine::plan::{Hits, Modes, Plan, Step};
-use tidegate_engine::records::Found;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_engine::time::Timestamp;
@@ -152,6 +151,14 @@ pub enum ServiceError {
 /// The records of each request of a batch. `None`: one of them is not known here.
 type AllFound = ArrayVec<Option<Found>, BATCH_MAX>;
 
+/// A request with its plan under an overlay, which holds until it is answered.
+#[derive(Clone, Copy)]
+struct Planned<'p, 'r, 'o> {
+    request: &'p Request<'r>,
+    plan: &'p Plan<'o>,
+    overlay: Overlay<'p>,
+}
+
 /// What a thread keeps of the service that it served last: a reader of the rules in force.
 struct ThreadReader {
     live: Arc<LiveRules<Option<Loaded>>>,
@@ -231,22 +238,13 @@ impl<R: Runtime> Service<R> {
         &self.counters
     }
 
-    /// Puts the plans of a batch under the records of its requests, and under the exceptions in force. Returns which of
-    /// them lack a record: nothing is left to be asked in their plans.
+    /// Empties the plans of a batch whose requests lack a record, so that nothing is asked for them. Returns which ones.
     #[inline(never)] // Few rules have records: the way of all others stays short.
-    fn record<'p>(&self, batch: &Batch<'_>, found: &'p AllFound, plans: &mut [Plan<'p>]) -> Answered {
+    fn leave_out_lacking(&self, found: &AllFound, plans: &mut [Plan<'_>]) -> Answered {
         let mut lacking = Answered::default();
-        for ((place, request), found) in batch.places().enumerate().zip(found) {
-            match found {
-                Some(found) => {
-                    found.apply(request, &mut plans[place]);
-                    self.exceptions.apply(request, &mut plans[place]);
-                }
-                None => {
-                    lacking.add(place);
-                    plans[place] = Plan::empty(self.modes);
-                }
-            }
+        for (place, _) in found.iter().enumerate().filter(|(_, found)| found.is_none()) {
+            lacking.add(place);
+            plans[place] = Plan::empty(self.modes);
         }
         lacking
     }
@@ -303,30 +301,40 @@ impl<R: Runtime> Service<R> {
         }
         let began = self.runtime.monotonic();
         let (has_records, mut found) = (live.rules().has_records(), AllFound::new());
+        let exceptions = self.exceptions.load();
         // Large values are filled in place.
         let mut plans: ArrayVec<Plan<'_>, BATCH_MAX> = ArrayVec::new();
         let mut applied: ArrayVec<Applied, BATCH_MAX> = ArrayVec::new();
         for (place, request) in batch.places().enumerate() {
             plans.push(Plan::empty(self.modes));
             live.rules().plan_into(request, &mut plans[place]);
-            if !has_records {
-                self.exceptions.apply(request, &mut plans[place]);
-            }
             applied.push(Applied::default());
         }
         let mut lacking = Answered::default();
         if has_records {
             self.look_up(batch.places().zip(&plans), &mut found);
-            lacking = self.record(batch, &found, &mut plans);
+            lacking = self.leave_out_lacking(&found, &mut plans);
+        }
+        let overlay_of = |place: usize| Overlay {
+            records: found.get(place).and_then(Option::as_ref),
+            exceptions: exceptions.as_deref().map(Arc::as_ref),
+        };
+        if has_records || exceptions.is_some() {
+            for (place, request) in batch.places().enumerate() {
+                overlay_of(place).apply(request, &mut plans[place]);
+            }
         }
         let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied).without(lacking);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();
         self.metrics.decisions_took(self.nanos_since(began) / asked as u64, decided);
         for (place, request) in batch.requests() {
             match answered.has(place) {
-                true => self.conclude((live, began), request, &plans[place], &applied[place], |decision| {
-                    render(place, request, Some(decision));
-                }),
+                true => {
+                    let planned = Planned { request, plan: &plans[place], overlay: overlay_of(place) };
+                    self.conclude(live, began, planned, &applied[place], |decision| {
+                        render(place, request, Some(decision));
+                    });
+                }
                 false => render(place, request, None),
             }
         }
@@ -359,8 +367,8 @@ impl<R: Runtime> Service<R> {
                 let Some(known) = self.known(&request, &plan) else { break 'question None };
                 found = known;
             }
-            found.iter().for_each(|found| found.apply(&request, &mut plan));
-            exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
+            let overlay = Overlay { records: found.as_deref(), exceptions: exceptions.as_deref() };
+            overlay.apply(&request, &mut plan);
             let question =
                 shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)));
             question.map(|(shared, question)| (shared, question, plan.has_reports()))
@@ -373,14 +381,13 @@ impl<R: Runtime> Service<R> {
         let answered = self.runtime.monotonic();
         let mut request = Request::default();
         read(&mut request)?;
-        let mut plan = live.rules().plan(&request, self.modes);
-        found.iter().for_each(|found| found.apply(&request, &mut plan));
-        exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
+        let overlay = Overlay { records: found.as_deref(), exceptions: exceptions.as_deref() };
+        let mut plan = live.rules().plan_under(&request, self.modes, overlay);
         plan.keep_report(has_reports);
         let applied = shared.answered(&plan, question, reply).map_err(ServiceError::from)?;
         self.metrics.decisions_took(asked + self.nanos_since(answered), 1);
-        let render = |decision: &Decision<'_>| render(&request, decision);
-        Ok(self.conclude((live, answered), &request, &plan, &applied, render))
+        let planned = Planned { request: &request, plan: &plan, overlay };
+        Ok(self.conclude(live, answered, planned, &applied, |decision| render(&request, decision)))
     }
 
     /// Like `finish`, for any request: also one that asks several counters, gives hits back, or waits for another call or
@@ -399,15 +406,16 @@ impl<R: Runtime> Service<R> {
         let found_at = self.runtime.monotonic();
         let timeout =
             timeout.map(|timeout| timeout.saturating_sub(found_at.saturating_duration_since(began)));
-        let mut plan = live.rules().plan(&request, self.modes);
-        found.iter().for_each(|found| found.apply(&request, &mut plan));
-        self.exceptions.apply(&request, &mut plan);
-        let planned = self.nanos_since(found_at);
+        let exceptions = self.exceptions.hold();
+        let overlay = Overlay { records: found.as_ref(), exceptions: exceptions.as_deref() };
+        let plan = live.rules().plan_under(&request, self.modes, overlay);
+        let planning = self.nanos_since(found_at);
         let applied = self.counters.finish(&request, &plan, timeout, self.clock.at(found_at)).await;
         let applied = applied.map_err(ServiceError::from)?;
-        self.metrics.decisions_took(planned, 1);
-        let render = |decision: &Decision<'_>| render(&request, decision);
-        Ok(self.conclude((live, self.runtime.monotonic()), &request, &plan, &applied, render))
+        self.metrics.decisions_took(planning, 1);
+        let (answered, planned) =
+            (self.runtime.monotonic(), Planned { request: &request, plan: &plan, overlay });
+        Ok(self.conclude(live, answered, planned, &applied, |decision| render(&request, decision)))
     }
 
     /// Explains what this request would get now, under these rules. Nothing is charged, and no decision is counted.
@@ -421,18 +429,11 @@ impl<R: Runtime> Service<R> {
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
         let (exceptions, found) = (self.exceptions.hold(), self.find(live, request, None).await);
-        let mut plan = live.rules().plan(request, self.modes);
-        found.iter().for_each(|found| found.apply(request, &mut plan));
-        exceptions.iter().for_each(|all| all.apply(request, &mut plan));
+        let overlay = Overlay { records: found.as_ref(), exceptions: exceptions.as_deref() };
+        let plan = live.rules().plan_under(request, self.modes, overlay);
         let looks = self.counters.look(request, &plan, self.now()).await?;
         let (cold, now) = (self.counters.coldness(), self.now());
-        let mut explanation = explain(live.rules(), request, &plan, looks);
-        if let Some(found) = &found {
-            explanation = explanation.recorded(found);
-        }
-        if let Some(exceptions) = &exceptions {
-            explanation = explanation.excepted(exceptions.met(request, &plan));
-        }
+        let explanation = explain(live.rules(), request, &plan, looks).under(overlay, request, &plan);
         Ok(render(&explanation.while_cold(|limit| cold.nanos_left_of(limit, now))))
     }
 
@@ -445,9 +446,9 @@ impl<R: Runtime> Service<R> {
     /// made anyway.
     fn conclude<T>(
         &self,
-        (live, at): (InForce<'_>, Instant),
-        request: &Request<'_>,
-        plan: &Plan<'_>,
+        live: InForce<'_>,
+        at: Instant,
+        Planned { request, plan, overlay }: Planned<'_, '_, '_>,
         Applied { verdicts, remembered }: &Applied,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> T {
@@ -458,7 +459,9 @@ impl<R: Runtime> Service<R> {
             rules.observe_costs(request, plan);
         }
         self.metrics.observe(handles, request, &decision);
-        self.exceptions.tell(request, plan, &mut decision);
+        if overlay.exceptions.is_some() {
+            self.exceptions.tell(overlay.met(request, plan).collect(), &mut decision);
+        }
         if DecisionLog::is_on() {
             let context = Context { rules, denials, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);
@@ -533,8 +536,9 @@ impl<R: Runtime> Service<R> {
     /// When the counters are shared, and the store does not answer for one.
     pub async fn reset(&self, live: InForce<'_>, request: &Request<'_>) -> Result<(), ServiceError> {
         let found = self.find(live, request, None).await;
-        let mut plan = live.rules().plan(request, self.modes);
-        found.iter().for_each(|found| found.apply(request, &mut plan));
+        // An exception leaves the counter where it is, a record may not.
+        let overlay = Overlay { records: found.as_ref(), ..Overlay::default() };
+        let mut plan = live.rules().plan_under(request, self.modes, overlay);
         for step in &mut plan.steps {
             if let Step::Check(check) = step {
                 check.hits = Hits::GiveBack(u64::from(u32::MAX));

@@ -109,7 +109,7 @@ impl Watches {
         let steps = plan.steps.iter().zip(&decision.statuses);
         for ((step, status), descriptor) in steps.zip(request.descriptors()) {
             let (Step::Check(check), Status::Limited(limited)) = (step, status) else { continue };
-            let Origin::Rule(rule) = check.origin else { continue };
+            let Origin::Rule { rule, .. } = check.origin else { continue };
             if let Some(watch) = watches.iter().find(|watch| watch.rule == rule.id) {
                 watch.see(check.key, limited, descriptor.entries, at);
             }

@@ -154,7 +154,7 @@ impl Expected {
     fn is_met(&self, decision: &Decision<'_>) -> bool {
         let tightest = decision.tightest();
         let rule = match tightest.map(|limited| limited.origin) {
-            Some(Origin::Rule(rule)) => Some(rule),
+            Some(Origin::Rule { rule, .. }) => Some(rule),
             _ => None,
         };
         let is_rule =
@@ -183,8 +183,8 @@ fn got(decision: &Decision<'_>) -> String {
     let code = decision.code.name();
     let Some(tightest) = decision.tightest() else { return format!("{code}, no limit was met") };
     let rule = match tightest.origin {
-        Origin::Rule(rule) if rule.name.is_empty() => format!(", rule {}", rule.path()),
-        Origin::Rule(rule) => format!(", rule {}", rule.name),
+        Origin::Rule { rule, .. } if rule.name.is_empty() => format!(", rule {}", rule.path()),
+        Origin::Rule { rule, .. } => format!(", rule {}", rule.name),
         Origin::Override { .. } => String::new(),
     };
     format!("{code}{rule}, remaining {}, wait {}s", tightest.remaining(), tightest.reset_secs())

@@ -236,7 +236,7 @@ impl Question {
                 shown["hitsAddend"] = hits.into();
             }
             if let Some(limit) = options.limit {
-                let unit = limit.unit.name().to_ascii_uppercase();
+                let unit = limit.window.unit.name().to_ascii_uppercase();
                 shown["limit"] = json!({"requestsPerUnit": limit.requests_per_unit, "unit": unit});
             }
             shown["isNegativeHits"] = options.is_negative_hits.into();

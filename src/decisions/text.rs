@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use foldhash::quality::RandomState;
 
 use tidegate_engine::decision::{Code, Limited, Status};
-use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{End, Met, RuleSet};
 use tidegate_engine::text::{cut, one_line};
@@ -138,20 +137,11 @@ fn write_limited(out: &mut Formatter<'_>, limited: &Limited<'_>) -> fmt::Result 
     let code = if limited.is_denied() { "OVER_LIMIT" } else { "OK" };
     let but = if limited.verdict.over && limited.shadow { " in shadow mode" } else { "" };
     let requests = limited.limit.requests();
-    let (unit, multiplier) = match limited.origin {
-        Origin::Rule(rule) => {
-            write!(out, "{code}{but} by {}", one_line(&rule.path()))?;
-            (rule.unit.name(), rule.unit_multiplier)
-        }
-        Origin::Override { unit, unit_multiplier } => {
-            write!(out, "{code} by the request's own limit")?;
-            (unit.name(), unit_multiplier)
-        }
-    };
-    match multiplier {
-        1 => write!(out, " ({requests} per {unit})"),
-        _ => write!(out, " ({requests} per {multiplier} {unit}s)"),
+    match limited.origin.rule() {
+        Some(rule) => write!(out, "{code}{but} by {}", one_line(&rule.path()))?,
+        None => write!(out, "{code} by the request's own limit")?,
     }
+    write!(out, " ({requests} per {})", limited.origin.window())
 }
 
 /// A text from a request on one line: cut when it is long, quoted when it could look like more than one text.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tidegate_engine::request::{DescriptorOptions, Override};
 use tidegate_engine::rules::Unit;
+use tidegate_engine::unit::Window;
 
 use super::matchers::{headers_hold, parameters_hold};
 use super::route::Found;
@@ -150,7 +151,7 @@ fn limit(item: Node<'_, '_>) -> Result<Option<Override>, EnvoyError> {
     let unit = limit.text("unit").and_then(|name| Unit::from_name(&name));
     let unit = unit.ok_or_else(|| limit.bad("a limit without a unit (expected one such as MINUTE)"))?;
     let requests_per_unit = limit.number("requests_per_unit")?.unwrap_or(0);
-    Ok(Some(Override { requests_per_unit, unit, unit_multiplier: 1 }))
+    Ok(Some(Override { requests_per_unit, window: Window::of(unit) }))
 }
 
 /// An entry if there is a value.

@@ -26,7 +26,7 @@ impl Budgets {
     /// was told; `None`: this one is left out too.
     pub(super) fn take(&self, limited: &Limited<'_>, second: u32, per_second_max: u32) -> Option<u32> {
         let rule = match limited.origin {
-            Origin::Rule(rule) => rule.id,
+            Origin::Rule { rule, .. } => rule.id,
             Origin::Override { .. } => self.0.len().checked_sub(1)?,
         };
         self.0.get(rule)?.take(second, per_second_max)

@@ -11,9 +11,10 @@ use super::kind::Kind;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Limited};
 use tidegate_engine::key::Key;
-use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Entry;
+use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
+use tidegate_engine::unit::Window;
 
 /// The most characters of a text from a request.
 const TEXT_CHARS_MAX: usize = 64;
@@ -66,7 +67,7 @@ pub(super) struct KeyEvent {
     /// The path of the rule. `None`: the request brought its limit.
     rule: Option<String>,
     limit: u32,
-    unit: (&'static str, u32),
+    window: Window,
     used: u64,
     /// Neither shadow mode nor quota mode lets it pass.
     is_enforced: bool,
@@ -112,18 +113,14 @@ impl KeyEvent {
         shows_entries: bool,
     ) -> Self {
         let entries = request.descriptors().nth(index).map_or(&[][..], |descriptor| descriptor.entries);
-        let (rule, unit) = match limited.origin {
-            Origin::Rule(rule) => (Some(rule.path()), (rule.unit.name(), rule.unit_multiplier)),
-            Origin::Override { unit, unit_multiplier } => (None, (unit.name(), unit_multiplier)),
-        };
         // In quota mode a request may pass although this descriptor is over.
         let passes_or_is_denied = !limited.verdict.over || decision.code == Code::OverLimit;
         let named = |entry: &Entry<'_>| (cut_text(entry.key), cut_text(entry.value));
         Self {
             domain: cut_text(request.domain()),
-            rule,
+            rule: limited.origin.rule().map(Rule::path),
             limit: limited.limit.burst(),
-            unit,
+            window: limited.origin.window(),
             used: limited.verdict.after,
             is_enforced: !plan.modes.shadow && !limited.shadow && passes_or_is_denied,
             key,
@@ -141,8 +138,8 @@ impl KeyEvent {
             fields.insert("entries".to_owned(), self.entries.iter().map(entry).collect());
         }
         fields.insert("limit".to_owned(), json!(self.limit));
-        fields.insert("unit".to_owned(), json!(self.unit.0));
-        fields.insert("unit_multiplier".to_owned(), json!(self.unit.1));
+        fields.insert("unit".to_owned(), json!(self.window.unit.name()));
+        fields.insert("unit_multiplier".to_owned(), json!(self.window.multiplier));
         fields.insert("used".to_owned(), json!(self.used));
         fields.insert("hits".to_owned(), json!(self.counts.hits));
         fields.insert("enforced".to_owned(), json!(self.is_enforced));

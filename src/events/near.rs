@@ -24,7 +24,7 @@ impl Shares {
     #[inline]
     pub(super) fn reached(&self, limited: &Limited<'_>) -> bool {
         let share = match limited.origin {
-            Origin::Rule(rule) => self.of_rules.get(rule.id).copied().unwrap_or(self.of_others),
+            Origin::Rule { rule, .. } => self.of_rules.get(rule.id).copied().unwrap_or(self.of_others),
             Origin::Override { .. } => self.of_others,
         };
         limited.verdict.over || limited.verdict.after as f64 >= f64::from(limited.limit.burst()) * share
@@ -37,10 +37,11 @@ mod tests {
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::Hits;
     use tidegate_engine::rules::Unit;
+    use tidegate_engine::unit::Window;
 
     fn limited(limit: Limit, after: u64, over: bool) -> Limited<'static> {
         let verdict = Verdict { over, before: 0, after, remaining: 0, reset_nanos: 0 };
-        let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
+        let origin = Origin::Override { window: Window::of(Unit::Second) };
         Limited { origin, limit, hits: Hits::Take(1), verdict, shadow: false, quota: false }
     }
 

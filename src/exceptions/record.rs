@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::stamp;
-use tidegate_engine::exceptions::{Effect, Exception, Label, Level};
+use tidegate_engine::overlay::{Effect, Exception, Label};
+use tidegate_engine::path::{Level, Path};
 use tidegate_engine::time::Timestamp;
 
 /// The longest text of any field, in bytes.
@@ -106,8 +107,7 @@ impl Record {
         Ok(Self {
             id: id.to_owned(),
             exception: Exception {
-                domain: needed(fields, "domain")?.into(),
-                entries: entries(fields)?,
+                path: Path { domain: needed(fields, "domain")?.into(), entries: entries(fields)? },
                 effect: effect(fields)?,
             },
             who: needed(fields, "who")?,
@@ -127,8 +127,8 @@ impl Record {
         };
         let mut shown = json!({
             "id": self.id,
-            "domain": &*self.exception.domain,
-            "entries": self.exception.entries.iter().map(level).collect::<Vec<_>>(),
+            "domain": &*self.exception.path.domain,
+            "entries": self.exception.path.entries.iter().map(level).collect::<Vec<_>>(),
             "who": self.who,
             "why": self.why,
             "made": stamp::show(self.made),

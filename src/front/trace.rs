@@ -107,7 +107,7 @@ fn protocol(span: &mut CallSpan, front: Front, grpc_status: u8) {
 fn path(status: &Status<'_>) -> Option<String> {
     let of_rule = |rule: &Rule| rule.metric_name.rolled_up().join(".");
     match status {
-        Status::Limited(Limited { origin: Origin::Rule(rule), .. }) | Status::Unlimited(rule) => {
+        Status::Limited(Limited { origin: Origin::Rule { rule, .. }, .. }) | Status::Unlimited(rule) => {
             Some(of_rule(rule))
         }
         Status::Limited(Limited { origin: Origin::Override { .. }, .. }) => Some("override".to_owned()),

@@ -16,6 +16,7 @@ use crate::front::{Bounds, Refusal};
 use tidegate_engine::decision::Decision;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::Unit;
+use tidegate_engine::unit::Window;
 
 pub use self::headers::LimitHeaders;
 
@@ -67,7 +68,8 @@ fn parse_override(limit: &RateLimitOverride, index: usize) -> Result<Override, R
     if unit_multiplier == 0 {
         return Err(invalid("unit_multiplier 0 is not at least 1".to_owned()));
     }
-    Ok(Override { requests_per_unit: limit.requests_per_unit, unit, unit_multiplier })
+    let window = Window { unit, multiplier: unit_multiplier };
+    Ok(Override { requests_per_unit: limit.requests_per_unit, window })
 }
 
 /// The unit with this number. The request's enumeration ends at 6; 7 is WEEK as in the answer's.
@@ -151,7 +153,7 @@ mod tests {
         let descriptors: Vec<_> = request.descriptors().collect();
         assert_eq!(descriptors[0].options, DescriptorOptions::default());
         assert_eq!(descriptors[1].entries, [Entry { key: "user", value: "alice" }]);
-        let limit = Override { requests_per_unit: 9, unit: Unit::Week, unit_multiplier: 2 };
+        let limit = Override { requests_per_unit: 9, window: Window { unit: Unit::Week, multiplier: 2 } };
         let options = DescriptorOptions { limit: Some(limit), hits_addend: Some(0), is_negative_hits: true };
         assert_eq!(descriptors[1].options, options);
     }
@@ -185,7 +187,7 @@ mod tests {
     fn limited(over: bool, unit_multiplier: u32) -> Status<'static> {
         let remaining = if over { 0 } else { 9 };
         Status::Limited(Limited {
-            origin: Origin::Override { unit: Unit::Hour, unit_multiplier },
+            origin: Origin::Override { window: Window { unit: Unit::Hour, multiplier: unit_multiplier } },
             limit: Limit::new(Algorithm::SlidingWindow, 10, Unit::Hour.nanos()),
             hits: Hits::Take(1),
             verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos: 1_634_000_000_001 },

@@ -56,7 +56,7 @@ impl Candidates {
     #[inline(never)]
     pub(super) fn observe(&self, writer: &Writer<'_>, handles: &RuleHandles, decision: &Decision<'_>) {
         for Trial { descriptor, limited, .. } in decision.trials() {
-            let (Hits::Take(hits @ 1..), Origin::Rule(rule)) = (limited.hits, limited.origin) else {
+            let (Hits::Take(hits @ 1..), Origin::Rule { rule, .. }) = (limited.hits, limited.origin) else {
                 continue;
             };
             let Some(Status::Limited(Limited { verdict, .. })) = decision.statuses.get(*descriptor) else {

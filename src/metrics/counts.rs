@@ -115,10 +115,11 @@ mod tests {
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::Origin;
     use tidegate_engine::rules::Unit;
+    use tidegate_engine::unit::Window;
 
     fn limited(n: u32, hits: Hits, before: u64, after: u64, over: bool) -> Limited<'static> {
         Limited {
-            origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+            origin: Origin::Override { window: Window::of(Unit::Second) },
             limit: Limit::new(Algorithm::FixedWindow, n, 1),
             hits,
             verdict: Verdict { over, before, after, remaining: 0, reset_nanos: 0 },

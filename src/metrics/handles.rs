@@ -107,7 +107,7 @@ impl Metrics {
         entries: &[Entry<'_>],
     ) -> Slot {
         let rule = match origin {
-            Origin::Rule(rule) => rule,
+            Origin::Rule { rule, .. } => rule,
             Origin::Override { .. } => return self.override_series(domain, entries),
         };
         let per_value = match rule.metric_name.is_dynamic() {

@@ -11,6 +11,7 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override};
 use tidegate_engine::rules::{RuleSet, Unit};
+use tidegate_engine::unit::Window;
 
 const RULES: &str = r#"
 domain: shop
@@ -247,7 +248,7 @@ descriptors:
 #[test]
 fn overrides_are_written_by_their_entries_and_beyond_the_bound_together() {
     let (metrics, rules) = (metrics(1), rules(RULES));
-    let limit = Some(Override { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 });
+    let limit = Some(Override { requests_per_unit: 10, window: Window::of(Unit::Second) });
     for key in ["a", "b", "c", "a"] {
         let mut request = Request::new("shop", 0);
         let options = DescriptorOptions { limit, ..DescriptorOptions::default() };

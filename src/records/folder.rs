@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(store.was_opened() && !store.was_opened());
         let of_key = key.clone();
-        let record = Record::of_requests(5);
+        let record = Record::of(5);
         store.write(move |folder| folder.put(&of_key, &record)).await.expect("written");
         assert_eq!(store.read(move |folder| folder.get(&key)).await.expect("read"), Some(record));
         keeping.abort();
@@ -218,7 +218,7 @@ mod tests {
         let key = RecordKey::of("d", [("a", "b")]).expect("a key");
         let put = || {
             let key = key.clone();
-            store.write(move |folder| folder.put(&key, &Record::of_requests(5)))
+            store.write(move |folder| folder.put(&key, &Record::of(5)))
         };
         let said = put().await.expect_err("another has it").to_string();
         assert!(said.contains("another process has"), "{said}");

@@ -2,7 +2,7 @@
 //!
 //! In: keys and records. Out: what Redis holds, and which keys changed since a moment.
 
-use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey};
+use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey, decode, encode};
 use tidegate_redis::values::{BATCH_MAX, Position, Values};
 use tidegate_redis::{ConnectError, RedisStore};
 
@@ -66,7 +66,7 @@ impl InRedis {
     /// When Redis does not answer, or refuses. Parts before the one that failed are in force.
     pub async fn load(&self, batch: &[(RecordKey, Record)]) -> Result<(), RedisError> {
         for part in batch.chunks(BATCH_MAX) {
-            let values: Vec<Vec<u8>> = part.iter().map(|(_, record)| record.encode()).collect();
+            let values: Vec<Vec<u8>> = part.iter().map(|(_, record)| encode(record)).collect();
             let changes =
                 part.iter().zip(&values).map(|((key, _), value)| (key.as_bytes(), Some(value.as_slice())));
             self.values.change(&changes.collect::<Vec<_>>()).await?;
@@ -89,7 +89,7 @@ impl InRedis {
         if value.as_deref().map(|value| read(key, value)).transpose()? != before {
             return Ok(false);
         }
-        let after = after.map(|record| record.encode());
+        let after = after.map(|record| encode(&record));
         Ok(self.values.exchange(key.as_bytes(), value.as_deref(), after.as_deref()).await?)
     }
 
@@ -133,5 +133,5 @@ impl InRedis {
 }
 
 fn read(key: &RecordKey, value: &[u8]) -> Result<Record, RedisError> {
-    Record::decode(value).map_err(|why| RedisError::Damaged { key: key.clone(), why })
+    decode(value).map_err(|why| RedisError::Damaged { key: key.clone(), why })
 }

@@ -84,7 +84,7 @@ impl<'r> Side<'r> {
         match self.plan.steps[..] {
             [
                 Step::Check(Check {
-                    origin: Origin::Rule(rule),
+                    origin: Origin::Rule { rule, .. },
                     key,
                     hits: Hits::Take(1),
                     reported: false,
@@ -203,7 +203,7 @@ fn outcome(limited: &Limited<'_>, at: Timestamp, passes: bool, is_changed: bool)
 #[inline]
 fn counted<'s, 'r>(step: &'s Step<'r>) -> Option<(&'r Rule, &'s Check<'r>)> {
     match step {
-        Step::Check(check @ Check { origin: Origin::Rule(rule), .. }) => Some((rule, check)),
+        Step::Check(check @ Check { origin: Origin::Rule { rule, .. }, .. }) => Some((rule, check)),
         _ => None,
     }
 }

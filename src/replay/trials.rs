@@ -31,7 +31,7 @@ impl Trials {
     pub(super) fn add(&mut self, decision: &Decision<'_>) {
         let passed = decision.code == Code::Ok;
         for trial in decision.trials() {
-            let Origin::Rule(rule) = trial.limited.origin else { continue };
+            let Origin::Rule { rule, .. } = trial.limited.origin else { continue };
             let Some(numbers) = self.0.get_mut(rule.id) else { continue };
             numbers.admitted += u64::from(trial.passes);
             numbers.denied += u64::from(!trial.passes && trial.limited.is_denied());

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::text::{id, path, path_json, read_id};
 use crate::disk::{Disk, DiskError, SystemDisk};
-use tidegate_engine::rules::{Epoch, Epochs, PathPrefix};
+use tidegate_engine::rules::{Epoch, Epochs, ResetPath};
 
 /// The most bytes that are read: more than all resets take.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -56,7 +56,7 @@ pub(super) fn read(at: &Path) -> Result<Epochs, FileError> {
 /// Writes a file, whole or not at all.
 pub(super) fn write(at: &Path, epochs: &Epochs) -> Result<(), FileError> {
     let disk: &dyn Disk = &SystemDisk;
-    let line = |(path, epoch): (&PathPrefix, Epoch)| {
+    let line = |(path, epoch): (&ResetPath, Epoch)| {
         let mut line = path_json(path);
         line["id"] = id(epoch).into();
         line
@@ -67,7 +67,7 @@ pub(super) fn write(at: &Path, epochs: &Epochs) -> Result<(), FileError> {
 /// What is wrong with a line.
 struct Problem(String);
 
-fn reset(line: &str) -> Result<(PathPrefix, Epoch), Problem> {
+fn reset(line: &str) -> Result<(ResetPath, Epoch), Problem> {
     let value: Value = serde_json::from_str(line).map_err(|error| Problem(error.to_string()))?;
     let epoch = value.get("id").and_then(Value::as_str).and_then(read_id);
     let epoch = epoch.ok_or_else(|| Problem("id: is no number of 16 digits in hex".to_owned()))?;

@@ -20,11 +20,11 @@ fn resets() -> Resets {
     Resets::new(Arc::new(fixture::service(Some(RULES), &metrics)))
 }
 
-fn at(value: Value) -> PathPrefix {
+fn at(value: Value) -> ResetPath {
     path(&value).expect("a good path")
 }
 
-fn user() -> PathPrefix {
+fn user() -> ResetPath {
     at(json!({"domain": "shop", "entries": [{"key": "user"}]}))
 }
 

@@ -3,7 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use tidegate_engine::rules::{Epoch, PathNode, PathPrefix, Reach};
+use tidegate_engine::path::{Level, Path};
+use tidegate_engine::rules::{Epoch, Reach, ResetPath};
 
 /// The longest text of any field, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -39,12 +40,12 @@ pub fn read_id(text: &str) -> Option<Epoch> {
 }
 
 /// A path as JSON.
-pub fn path_json(path: &PathPrefix) -> Value {
-    let node = |node: &PathNode| match &node.value {
+pub fn path_json(path: &ResetPath) -> Value {
+    let node = |node: &Level| match &node.value {
         None => json!({"key": node.key}),
         Some(value) => json!({"key": node.key, "value": value}),
     };
-    let mut json = json!({"domain": path.domain, "entries": path.nodes.iter().map(node).collect::<Vec<_>>()});
+    let mut json = json!({"domain": &*path.path.domain, "entries": path.path.entries.iter().map(node).collect::<Vec<_>>()});
     if path.reach == Reach::Counter {
         json[COUNTER] = true.into();
     }
@@ -55,7 +56,7 @@ pub fn path_json(path: &PathPrefix) -> Value {
 ///
 /// # Errors
 /// The first field that is wrong, with what was expected.
-pub fn path(value: &Value) -> Result<PathPrefix, BadPath> {
+pub fn path(value: &Value) -> Result<ResetPath, BadPath> {
     let Some(fields) = value.as_object() else { return bad("the body", "is no object") };
     let Some(domain) = text(fields, "domain")? else { return bad("domain", "is missing") };
     let none = Vec::new();
@@ -74,35 +75,37 @@ pub fn path(value: &Value) -> Result<PathPrefix, BadPath> {
     });
     let reach = match fields.get(COUNTER) {
         None => Reach::Below,
-        Some(Value::Bool(true)) => return counter_of(domain, nodes.collect::<Result<_, _>>()?),
+        Some(Value::Bool(true)) => {
+            return counter_of(Path { domain: domain.into(), entries: nodes.collect::<Result<_, _>>()? });
+        }
         Some(_) => return bad(COUNTER, "expected true, or nothing"),
     };
-    Ok(PathPrefix { domain, nodes: nodes.collect::<Result<_, _>>()?, reach })
+    let path = Path { domain: domain.into(), entries: nodes.collect::<Result<_, _>>()? };
+    Ok(ResetPath { path, reach })
 }
 
 /// Reads `domain` and `entries` of an object that may have other fields, as the path to one counter.
 ///
 /// # Errors
 /// The first field that is wrong, with what was expected.
-pub fn counter(value: &Value) -> Result<PathPrefix, BadPath> {
-    let PathPrefix { domain, nodes, .. } = path(value)?;
-    counter_of(domain, nodes)
+pub fn counter(value: &Value) -> Result<ResetPath, BadPath> {
+    counter_of(path(value)?.path)
 }
 
-fn counter_of(domain: String, nodes: Vec<PathNode>) -> Result<PathPrefix, BadPath> {
-    if nodes.is_empty() || nodes.iter().any(|node| node.value.is_none()) {
+fn counter_of(path: Path) -> Result<ResetPath, BadPath> {
+    if path.entries.is_empty() || path.entries.iter().any(|node| node.value.is_none()) {
         return bad("entries", "expected a list of objects with `key` and `value`");
     }
-    Ok(PathPrefix { domain, nodes, reach: Reach::Counter })
+    Ok(ResetPath { path, reach: Reach::Counter })
 }
 
-fn node(entry: &Value) -> Result<PathNode, BadPath> {
+fn node(entry: &Value) -> Result<Level, BadPath> {
     let Some(fields) = entry.as_object() else { return bad("entry", "is no object") };
     if let Some(unknown) = fields.keys().find(|name| !["key", "value"].contains(&name.as_str())) {
         return bad(unknown, "is unknown (expected key, value)");
     }
     match text(fields, "key")? {
-        Some(key) => Ok(PathNode { key, value: text(fields, "value")? }),
+        Some(key) => Ok(Level { key, value: text(fields, "value")? }),
         None => bad("key", "is missing"),
     }
 }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use tidegate_engine::decision::Decision;
-use tidegate_engine::exceptions::{Effect, Exceptions};
-use tidegate_engine::plan::Plan;
-use tidegate_engine::request::Request;
+use tidegate_engine::overlay::{Effect, Exceptions, Met};
 
 /// What an exception may do, as metrics call it.
 pub const EFFECTS: [&str; 3] = ["limit", "unlimited", "deny"];
@@ -30,31 +28,21 @@ impl InForce {
         self.is_any.store(is_any, Relaxed);
     }
 
-    /// Those in force now; `None` if there are none. A decision that waits holds them, because it plans twice.
+    /// Those in force now; `None` if there are none.
+    #[inline]
+    pub(super) fn load(&self) -> Option<Guard<Arc<Exceptions>>> {
+        self.is_any.load(Relaxed).then(|| self.current.load())
+    }
+
+    /// The same, for a decision that waits.
     #[inline]
     pub(super) fn hold(&self) -> Option<Arc<Exceptions>> {
         self.is_any.load(Relaxed).then(|| self.current.load_full())
     }
 
-    /// Puts a plan of this request under them.
-    #[inline]
-    pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
-        if self.is_any.load(Relaxed) {
-            self.current.load().apply(request, plan);
-        }
-    }
-
     /// Counts those that a decision met, and adds them to it.
-    #[inline]
-    pub(super) fn tell(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &mut Decision<'_>) {
-        if self.is_any.load(Relaxed) {
-            self.tell_met(request, plan, decision);
-        }
-    }
-
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
-    fn tell_met(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &mut Decision<'_>) {
-        let met: Vec<_> = self.current.load().met(request, plan).collect();
+    pub(super) fn tell(&self, met: Vec<Met>, decision: &mut Decision<'_>) {
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));
         if !met.is_empty() {
             decision.rare.get_or_insert_default().exceptions = met;

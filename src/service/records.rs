@@ -29,12 +29,12 @@ use tokio::sync::Semaphore;
 use self::fetches::{Fetches, Flight, Landing};
 use super::{AllFound, BATCH_MAX};
 use tidegate_engine::key::{Key, KeySecret, KeySeed};
-use tidegate_engine::known::Known;
+use tidegate_engine::known::Known as Cache;
+use tidegate_engine::overlay::{Doubt, Found, Known, Record};
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
-use tidegate_engine::records::{Doubt, Found, Terms};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::Rule;
-use tidegate_records::{Record, RecordKey};
+use tidegate_records::RecordKey;
 use tidegate_redis::runtime::{Runtime, Tokio};
 
 /// Requests that may wait for records at a time. A request that waits takes about 2 KiB.
@@ -89,7 +89,7 @@ pub struct Records<R: Runtime = Tokio> {
     source: Box<dyn RecordSource>,
     secret: KeySecret,
     options: RecordsOptions,
-    cache: Known,
+    cache: Cache,
     fetches: Fetches,
     waiting: Semaphore,
     /// Changes are heard of, so what is fetched may be kept.
@@ -141,7 +141,7 @@ impl<R: Runtime> Records<R> {
             runtime,
             source: Box::new(source),
             secret,
-            cache: Known::new(options.cache_entries),
+            cache: Cache::new(options.cache_entries),
             options,
             fetches: Fetches::default(),
             waiting: Semaphore::new(WAITING_MAX),
@@ -180,7 +180,7 @@ impl<R: Runtime> Records<R> {
                 looked_up += 1;
                 match (self.cache.get(name), &mut all[place]) {
                     (Some(known), Some(found)) => {
-                        found.note(descriptor, rule, self.as_known(known, is_confirmed));
+                        found.add(descriptor, rule, self.as_known(known, is_confirmed));
                     }
                     (_, found) => *found = None,
                 }
@@ -212,13 +212,11 @@ impl<R: Runtime> Records<R> {
         for (Asked { descriptor, rule, .. }, name, fetched) in all {
             let known = match fetched {
                 Fetched::Known(known) => Ok(self.as_known(known, is_confirmed)),
-                Fetched::Flight(flight) => {
-                    flight.landed(time_is_over.as_mut()).await.map(|known| (known, None))
-                }
+                Fetched::Flight(flight) => flight.landed(time_is_over.as_mut()).await.map(Known::from),
                 Fetched::Refused => Err(NoAnswer),
             };
             let known = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(name)));
-            found.note(descriptor, rule, known);
+            found.add(descriptor, rule, known);
         }
         found
     }
@@ -247,7 +245,7 @@ impl<R: Runtime> Records<R> {
         self.runtime.spawn(async move {
             records.stats.fetches.fetch_add(1, Relaxed);
             let answer = records.runtime.timeout(FETCH_TIMEOUT, records.source.get(key)).await;
-            let known = answer.unwrap_or(Err(NoAnswer)).map(|record| record.map(terms));
+            let known = answer.unwrap_or(Err(NoAnswer));
             if known.is_err() {
                 records.stats.failures.fetch_add(1, Relaxed);
             }
@@ -266,24 +264,24 @@ impl<R: Runtime> Records<R> {
     }
 
     /// What holds for a key of which this is in the cache.
-    fn as_known(&self, known: Option<Terms>, is_confirmed: bool) -> (Option<Terms>, Option<Doubt>) {
-        if is_confirmed { (known, None) } else { self.without_store(Some(known)) }
+    fn as_known(&self, known: Option<Record>, is_confirmed: bool) -> Known {
+        if is_confirmed { known.into() } else { self.without_store(Some(known)) }
     }
 
     /// What holds for a key while the store is away, of which this was known last.
-    fn without_store(&self, last: Option<Option<Terms>>) -> (Option<Terms>, Option<Doubt>) {
+    fn without_store(&self, last: Option<Option<Record>>) -> Known {
         self.stats.stale.fetch_add(1, Relaxed);
-        let (known, doubt) = match (self.options.stale_mode, last) {
+        let (record, doubt) = match (self.options.stale_mode, last) {
             (StaleMode::Last, Some(last)) => (last, Doubt::KnownLast),
             (StaleMode::Last, None) | (StaleMode::Rule, _) => (None, Doubt::NotKnown),
-            (StaleMode::Deny, _) => (Some(Terms::NOTHING_PASSES), Doubt::NotKnown),
+            (StaleMode::Deny, _) => (Some(Record::NOTHING_PASSES), Doubt::NotKnown),
         };
-        (known, Some(doubt))
+        Known { record, doubt: Some(doubt) }
     }
 
     /// The record of this key is this one, or it has none.
     pub(super) fn know(&self, key: &RecordKey, record: Option<Record>) {
-        self.cache.insert(self.name(key), record.map(terms));
+        self.cache.insert(self.name(key), record);
     }
 
     fn name(&self, key: &RecordKey) -> Key {
@@ -330,7 +328,7 @@ impl<R: Runtime> Records<R> {
 
 /// What is known of a key, or how it will be.
 enum Fetched {
-    Known(Option<Terms>),
+    Known(Option<Record>),
     Flight(Flight),
     /// There are too many fetches, or too many that wait.
     Refused,
@@ -341,22 +339,9 @@ enum Fetched {
 fn asked<'p, 'b>(request: &'b Request<'_>, plan: &'b Plan<'p>) -> impl Iterator<Item = Asked<'p, 'b>> {
     let steps = plan.steps.iter().zip(request.descriptors()).enumerate();
     steps.filter_map(|(descriptor, (step, asked))| match step {
-        Step::Check(Check { origin: Origin::Rule(rule), .. }) => {
+        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => {
             Some(Asked { descriptor, rule, seed: rule.records.as_ref()?, entries: asked.entries })
         }
         _ => None,
     })
-}
-
-/// A record in the words of the engine.
-fn terms(record: Record) -> Terms {
-    Terms {
-        requests: record.requests,
-        burst: record.burst,
-        window: record.window.map(|window| (window.multiplier, window.unit)),
-        algorithm: record.algorithm,
-        granularity_nanos: record.granularity_nanos,
-        shadow: record.shadow,
-        unlimited: record.unlimited,
-    }
 }

@@ -213,13 +213,9 @@ fn sample(sample: &Sample) -> Value {
 }
 
 fn limit(rule: &Rule) -> Value {
-    let window = match rule.unit_multiplier {
-        1 => rule.unit.name().to_owned(),
-        units => format!("{units} {}s", rule.unit.name()),
-    };
     json!({
         "requests": rule.limit.map(|limit| limit.requests()),
-        "window": window,
+        "window": rule.counting.window.to_string(),
         "algorithm": rule.limit.map(|limit| limit.algorithm().name()),
         "place": shown(&format!("{}:{}", rule.written.file, rule.written.line)),
         "shadow": rule.shadow_mode,

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
-use crate::exceptions::Met;
 use crate::limit::{Limit, Verdict};
+use crate::overlay::Met;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::rule::Rule;
 use crate::settle::{settle, settle_trial};
@@ -232,13 +232,13 @@ mod tests {
     use super::*;
     use crate::limit::Algorithm;
     use crate::time::SECOND_NANOS;
-    use crate::unit::Unit;
+    use crate::unit::{Unit, Window};
 
     /// A counter with this verdict. `requests` identifies it.
     fn counter(requests: u32, remaining: u64, over: bool, reset_secs: u64) -> Limited<'static> {
         let reset_nanos = reset_secs * SECOND_NANOS;
         Limited {
-            origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
+            origin: Origin::Override { window: Window::of(Unit::Hour) },
             limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Hour.nanos()),
             hits: Hits::Take(1),
             verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos },

@@ -10,11 +10,10 @@ mod render;
 mod settled;
 
 use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude};
-use crate::exceptions::Met;
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
+use crate::overlay::{Known, Met, Overlay};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
-use crate::records::{Doubt, Found, Terms};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
@@ -48,20 +47,11 @@ struct Explained<'a> {
     /// The exception that changed its limit.
     exception: Option<Met>,
     /// Its record. `None`: nothing was looked for.
-    record: Option<Recorded>,
+    record: Option<Known>,
     /// Its rule's limit on trial, and what that counter says.
     trial: Option<(Trial<'a>, Look)>,
     /// One sentence.
     why: String,
-}
-
-/// What is known of the record of a descriptor.
-#[derive(Clone, Copy, Debug)]
-struct Recorded {
-    /// What holds. `None`: it has no record, as far as is known.
-    terms: Option<Terms>,
-    /// The store did not say it.
-    doubt: Option<Doubt>,
 }
 
 /// Explains what this request would get now. `plan` and `looks` are its own, under `rules`.
@@ -127,25 +117,16 @@ impl<'a> Explanation<'a> {
         self
     }
 
-    /// The same, saying which exceptions changed the limits of its plan.
+    /// The same, saying which records and exceptions changed the limits of its plan, which was put under this overlay.
     #[must_use]
-    pub fn excepted(mut self, met: impl IntoIterator<Item = Met>) -> Self {
-        for met in met {
-            if let Some(descriptor) = self.descriptors.get_mut(met.descriptor) {
-                descriptor.exception = Some(met);
-            }
-        }
-        self
-    }
-
-    /// The same, saying of each descriptor that may have a record what it says. The plan was put under these records.
-    #[must_use]
-    pub fn recorded(mut self, found: &Found) -> Self {
+    pub fn under(mut self, overlay: Overlay<'_>, request: &Request<'_>, plan: &Plan<'_>) -> Self {
         for (index, descriptor) in self.descriptors.iter_mut().enumerate() {
-            if descriptor.rule.is_some_and(|rule| rule.records.is_some()) {
-                descriptor.record =
-                    Some(Recorded { terms: found.of(index).copied(), doubt: found.doubt_of(index) });
-            }
+            let may_have_record = descriptor.rule.is_some_and(|rule| rule.records.is_some());
+            descriptor.record = overlay.records.filter(|_| may_have_record).map(|found| found.of(index));
+        }
+        for met in overlay.met(request, plan) {
+            let descriptor = met.descriptor;
+            self.descriptors[descriptor].exception = Some(met);
         }
         self
     }
@@ -182,7 +163,7 @@ fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {
 fn rule_of<'a>(step: &Step<'a>) -> Option<&'a Rule> {
     match *step {
         Step::Unlimited(rule) | Step::Replaced(rule) => Some(rule),
-        Step::Check(Check { origin: Origin::Rule(rule), .. }) => Some(rule),
+        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => Some(rule),
         Step::Check(_) | Step::Unmatched => None,
     }
 }

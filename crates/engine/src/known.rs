@@ -27,7 +27,7 @@ use foldhash::fast::FixedState;
 use self::packed::{Packed, pack, unpack};
 use self::set::{Elsewhere, Entry, Name, PairImage, Set};
 use crate::key::Key;
-use crate::records::Terms;
+use crate::overlay::Record;
 use crate::sync::{AtomicU32, Mutex};
 
 /// Sets that are made together: 64 KiB, less what an allocator needs to align them.
@@ -91,7 +91,7 @@ impl Known {
 
     /// What is known of a key: its record, or that it has none (`Some(None)`).
     #[inline(always)] // What it returns is large: as a call of its own it goes through memory, 5 ns.
-    pub fn get(&self, key: Key) -> Option<Option<Terms>> {
+    pub fn get(&self, key: Key) -> Option<Option<Record>> {
         let name = Name::of(key);
         let (pair, home) = place(name, self.pairs());
         let sets = self.made(pair)?;
@@ -103,14 +103,14 @@ impl Known {
     }
 
     #[cold]
-    fn get_elsewhere(&self, may_be: Elsewhere, beside: &Set, name: Name) -> Option<Option<Terms>> {
+    fn get_elsewhere(&self, may_be: Elsewhere, beside: &Set, name: Name) -> Option<Option<Record>> {
         let in_overflow = || may_be.overflow.then(|| self.overflow.lock().get(&name).copied()).flatten();
         may_be.beside.then(|| beside.get(name).ok()).flatten().or_else(in_overflow).map(unpack)
     }
 
     /// From now on this is known of a key.
-    pub fn insert(&self, key: Key, terms: Option<Terms>) {
-        let (mut writing, name, packed) = (self.writing.lock(), Name::of(key), pack(terms));
+    pub fn insert(&self, key: Key, record: Option<Record>) {
+        let (mut writing, name, packed) = (self.writing.lock(), Name::of(key), pack(record));
         let (pair, home) = place(name, self.pairs());
         let mut image = self.read(pair);
         if let Some(known) = image.find(name) {

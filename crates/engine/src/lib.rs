@@ -35,7 +35,8 @@
 //! | add an algorithm | `limit` |
 //! | see what is charged when a request is denied | `settle` |
 //! | see where counters live | `memory` |
-//! | see what records change, and where they are cached | `records`, `known` |
+//! | see what records and exceptions change | `overlay` |
+//! | see where records are cached | `known` |
 
 #[doc(hidden)]
 pub mod time;
@@ -49,6 +50,8 @@ pub mod request;
 pub mod limit;
 #[doc(hidden)]
 pub mod key;
+#[doc(hidden)]
+pub mod path;
 mod sip;
 #[doc(hidden)]
 pub mod text;
@@ -63,11 +66,9 @@ pub mod rules;
 #[doc(hidden)]
 pub mod plan;
 #[doc(hidden)]
-pub mod records;
+pub mod overlay;
 #[doc(hidden)]
 pub mod known;
-#[doc(hidden)]
-pub mod exceptions;
 #[doc(hidden)]
 pub mod settle;
 #[doc(hidden)]

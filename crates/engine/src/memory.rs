@@ -26,7 +26,7 @@ use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle, settle_trial};
 use crate::sync::{AtomicU64, MutexGuard};
 use crate::time::Timestamp;
-use crate::unit::Unit;
+use crate::unit::{Unit, Window};
 use budget::Budget;
 pub use cold::{Cold, remembered_nanos};
 use due::Due;
@@ -211,7 +211,7 @@ impl MemoryStore {
 
     /// Takes hits from one counter: for callers that have a limit and a key, but no rules. 0 hits only ask.
     pub fn take(&self, limit: &Limit, key: Key, hits: u64, now: Timestamp) -> Verdict {
-        let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
+        let origin = Origin::Override { window: Window::of(Unit::Second) };
         let hits = Hits::Take(hits);
         let check = Check { origin, limit: *limit, key, hits, reported: false, shadow: false, quota: false };
         self.decide(&check, now)

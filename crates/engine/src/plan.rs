@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::rule::Rule;
-use crate::unit::Unit;
+use crate::rule::{Counting, Rule};
+use crate::unit::{Unit, Window};
 
 /// The plan of one request.
 #[derive(Clone, Debug)]
@@ -129,16 +129,13 @@ impl<'a> Check<'a> {
     #[inline]
     pub fn of(rule: &'a Rule, limit: Limit, key: Key, hits: Hits) -> Self {
         let (shadow, quota) = (rule.shadow_mode, rule.quota_mode);
-        Self { origin: Origin::Rule(rule), limit, key, hits, reported: false, shadow, quota }
+        Self { origin: Origin::of(rule), limit, key, hits, reported: false, shadow, quota }
     }
 
     /// The unit that the limit was written in.
     #[inline]
     pub fn unit(&self) -> Unit {
-        match self.origin {
-            Origin::Rule(rule) => rule.unit,
-            Origin::Override { unit, .. } => unit,
-        }
+        self.origin.window().unit
     }
 }
 
@@ -146,14 +143,43 @@ impl<'a> Check<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'a> {
     /// A rule of the set.
-    Rule(&'a Rule),
+    Rule {
+        /// The rule.
+        rule: &'a Rule,
+        /// How it counts here: as the rule says, or as a record does.
+        counting: &'a Counting,
+    },
     /// The request itself.
     Override {
-        /// The unit in the answer.
-        unit: Unit,
-        /// The multiplier in the answer.
-        unit_multiplier: u32,
+        /// The window in the answer.
+        window: Window,
     },
+}
+
+impl<'a> Origin<'a> {
+    /// This rule, which counts as it says.
+    #[inline]
+    pub const fn of(rule: &'a Rule) -> Self {
+        Self::Rule { rule, counting: &rule.counting }
+    }
+
+    /// The rule, if it is one.
+    #[inline]
+    pub const fn rule(self) -> Option<&'a Rule> {
+        match self {
+            Self::Rule { rule, .. } => Some(rule),
+            Self::Override { .. } => None,
+        }
+    }
+
+    /// The window in the answer.
+    #[inline]
+    pub const fn window(self) -> Window {
+        match self {
+            Self::Rule { counting, .. } => counting.window,
+            Self::Override { window } => window,
+        }
+    }
 }
 
 /// Hits of one descriptor.

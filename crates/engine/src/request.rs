@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 pub use buf::RequestBuf;
 
-use crate::unit::Unit;
+use crate::unit::Window;
 
 /// One (key, value) pair of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,8 @@ pub struct Entry<'a> {
 pub struct Override {
     /// N: hits per window.
     pub requests_per_unit: u32,
-    /// The unit of the window.
-    pub unit: Unit,
-    /// The window is this many units; at least 1.
-    pub unit_multiplier: u32,
+    /// The window.
+    pub window: Window,
 }
 
 /// What a descriptor holds beside its entries.

@@ -10,7 +10,7 @@ use crate::key::{Key, KeySeed, SharedId};
 use crate::limit::Limit;
 use crate::metric_name::MetricName;
 use crate::request::Entry;
-use crate::unit::Unit;
+use crate::unit::Window;
 
 /// How a rule's counters are shared between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,18 @@ pub struct Seeds {
     pub candidate: Option<KeySeed>,
 }
 
+/// How a limit counts: the window of its answers, and the constant parts of its counters' keys. A record may say it
+/// otherwise than its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counting {
+    /// The window in answers. With the rule's `window`, in the largest unit that divides it.
+    pub window: Window,
+    /// The constant part of the keys: domain, path, algorithm, window, granularity.
+    pub seed: KeySeed,
+    /// The same part, where several processes have to agree on it.
+    pub shared: SharedId,
+}
+
 /// A node with a limit, compiled.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -110,10 +122,8 @@ pub struct Rule {
     pub limit: Option<Limit>,
     /// Its limit on trial.
     pub candidate: Option<Box<CandidateLimit>>,
-    /// The unit in answers. With `window`, the largest unit that divides it.
-    pub unit: Unit,
-    /// The window is this many units.
-    pub unit_multiplier: u32,
+    /// How it counts.
+    pub counting: Counting,
     /// `name`, or empty.
     pub name: Arc<str>,
     /// Names of the limits that it replaces when both match one request.
@@ -134,11 +144,7 @@ pub struct Rule {
     pub on_store_failure: Option<StoreFailure>,
     /// `near`, if the rule sets it: from this share of the limit on, a key is near it. Above 0, and 1 at most.
     pub near: Option<f64>,
-    /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.
-    pub seed: KeySeed,
-    /// The same part, where several processes have to agree on it.
-    pub shared: SharedId,
-    /// The two parts above and that of the candidate as they were loaded, if a reset has replaced them.
+    /// The constant parts of its counters' keys and that of the candidate as they were loaded, if a reset has replaced them.
     pub loaded: Option<Box<Seeds>>,
     /// Its keys may have records (`limits_from: store`): the constant part of their names in caches. It depends on the domain
     /// and the keys of the path alone: a record keeps its name when rules change.
@@ -156,11 +162,7 @@ impl Rule {
 
     /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.
     pub fn counts_text(&self, limit: &Limit) -> String {
-        let unit = self.unit.name().to_ascii_lowercase();
-        let window = match self.unit_multiplier {
-            1 => unit,
-            several => format!("{several} {unit}s"),
-        };
+        let window = self.counting.window;
         let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
         format!("{} per {window}{}", limit.requests(), burst.unwrap_or_default())
     }
@@ -168,13 +170,14 @@ impl Rule {
     /// The constant parts of its keys as they were loaded.
     pub(crate) fn loaded_seeds(&self) -> Seeds {
         let candidate = self.candidate.as_ref().map(|candidate| candidate.seed);
-        self.loaded.as_deref().copied().unwrap_or(Seeds { seed: self.seed, shared: self.shared, candidate })
+        let Counting { seed, shared, .. } = self.counting;
+        self.loaded.as_deref().copied().unwrap_or(Seeds { seed, shared, candidate })
     }
 
     /// The key of the counter for a request whose entries matched this rule.
     #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
-        self.seed.key(self.keyed_values(entries))
+        self.counting.seed.key(self.keyed_values(entries))
     }
 
     /// Its limit on trial, and the key of that limit's counter for a request whose entries matched this rule.

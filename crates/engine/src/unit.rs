@@ -1,4 +1,6 @@
-//! The units of windows.
+//! Windows as people write them: so many of a unit.
+
+use std::fmt;
 
 use crate::time::SECOND_NANOS;
 
@@ -15,6 +17,45 @@ pub enum Unit {
     /// 365 days.
     Year = 6,
     Week = 7,
+}
+
+/// A window: so many of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// The unit, as in answers.
+    pub unit: Unit,
+    /// How many of it; at least 1.
+    pub multiplier: u32,
+}
+
+impl Window {
+    /// One of this unit.
+    pub const fn of(unit: Unit) -> Self {
+        Self { unit, multiplier: 1 }
+    }
+
+    /// The window of this many nanoseconds, in its largest unit of second, minute, hour and day. `None`: it is no whole
+    /// number of seconds, or too long.
+    pub fn of_nanos(nanos: u64) -> Option<Self> {
+        let units = [Unit::Day, Unit::Hour, Unit::Minute, Unit::Second];
+        let unit = units.into_iter().find(|unit| nanos.is_multiple_of(unit.nanos()))?;
+        Some(Self { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()? })
+    }
+
+    /// Its length in nanoseconds, or the most that a number holds.
+    pub const fn nanos(self) -> u64 {
+        self.unit.nanos().saturating_mul(self.multiplier as u64)
+    }
+}
+
+/// `minute`, `5 minutes`.
+impl fmt::Display for Window {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.multiplier {
+            1 => out.write_str(self.unit.name()),
+            several => write!(out, "{several} {}s", self.unit.name()),
+        }
+    }
 }
 
 impl Unit {

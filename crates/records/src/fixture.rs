@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use tidegate_engine::Algorithm;
-use tidegate_engine::unit::Unit;
+use tidegate_engine::overlay::Record;
+use tidegate_engine::unit::{Unit, Window};
 
-use crate::record::{Record, Window};
+use crate::checks::checked;
 
 /// Any record that passes its checks.
 pub fn record() -> impl Strategy<Value = Record> {
@@ -19,5 +20,5 @@ pub fn record() -> impl Strategy<Value = Record> {
         let (shadow, unlimited) = modes;
         Record { requests, burst, window, algorithm, granularity_nanos, shadow, unlimited }
     });
-    record.prop_filter_map("its parts do not go together", |record| record.checked().ok())
+    record.prop_filter_map("its parts do not go together", |record| checked(record).ok())
 }

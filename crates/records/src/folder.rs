@@ -37,7 +37,8 @@ pub use self::error::FolderError;
 pub use self::tree::FILES_MAX;
 use self::tree::Tree;
 use crate::key::{KeyPrefix, RecordKey};
-use crate::record::Record;
+use crate::value::decode;
+use tidegate_engine::overlay::Record;
 
 /// Nobody else may read names of users.
 const FOLDER_MODE: u32 = 0o700;
@@ -265,7 +266,7 @@ impl Folder {
     }
 
     fn record(&self, bytes: &[u8]) -> Result<Record, FolderError> {
-        Record::decode(bytes).map_err(|error| self.broken(&error))
+        decode(bytes).map_err(|error| self.broken(&error))
     }
 
     fn broken(&self, error: &dyn std::error::Error) -> FolderError {

@@ -3,12 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use tidegate_engine::Algorithm;
+use tidegate_engine::overlay::Record;
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_engine::time::SECOND_NANOS;
-use tidegate_engine::unit::Unit;
+use tidegate_engine::unit::{Unit, Window};
 
+use crate::checks::{BadRecord, bad, checked};
 use crate::key::RecordKey;
-use crate::record::{BadRecord, Record, Window, bad};
 
 /// The fields of a record.
 pub(crate) const FIELDS: [&str; 11] = [
@@ -95,7 +96,7 @@ fn record(fields: &Map<String, Value>) -> Result<Record, BadRecord> {
         shadow: flag(fields, "shadow_mode")?,
         unlimited,
     };
-    record.checked()
+    checked(record)
 }
 
 fn given<'v>(fields: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_record_may_leave_out_all_but_n() {
-        let record = Record::of_requests(5);
+        let record = Record::of(5);
         assert_eq!(said(&json!({"requests_per_unit": 5})).map(|(_, record)| record), Ok(record));
         let burst = said(&json!({"requests_per_unit": 5, "burst": 9, "unit": null}));
         assert_eq!(burst.map(|(_, record)| record), Ok(Record { burst: Some(9), ..record }));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`RecordKey`], [`KeyPrefix`]: which key a record is for; bytes that sort as domains and entries do
-//! - [`Record`]: what it says, checked as rules are
+//! - `checks`: what a [`Record`] may say, checked as rules are
 //! - `json`: a record as people write it
 //! - [`Reader`]: many of them, as lines of JSON or CSV
 //! - `value`: a record as stores keep it
@@ -19,15 +19,16 @@ mod json;
 mod key;
 mod reader;
 mod unique_keys;
-mod record;
+mod checks;
 mod value;
 #[cfg(test)]
 mod fixture;
 
+pub use checks::BadRecord;
 pub use folder::{FILES_MAX, Folder, FolderError};
 pub use json::{key_of, read, show};
 pub use key::{KEY_BYTES_MAX, KeyError, KeyPrefix, LEVELS_MAX, RecordKey};
 pub use reader::{Format, LINE_BYTES_MAX, Line, Reader};
-pub use record::{BadRecord, Record, Window};
+pub use tidegate_engine::overlay::Record;
 pub use unique_keys::UniqueKeys;
-pub use value::BadValue;
+pub use value::{BadValue, decode, encode};

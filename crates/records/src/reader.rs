@@ -8,10 +8,11 @@ use std::path::Path;
 
 use csv_core::ReadRecordResult;
 use serde_json::{Map, Value, json};
+use tidegate_engine::overlay::Record;
 
+use crate::checks::{BadRecord, bad};
 use crate::json::{self, FIELDS};
 use crate::key::{LEVELS_MAX, RecordKey};
-use crate::record::{BadRecord, Record, bad};
 use crate::unique_keys::UniqueKeys;
 
 /// The longest line, in bytes.

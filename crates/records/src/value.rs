@@ -7,9 +7,10 @@
 //! Numbers are little-endian. The flags say which of the parts in brackets are there.
 
 use tidegate_engine::Algorithm;
-use tidegate_engine::unit::Unit;
+use tidegate_engine::overlay::Record;
+use tidegate_engine::unit::{Unit, Window};
 
-use crate::record::{Record, Window};
+use crate::checks::checked;
 
 const VERSION: u8 = 1;
 
@@ -33,46 +34,44 @@ pub enum BadValue {
     Malformed,
 }
 
-impl Record {
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let flags = [
-            (BURST, self.burst.is_some()),
-            (WINDOW, self.window.is_some()),
-            (ALGORITHM, self.algorithm.is_some()),
-            (GRANULARITY, self.granularity_nanos.is_some()),
-            (SHADOW_GIVEN, self.shadow.is_some()),
-            (SHADOW, self.shadow == Some(true)),
-            (UNLIMITED, self.unlimited),
-        ];
-        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).fold(0, |all, (flag, _)| all | flag);
-        let mut bytes = vec![VERSION, flags];
-        bytes.extend(self.requests.to_le_bytes());
-        bytes.extend(self.burst.iter().flat_map(|burst| burst.to_le_bytes()));
-        if let Some(Window { unit, multiplier }) = self.window {
-            bytes.push(unit as u8);
-            bytes.extend(multiplier.to_le_bytes());
-        }
-        bytes.extend(self.algorithm.iter().map(|algorithm| algorithm.number()));
-        bytes.extend(self.granularity_nanos.iter().flat_map(|nanos| nanos.to_le_bytes()));
-        bytes
+/// The bytes of a record.
+pub fn encode(record: &Record) -> Vec<u8> {
+    let flags = [
+        (BURST, record.burst.is_some()),
+        (WINDOW, record.window.is_some()),
+        (ALGORITHM, record.algorithm.is_some()),
+        (GRANULARITY, record.granularity_nanos.is_some()),
+        (SHADOW_GIVEN, record.shadow.is_some()),
+        (SHADOW, record.shadow == Some(true)),
+        (UNLIMITED, record.unlimited),
+    ];
+    let flags = flags.into_iter().filter(|(_, is_set)| *is_set).fold(0, |all, (flag, _)| all | flag);
+    let mut bytes = vec![VERSION, flags];
+    bytes.extend(record.requests.to_le_bytes());
+    bytes.extend(record.burst.iter().flat_map(|burst| burst.to_le_bytes()));
+    if let Some(Window { unit, multiplier }) = record.window {
+        bytes.push(unit as u8);
+        bytes.extend(multiplier.to_le_bytes());
     }
+    bytes.extend(record.algorithm.iter().map(|algorithm| algorithm.number()));
+    bytes.extend(record.granularity_nanos.iter().flat_map(|nanos| nanos.to_le_bytes()));
+    bytes
+}
 
-    /// The record with these bytes.
-    ///
-    /// # Errors
-    /// When they are none that [`encode`](Self::encode) makes, or hold a record that no check lets pass.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadValue> {
-        match bytes.first() {
-            Some(&VERSION) => {}
-            Some(&other) => return Err(BadValue::Version(other)),
-            None => return Err(BadValue::Malformed),
-        }
-        let record = Parts(&bytes[1..]).record().ok_or(BadValue::Malformed)?;
-        match record.checked() {
-            Ok(checked) if checked.encode() == bytes => Ok(checked),
-            _ => Err(BadValue::Malformed),
-        }
+/// The record with these bytes.
+///
+/// # Errors
+/// When they are none that [`encode`] makes, or hold a record that no check lets pass.
+pub fn decode(bytes: &[u8]) -> Result<Record, BadValue> {
+    match bytes.first() {
+        Some(&VERSION) => {}
+        Some(&other) => return Err(BadValue::Version(other)),
+        None => return Err(BadValue::Malformed),
+    }
+    let record = Parts(&bytes[1..]).record().ok_or(BadValue::Malformed)?;
+    match checked(record) {
+        Ok(checked) if encode(&checked) == bytes => Ok(checked),
+        _ => Err(BadValue::Malformed),
     }
 }
 
@@ -83,7 +82,7 @@ impl Parts<'_> {
     fn record(&mut self) -> Option<Record> {
         let flags = self.take::<1>()?[0];
         let has = |flag: u8| flags & flag != 0;
-        let mut record = Record::of_requests(u32::from_le_bytes(self.take()?));
+        let mut record = Record::of(u32::from_le_bytes(self.take()?));
         if has(BURST) {
             record.burst = Some(u32::from_le_bytes(self.take()?));
         }
@@ -120,22 +119,22 @@ mod tests {
     proptest! {
         #[test]
         fn a_record_comes_back_from_its_bytes(record in record()) {
-            prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
+            prop_assert_eq!(decode(&encode(&record)), Ok(record));
         }
 
         #[test]
         fn any_bytes_are_a_record_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
             let bytes = [&[VERSION][..], &bytes].concat();
-            if let Ok(record) = Record::decode(&bytes) {
-                prop_assert_eq!(record.encode(), bytes);
+            if let Ok(record) = decode(&bytes) {
+                prop_assert_eq!(encode(&record), bytes);
             }
         }
     }
 
     #[test]
     fn a_record_of_another_version_says_so() {
-        assert_eq!(Record::decode(&[2, 0, 1, 0, 0, 0]), Err(BadValue::Version(2)));
-        assert_eq!(Record::decode(&[]), Err(BadValue::Malformed));
-        assert_eq!(Record::of_requests(5).encode(), [1, 0, 5, 0, 0, 0]);
+        assert_eq!(decode(&[2, 0, 1, 0, 0, 0]), Err(BadValue::Version(2)));
+        assert_eq!(decode(&[]), Err(BadValue::Malformed));
+        assert_eq!(encode(&Record::of(5)), [1, 0, 5, 0, 0, 0]);
     }
 }

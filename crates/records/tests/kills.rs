@@ -41,9 +41,9 @@ fn of_batch(step: u32, at: u32) -> RecordKey {
 
 /// One step: a batch, the record of the last step, and one record less of the batch before.
 fn step(folder: &Folder, step: u32) {
-    let batch: Vec<_> = (0..BATCH).map(|at| (of_batch(step, at), Record::of_requests(step))).collect();
+    let batch: Vec<_> = (0..BATCH).map(|at| (of_batch(step, at), Record::of(step))).collect();
     folder.load(&batch).expect("written");
-    folder.put(&last(), &Record::of_requests(step)).expect("written");
+    folder.put(&last(), &Record::of(step)).expect("written");
     if step > 0 {
         folder.delete(&of_batch(step - 1, 0)).expect("written");
     }
@@ -119,7 +119,7 @@ fn check(path: &Path, first: u32, said: u32) -> bool {
     let is_next = last == Some(said + 1) && beyond == BATCH;
     assert!(last == Some(said) || is_next, "{last:?} after {said}");
     for number in first..=said {
-        let has = |at: &u32| all.get(&of_batch(number, *at)) == Some(&Record::of_requests(number));
+        let has = |at: &u32| all.get(&of_batch(number, *at)) == Some(&Record::of(number));
         assert_eq!((1..BATCH).filter(has).count() as u32, BATCH - 1, "batch {number} of {said}");
         // The step after the last one may have come to its deletion.
         let is_right = if number < said { !has(&0) } else { has(&0) || is_next };

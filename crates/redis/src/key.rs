@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use tidegate_engine::plan::{Check, Origin};
 use tidegate_engine::request::Entry;
+use tidegate_engine::unit::Window;
 
 /// How keys are written.
 #[derive(Clone, Debug, Default)]
@@ -32,14 +33,14 @@ impl KeyStyle {
         let mut key = self.prefix.clone();
         escape(&mut key, domain);
         match check.origin {
-            Origin::Rule(rule) => {
+            Origin::Rule { rule, counting } => {
                 key.push('|');
-                hex(&mut key, &rule.shared.0);
+                hex(&mut key, &counting.shared.0);
                 rule.keyed_values(entries).for_each(|value| part(&mut key, value));
             }
-            Origin::Override { unit, unit_multiplier } => {
+            Origin::Override { window: Window { unit, multiplier } } => {
                 let algorithm = check.limit.algorithm().name();
-                let _ = write!(key, "|~{}*{unit_multiplier}.{algorithm}", unit.name());
+                let _ = write!(key, "|~{}*{multiplier}.{algorithm}", unit.name());
                 entries.iter().flat_map(|entry| [entry.key, entry.value]).for_each(|it| part(&mut key, it));
             }
         }
@@ -117,7 +118,7 @@ descriptors:
 
     /// The key in the engine and the key in Redis of a descriptor, if it has a counter.
     fn keys(rules: &RuleSet, (entries, overridden): &Descriptor, hash: bool) -> Option<(u128, Vec<u8>)> {
-        let limit = Override { requests_per_unit: 1, unit: Unit::Day, unit_multiplier: 1 };
+        let limit = Override { requests_per_unit: 1, window: Window::of(Unit::Day) };
         let limit = overridden.then_some(limit);
         let mut request = Request::new("{a|b}", 1);
         let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();

@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use tidegate_engine::limit::Limit;
-use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync, Unit};
+use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
 use tidegate_engine::text::one_line;
+use tidegate_engine::unit::Window;
 
 /// Limits that are shown of each kind of change; the rest by their number.
 const SHOWN_MAX: usize = 5;
@@ -79,7 +80,7 @@ impl Shown {
 #[derive(PartialEq)]
 struct Terms<'r> {
     limit: Option<Limit>,
-    unit: (Unit, u32),
+    window: Window,
     candidate: Option<Limit>,
     modes: [bool; 2],
     cost: Cost,
@@ -96,7 +97,7 @@ impl<'r> Terms<'r> {
     fn of(rule: &'r Rule) -> Self {
         Self {
             limit: rule.limit,
-            unit: (rule.unit, rule.unit_multiplier),
+            window: rule.counting.window,
             candidate: rule.candidate.as_ref().map(|candidate| candidate.limit),
             modes: [rule.shadow_mode, rule.quota_mode],
             cost: rule.cost.said(),

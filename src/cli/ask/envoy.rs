@@ -158,7 +158,7 @@ fn descriptor_text(descriptor: &Descriptor) -> String {
     let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}"));
     let mut words: Vec<_> = entries.collect();
     let DescriptorOptions { limit, hits_addend, is_negative_hits } = descriptor.options;
-    words.extend(limit.map(|it| format!("(limit {} per {})", it.requests_per_unit, it.unit.name())));
+    words.extend(limit.map(|it| format!("(limit {} per {})", it.requests_per_unit, it.window.unit.name())));
     let verb = if is_negative_hits { "gives back" } else { "takes" };
     words.extend(hits_addend.map(|hits| format!("({verb} {hits})")));
     words.join(" ")
@@ -173,7 +173,7 @@ pub(super) fn json(described: &Described) -> Value {
             "entries": it.entries.iter().map(entry).collect::<Vec<_>>(),
             "hits": it.options.hits_addend,
             "gives_back": it.options.is_negative_hits,
-            "limit": limit.map(|it| json!({"requests_per_unit": it.requests_per_unit, "unit": it.unit.name()})),
+            "limit": limit.map(|it| json!({"requests_per_unit": it.requests_per_unit, "unit": it.window.unit.name()})),
         })
     };
     let descriptors = |it: &Call| it.descriptors.iter().map(descriptor).collect::<Vec<_>>();

@@ -77,9 +77,12 @@ fn line(path: &str, rule: &Rule) -> String {
     let path = one_line(path);
     let (unit, requests, own) = match &rule.limit {
         Some(limit) => {
-            let own =
-                format!("unit_multiplier: {}, algorithm: {}", rule.unit_multiplier, limit.algorithm().name());
-            (rule.unit.name().to_uppercase(), limit.requests(), own)
+            let own = format!(
+                "unit_multiplier: {}, algorithm: {}",
+                rule.counting.window.multiplier,
+                limit.algorithm().name()
+            );
+            (rule.counting.window.unit.name().to_uppercase(), limit.requests(), own)
         }
         None => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
@@ -106,8 +109,8 @@ fn limit(path: &str, rule: &Rule) -> Value {
         "metadata": rule.metadata,
     });
     if let Some(limit) = &rule.limit {
-        shown["unit"] = rule.unit.name().to_uppercase().into();
-        shown["unit_multiplier"] = rule.unit_multiplier.into();
+        shown["unit"] = rule.counting.window.unit.name().to_uppercase().into();
+        shown["unit_multiplier"] = rule.counting.window.multiplier.into();
         shown["requests_per_unit"] = limit.requests().into();
         shown["burst"] = limit.burst().into();
         shown["algorithm"] = limit.algorithm().name().into();

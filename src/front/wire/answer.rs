@@ -3,7 +3,6 @@
 
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
-use tidegate_engine::plan::Origin;
 
 /// Tags: a field's number and its wire type.
 const VARINT: u8 = 0;
@@ -47,17 +46,14 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
 }
 
 fn encode_limit(limited: &Limited<'_>, out: &mut Vec<u8>) {
-    let (unit, unit_multiplier, name) = match limited.origin {
-        Origin::Rule(rule) => (rule.unit, rule.unit_multiplier, &*rule.name),
-        Origin::Override { unit, unit_multiplier } => (unit, unit_multiplier, ""),
-    };
+    let (window, name) = (limited.origin.window(), limited.origin.rule().map_or("", |rule| &rule.name));
     number(out, REQUESTS_PER_UNIT, limited.limit.requests().into());
-    number(out, UNIT, unit as u64);
+    number(out, UNIT, window.unit as u64);
     if !name.is_empty() {
         nested(out, NAME, |out| out.extend_from_slice(name.as_bytes()));
     }
-    if unit_multiplier != 1 {
-        nested(out, UNIT_MULTIPLIER, |out| number(out, VALUE, unit_multiplier.into()));
+    if window.multiplier != 1 {
+        nested(out, UNIT_MULTIPLIER, |out| number(out, VALUE, window.multiplier.into()));
     }
 }
 
@@ -120,7 +116,9 @@ mod tests {
     use crate::service::fixture::rules;
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::Hits;
+    use tidegate_engine::plan::Origin;
     use tidegate_engine::rules::{Rule, Unit};
+    use tidegate_engine::unit::Window;
 
     fn limited<'r>(origin: Origin<'r>, requests: u32, verdict: Verdict) -> Status<'r> {
         let limit = Limit::new(Algorithm::FixedWindow, requests, Unit::Hour.nanos());
@@ -147,7 +145,7 @@ mod tests {
             let rules = rules(&text);
             let rule: &Rule = rules.rule(0).expect("there is one");
             let verdict = Verdict { over: false, before: 0, after: 1, remaining: 2, reset_nanos: 1 };
-            let status = limited(Origin::Rule(rule), 3, verdict);
+            let status = limited(Origin::of(rule), 3, verdict);
             let decoded = decoded(&[status, Status::NoLimit, status]);
             let limit = decoded.statuses[2].current_limit.clone().expect("a limit");
             assert_eq!((limit.name, limit.unit_multiplier, decoded.statuses.len()), (name, Some(300), 3));
@@ -158,16 +156,16 @@ mod tests {
         #[test]
         fn every_number_is_encoded(
             requests in any::<u32>(),
-            unit_multiplier in 1..u32::MAX,
+            multiplier in 1..u32::MAX,
             (over, remaining, reset_nanos) in any::<(bool, u32, u64)>(),
         ) {
             let verdict = Verdict { over, before: 0, after: 1, remaining: remaining.into(), reset_nanos };
-            let origin = Origin::Override { unit: Unit::Week, unit_multiplier };
+            let origin = Origin::Override { window: Window { unit: Unit::Week, multiplier } };
             let decoded = decoded(&[limited(origin, requests, verdict)]);
             let status = &decoded.statuses[0];
             let limit = status.current_limit.as_ref().expect("a limit");
             prop_assert_eq!((limit.requests_per_unit, limit.unit, status.code), (requests, 7, 1 + i32::from(over)));
-            prop_assert_eq!(limit.unit_multiplier.unwrap_or(1), unit_multiplier);
+            prop_assert_eq!(limit.unit_multiplier.unwrap_or(1), multiplier);
             prop_assert_eq!(status.limit_remaining, remaining);
             let seconds = reset_nanos.div_ceil(1_000_000_000).max(over.into());
             prop_assert_eq!(status.duration_until_reset.as_ref().map(|wait| wait.seconds as u64), Some(seconds));

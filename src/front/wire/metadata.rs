@@ -9,7 +9,7 @@ use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json};
 
 use tidegate_engine::decision::{Code, Decision, Status};
-use tidegate_engine::exceptions::Met;
+use tidegate_engine::overlay::Met;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Descriptor, Override, Request};
 
@@ -57,9 +57,9 @@ fn of_override(limit: &Override) -> String {
     if limit.requests_per_unit > 0 {
         let _ = write!(line, "requests_per_unit:{} ", limit.requests_per_unit);
     }
-    let _ = write!(line, "unit:{}", limit.unit.name().to_uppercase());
-    if limit.unit_multiplier != 1 {
-        let _ = write!(line, " unit_multiplier:{{value:{}}}", limit.unit_multiplier);
+    let _ = write!(line, "unit:{}", limit.window.unit.name().to_uppercase());
+    if limit.window.multiplier != 1 {
+        let _ = write!(line, " unit_multiplier:{{value:{}}}", limit.window.multiplier);
     }
     line
 }
@@ -69,7 +69,7 @@ fn of_rules(decision: &Decision<'_>) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
         let Status::Limited(limited) = status else { continue };
-        let Origin::Rule(rule) = limited.origin else { continue };
+        let Origin::Rule { rule, .. } = limited.origin else { continue };
         if let (Code::Ok, Json::Object(more)) = (status.code(), &rule.metadata) {
             merge(&mut merged, more);
         }

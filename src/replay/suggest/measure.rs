@@ -132,7 +132,7 @@ impl<'r> Decider for Measuring<'r> {
     fn ask(&mut self, request: &Request<'_>) -> Self::Asked {
         self.rules.plan_into(request, &mut self.plan);
         let counter = |step: &Step<'r>| match step {
-            Step::Check(Check { origin: Origin::Rule(rule), key, .. }) => Some((rule.id, *key)),
+            Step::Check(Check { origin: Origin::Rule { rule, .. }, key, .. }) => Some((rule.id, *key)),
             _ => None,
         };
         self.plan.steps.iter().filter_map(counter).collect()

@@ -9,7 +9,8 @@ use super::tests::{Shop, key};
 use super::*;
 use crate::service::{Batch, Service, ServiceError};
 use tidegate_engine::decision::{Code, Decision, Status};
-use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
+use tidegate_engine::overlay::{Effect, Exception, Exceptions};
+use tidegate_engine::path::{Level, Path};
 use tidegate_engine::request::DescriptorOptions;
 
 /// Each with the N of its record, or without one: then it has that of its rule.
@@ -122,12 +123,15 @@ async fn decided(service: &Service, places: &[Place]) -> [Vec<(usize, Answer)>; 
 
 async fn judged(batches: Vec<Vec<Place>>, has_exception: bool) -> Result<(), TestCaseError> {
     let shop = Shop::with(StaleMode::Deny, 100);
-    USERS.iter().for_each(|(user, n)| shop.source.set(user, n.map(Record::of_requests)));
+    USERS.iter().for_each(|(user, n)| shop.source.set(user, n.map(Record::of)));
     let service = shop.service(1_000);
     if has_exception {
         let level = Level { key: "user".to_owned(), value: Some(USERS[EXCEPTED.0].0.to_owned()) };
         let effect = Effect::Limit { requests: Some(EXCEPTED.1), burst: None };
-        service.except(Exceptions::new(&[Exception { domain: "shop".into(), entries: vec![level], effect }]));
+        service.except(Exceptions::new(&[Exception {
+            path: Path { domain: "shop".into(), entries: vec![level] },
+            effect,
+        }]));
     }
     let (hits, known) = Default::default();
     let mut model = Model { hits, known, has_exception };

@@ -15,12 +15,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::NoAnswer;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
-use tidegate_engine::records::Terms;
+use tidegate_engine::overlay::Record;
 
 /// Fetches under way at a time: as many as one connection to Redis queues.
 const FETCHES_MAX: usize = 1_024;
 
-type Answer = Result<Option<Terms>, NoAnswer>;
+type Answer = Result<Option<Record>, NoAnswer>;
 
 /// Fetches under way.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Fetches {
     }
 
     /// Ends a fetch with this answer. `keep` gets an answer that nothing has changed since.
-    pub(super) fn land(&self, mut landing: Landing, answer: Answer, keep: impl FnOnce(Key, Option<Terms>)) {
+    pub(super) fn land(&self, mut landing: Landing, answer: Answer, keep: impl FnOnce(Key, Option<Record>)) {
         let mut under_way = self.under_way.lock();
         if under_way.get(&landing.name).is_some_and(|flight| flight.number == landing.number) {
             under_way.remove(&landing.name);

@@ -47,7 +47,7 @@ async fn judged(events: Vec<Event>) -> Result<(), TestCaseError> {
             Event::Wait(seconds) => now += seconds,
             Event::Forget => shop.records.forget_all(),
             Event::Change(requests) => {
-                shop.source.set("alice", requests.map(Record::of_requests));
+                shop.source.set("alice", requests.map(Record::of));
                 shop.records.forget(&key("alice"));
                 history.0.push((now, requests.unwrap_or(RULE)));
             }

@@ -156,7 +156,7 @@ async fn decided<'r>(service: &Service, request: &Request<'r>) -> (bool, bool) {
 }
 
 fn of(requests: u32) -> Option<Record> {
-    Some(Record::of_requests(requests))
+    Some(Record::of(requests))
 }
 
 #[tokio::test]
@@ -311,8 +311,9 @@ async fn nothing_is_kept_while_changes_are_not_heard_of() {
 async fn a_record_with_another_window_counts_apart_and_an_explanation_says_so() {
     let shop = Shop::with(StaleMode::Rule, 100);
     assert_eq!(shop.passing("alice", 1_000).await, 3);
-    let window = Some(tidegate_records::Window { unit: tidegate_engine::unit::Unit::Hour, multiplier: 1 });
-    shop.source.set("alice", Some(Record { window, ..Record::of_requests(4) }));
+    let window =
+        Some(tidegate_engine::unit::Window { unit: tidegate_engine::unit::Unit::Hour, multiplier: 1 });
+    shop.source.set("alice", Some(Record { window, ..Record::of(4) }));
     shop.records.forget(&key("alice"));
     assert_eq!(shop.passing("alice", 1_000).await, 4, "it begins empty");
     assert_eq!(shop.passing("alice", 1_100).await, 0);
@@ -364,7 +365,7 @@ async fn an_explanation_says_what_is_not_known_and_what_holds_instead() {
 #[tokio::test]
 async fn a_record_of_zero_is_told_as_one() {
     let shop = Shop::with(StaleMode::Deny, 100);
-    let zero = Record { burst: Some(0), shadow: Some(false), ..Record::of_requests(0) };
+    let zero = Record { burst: Some(0), shadow: Some(false), ..Record::of(0) };
     shop.source.set("alice", Some(zero));
     let (text, json) = shop.explains_record("alice").await;
     assert_eq!(text, "0 instead of 3, burst 0, shadow_mode false");

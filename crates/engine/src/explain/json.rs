@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::render::limit_of;
-use super::{Explained, Explanation, Recorded, denying};
+use super::{Explained, Explanation, denying};
 use crate::decision::{Limited, Status, Trial};
-use crate::exceptions::Met as Exception;
 use crate::look::Look;
+use crate::overlay::Met as Exception;
+use crate::overlay::{Doubt, Known, Record};
 use crate::plan::Hits;
-use crate::records::{Doubt, Terms};
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
 use crate::time::ceil_secs;
+use crate::unit::Window;
 
 impl Explanation<'_> {
     /// As JSON.
@@ -50,8 +50,8 @@ impl Explained<'_> {
         if let Some(met) = &self.exception {
             json["exception"] = exception(met, self.rule);
         }
-        if let Some(recorded) = &self.record {
-            json["record"] = record(recorded, self.walked_rule());
+        if let Some(known) = &self.record {
+            json["record"] = record_of(known, self.walked_rule());
         }
         if let Some((trial, look)) = &self.trial {
             json["candidate"] = candidate(trial, look);
@@ -100,11 +100,11 @@ fn rule(rule: &Rule) -> Value {
 }
 
 fn limit(limited: &Limited<'_>) -> Value {
-    let (unit, unit_multiplier, _) = limit_of(limited);
+    let window = limited.origin.window();
     json!({
         "requests_per_unit": limited.limit.requests(),
-        "unit": unit,
-        "unit_multiplier": unit_multiplier,
+        "unit": window.unit.name(),
+        "unit_multiplier": window.multiplier,
         "algorithm": limited.limit.algorithm().name(),
         "burst": limited.limit.burst(),
         "shadow_mode": limited.shadow,
@@ -156,8 +156,8 @@ fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
 }
 
 /// What a record says, and what the rule would say without it. Null: there is none, and the store says so.
-fn record(Recorded { terms, doubt }: &Recorded, rule: Option<&Rule>) -> Value {
-    let mut json = terms.as_ref().map_or(Value::Null, |terms| says(terms, rule));
+fn record_of(Known { record, doubt }: &Known, rule: Option<&Rule>) -> Value {
+    let mut json = record.as_ref().map_or(Value::Null, |record| says(record, rule));
     match doubt {
         None => {}
         Some(Doubt::KnownLast) => json["known_last"] = true.into(),
@@ -166,16 +166,17 @@ fn record(Recorded { terms, doubt }: &Recorded, rule: Option<&Rule>) -> Value {
     json
 }
 
-fn says(terms: &Terms, rule: Option<&Rule>) -> Value {
-    let mut json = json!({"unlimited": terms.unlimited, "shadow_mode": terms.shadow, "burst": terms.burst});
-    if !terms.unlimited {
-        json["requests_per_unit"] = terms.requests.into();
+fn says(record: &Record, rule: Option<&Rule>) -> Value {
+    let mut json =
+        json!({"unlimited": record.unlimited, "shadow_mode": record.shadow, "burst": record.burst});
+    if !record.unlimited {
+        json["requests_per_unit"] = record.requests.into();
     }
-    if let Some((multiplier, unit)) = terms.window {
+    if let Some(Window { unit, multiplier }) = record.window {
         json["unit"] = unit.name().into();
         json["unit_multiplier"] = multiplier.into();
     }
-    if let Some(algorithm) = terms.algorithm {
+    if let Some(algorithm) = record.algorithm {
         json["algorithm"] = algorithm.name().into();
     }
     let own = rule.and_then(|rule| rule.limit);

@@ -2,13 +2,13 @@
 
 use std::fmt::{self, Display};
 
-use super::{Explained, Explanation, Recorded, denying, drawing};
+use super::{Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
-use crate::exceptions::{Effect, Met as Exception};
 use crate::limit::Limit;
 use crate::look::Look;
+use crate::overlay::{Doubt, Known, Record};
+use crate::overlay::{Effect, Met as Exception};
 use crate::plan::{Hits, Origin};
-use crate::records::{Doubt, Terms};
 use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
 use crate::text::{one_line, span};
 use crate::time::ceil_secs;
@@ -131,14 +131,14 @@ impl Explained<'_> {
 }
 
 /// What the record of a descriptor says, or what holds because nobody knows.
-fn record_text(Recorded { terms, doubt }: &Recorded, own: Option<&Limit>) -> String {
+fn record_text(Known { record, doubt }: &Known, own: Option<&Limit>) -> String {
     let away = "the store of records does not answer";
-    match (terms, doubt) {
+    match (record, doubt) {
         (None, None) => "none: the limit is the rule's".to_owned(),
-        (Some(terms), None) => terms_text(terms, own),
+        (Some(record), None) => says(record, own),
         (None, Some(Doubt::KnownLast)) => format!("none, as was known last: {away}"),
-        (Some(terms), Some(Doubt::KnownLast)) => {
-            format!("{}, as was known last: {away}", terms_text(terms, own))
+        (Some(record), Some(Doubt::KnownLast)) => {
+            format!("{}, as was known last: {away}", says(record, own))
         }
         (None, Some(Doubt::NotKnown)) => {
             format!("not known: {away}, and the rule's limit holds until it does")
@@ -150,7 +150,7 @@ fn record_text(Recorded { terms, doubt }: &Recorded, own: Option<&Limit>) -> Str
 }
 
 /// `50 instead of 3, burst 60`.
-fn terms_text(record: &Terms, own: Option<&Limit>) -> String {
+fn says(record: &Record, own: Option<&Limit>) -> String {
     if record.unlimited {
         return "unlimited: counted and never denied".to_owned();
     }
@@ -158,15 +158,11 @@ fn terms_text(record: &Terms, own: Option<&Limit>) -> String {
     let parts = [
         Some(format!("{}{instead}", record.requests)),
         record.burst.map(|burst| format!("burst {burst}")),
-        record.window.map(|(multiplier, unit)| format!("per {}", window_text(unit.name(), multiplier))),
+        record.window.map(|window| format!("per {window}")),
         record.algorithm.map(|algorithm| algorithm.name().to_owned()),
         record.shadow.map(|shadow| format!("shadow_mode {shadow}")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-fn window_text(unit: &str, multiplier: u32) -> String {
-    if multiplier == 1 { unit.to_owned() } else { format!("{multiplier} {unit}s") }
 }
 
 /// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z`.
@@ -269,26 +265,18 @@ fn write_trial(out: &mut fmt::Formatter<'_>, trial: &Trial<'_>, look: &Look) -> 
 
 /// `5 per 2 hours, token_bucket, burst 1, named per_user`.
 fn limit_text(limited: &Limited<'_>) -> String {
-    let (unit, multiplier, name) = limit_of(limited);
+    let name = limited.origin.rule().map_or("", |rule| &rule.name);
     let name = if name.is_empty() { String::new() } else { format!(", named {name}") };
-    let window = window_text(unit, multiplier);
+    let window = limited.origin.window();
     let (requests, burst) = (limited.limit.requests(), limited.limit.burst());
     let burst =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
     let cost = match limited.origin {
-        Origin::Rule(rule) if rule.cost.is_reported() => "",
-        Origin::Rule(rule) if rule.cost.said() == Cost::Auto => ", costs asked as learnt",
-        Origin::Rule(_) => ", cost asked",
+        Origin::Rule { rule, .. } if rule.cost.is_reported() => "",
+        Origin::Rule { rule, .. } if rule.cost.said() == Cost::Auto => ", costs asked as learnt",
+        Origin::Rule { .. } => ", cost asked",
         Origin::Override { .. } => "",
     };
     format!("{requests} per {window}, {algorithm}{burst}{cost}{name}")
-}
-
-/// Unit, multiplier and name.
-pub(super) fn limit_of<'a>(limited: &Limited<'a>) -> (&'static str, u32, &'a str) {
-    match limited.origin {
-        Origin::Rule(rule) => (rule.unit.name(), rule.unit_multiplier, &rule.name),
-        Origin::Override { unit, unit_multiplier } => (unit.name(), unit_multiplier, ""),
-    }
 }

@@ -11,8 +11,8 @@
 //! | | 61 to 63 | algorithm, as the unit |
 
 use crate::limit::Algorithm;
-use crate::records::Terms;
-use crate::unit::Unit;
+use crate::overlay::Record;
+use crate::unit::{Unit, Window};
 
 /// Something is known.
 pub(super) const IS_KNOWN: u32 = 1;
@@ -46,18 +46,18 @@ pub(super) struct Packed {
 pub(super) type More = [u64; 2];
 
 /// A record, or that there is none. A window or granularity above 366 days becomes that long at least: limits cut it anyway.
-pub(super) fn pack(terms: Option<Terms>) -> Packed {
-    let Some(terms) = terms else { return Packed { flags: IS_KNOWN, ..Packed::default() } };
-    let more = more(&terms);
+pub(super) fn pack(record: Option<Record>) -> Packed {
+    let Some(record) = record else { return Packed { flags: IS_KNOWN, ..Packed::default() } };
+    let more = more(&record);
     let flags = IS_KNOWN | HAS_RECORD | if more == More::default() { 0 } else { HAS_MORE };
-    Packed { flags, requests: terms.requests, more }
+    Packed { flags, requests: record.requests, more }
 }
 
-fn more(terms: &Terms) -> More {
-    let &Terms { requests: _, burst, window, algorithm, granularity_nanos, shadow, unlimited } = terms;
+fn more(record: &Record) -> More {
+    let &Record { requests: _, burst, window, algorithm, granularity_nanos, shadow, unlimited } = record;
     let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
     let (multiplier, unit) =
-        window.map_or((0, 0), |(multiplier, unit)| (multiplier.into(), unit_place(unit)));
+        window.map_or((0, 0), |Window { unit, multiplier }| (multiplier.into(), unit_place(unit)));
     let first = u64::from(burst.unwrap_or(0))
         | MULTIPLIER_MAX.min(multiplier) << MULTIPLIER_AT
         | flag(unlimited, UNLIMITED)
@@ -71,21 +71,21 @@ fn more(terms: &Terms) -> More {
 
 /// What [`pack`] has packed.
 #[inline]
-pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) -> Option<Terms> {
+pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) -> Option<Record> {
     if flags & HAS_RECORD == 0 {
         return None;
     }
     if flags & HAS_MORE == 0 {
-        return Some(Terms::of(requests));
+        return Some(Record::of(requests));
     }
     let has = |flag: u64| first & flag != 0;
     let place = |word: u64| ((word >> PLACE_AT) as usize).checked_sub(1);
     let multiplier = (first >> MULTIPLIER_AT & MULTIPLIER_MAX) as u32;
     let granularity = second & GRANULARITY_MAX;
-    Some(Terms {
+    Some(Record {
         requests,
         burst: has(HAS_BURST).then_some(first as u32),
-        window: place(first).and_then(|unit| Some((multiplier, *Unit::ALL.get(unit)?))),
+        window: place(first).and_then(|unit| Some(Window { unit: *Unit::ALL.get(unit)?, multiplier })),
         algorithm: place(second).and_then(|algorithm| Algorithm::ALL.get(algorithm).copied()),
         granularity_nanos: (granularity > 0).then_some(granularity),
         shadow: has(HAS_SHADOW).then_some(has(SHADOW)),

@@ -12,7 +12,7 @@ use std::cell::OnceCell;
 use std::fmt::Write as _;
 
 use crate::request::RequestBuf;
-use crate::rules::path::normalized;
+use crate::rules::url_path::normalized;
 
 /// The `rate_limits` of one domain: each makes one descriptor of a request, or none.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,8 @@ use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader, quote};
 use crate::rules::keys::Section;
 use crate::rules::matcher::ValueMatcher;
-use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, Unit, text};
+use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
+use crate::unit::Window;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
 /// How deep descriptors may nest.
@@ -70,8 +71,7 @@ pub(super) struct CheckedLimit {
     pub(super) is_unlimited: bool,
     /// The limit on trial.
     pub(super) candidate: Option<Limit>,
-    pub(super) unit: Unit,
-    pub(super) unit_multiplier: u32,
+    pub(super) window: Window,
     pub(super) name: String,
     pub(super) replaces: Vec<(Place, String)>,
     pub(super) sync: Option<Sync>,

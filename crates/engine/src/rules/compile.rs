@@ -11,7 +11,7 @@ use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
 use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
-use crate::rule::CandidateLimit;
+use crate::rule::{CandidateLimit, Counting};
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
@@ -264,8 +264,7 @@ impl<'f> Compiler<'_, 'f> {
             written: scope.written(node.at),
             limit: checked.limit,
             candidate,
-            unit: checked.unit,
-            unit_multiplier: checked.unit_multiplier,
+            counting: Counting { window: checked.window, seed, shared },
             name: checked.name.as_str().into(),
             replaces: checked.replaces.iter().map(|(_, name)| name.as_str().into()).collect(),
             shadow_mode: node.shadow_mode,
@@ -276,8 +275,6 @@ impl<'f> Compiler<'_, 'f> {
             cost: CostUse::new(checked.cost),
             on_store_failure: checked.on_store_failure,
             near: checked.near,
-            seed,
-            shared,
             loaded: None,
             records,
             keyed_levels: path

@@ -16,9 +16,10 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
+use crate::path::{Level, Path};
 use crate::plan::{Origin, Plan, Step};
 use crate::request::{Entry, Request};
-use crate::rule::{CandidateLimit, Rule};
+use crate::rule::{CandidateLimit, Counting, Rule};
 use crate::rules::RuleSet;
 use crate::rules::tree::NodeId;
 
@@ -29,39 +30,22 @@ const COUNTER_EPOCH: &[u8] = b"counter epoch";
 
 /// Which counters a reset begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathPrefix {
-    /// The domain.
-    pub domain: String,
-    /// Its nodes from the top. None: all rules of the domain.
-    pub nodes: Vec<PathNode>,
-    /// What the nodes lead to.
+pub struct ResetPath {
+    /// The path. Without entries: the whole domain.
+    pub path: Path,
+    /// What it leads to.
     pub reach: Reach,
 }
 
 /// What a path of a reset leads to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
-    /// All counters of rules. The nodes are the first ones of their paths: keys and values as the rules have them,
+    /// All counters of rules. The entries are the first ones of their paths: keys and values as the rules have them,
     /// patterns too.
     #[default]
     Below,
-    /// One counter. The nodes are the entries of a descriptor, each with its value.
+    /// One counter. The entries are those of a descriptor, each with its value.
     Counter,
-}
-
-/// One node of a path.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathNode {
-    /// The key.
-    pub key: String,
-    /// The value or pattern; `None`: the rules say none.
-    pub value: Option<String>,
-}
-
-impl PathNode {
-    fn entry(&self) -> Option<Entry<'_>> {
-        Some(Entry { key: &self.key, value: self.value.as_deref()? })
-    }
 }
 
 /// The number of a reset. A later one is greater. `0`: there was none.
@@ -69,11 +53,11 @@ pub type Epoch = u64;
 
 /// The last reset of each path that was reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Epochs(BTreeMap<PathPrefix, Epoch>);
+pub struct Epochs(BTreeMap<ResetPath, Epoch>);
 
 impl Epochs {
     /// Takes a reset in. Returns whether that changes anything: a number that is not greater does not.
-    pub fn raise(&mut self, path: PathPrefix, epoch: Epoch) -> bool {
+    pub fn raise(&mut self, path: ResetPath, epoch: Epoch) -> bool {
         let known = self.0.entry(path).or_default();
         let is_later = epoch > *known;
         *known = epoch.max(*known);
@@ -87,12 +71,12 @@ impl Epochs {
     }
 
     /// The last reset of exactly this path; 0: none.
-    pub fn of(&self, path: &PathPrefix) -> Epoch {
+    pub fn of(&self, path: &ResetPath) -> Epoch {
         self.0.get(path).copied().unwrap_or_default()
     }
 
     /// All of them, by their paths.
-    pub fn iter(&self) -> impl Iterator<Item = (&PathPrefix, Epoch)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ResetPath, Epoch)> {
         self.0.iter().map(|(path, &epoch)| (path, epoch))
     }
 
@@ -115,11 +99,11 @@ impl Epochs {
 impl RuleSet {
     /// How many rules have a counter at or below this path. `None`: no rule's path begins so. Of a path to one counter: 1,
     /// or `None` if there is none.
-    pub fn rules_below(&self, path: &PathPrefix) -> Option<usize> {
+    pub fn rules_below(&self, path: &ResetPath) -> Option<usize> {
         if path.reach == Reach::Counter {
-            return self.counter_of(path).map(|_| 1);
+            return self.counter_of(&path.path).map(|_| 1);
         }
-        let top = self.node_of(path)?;
+        let top = self.node_of(&path.path)?;
         let mut rules = 0;
         self.tree.descend(|node, above: Option<bool>| {
             let is_below = node == top || above == Some(true);
@@ -131,7 +115,7 @@ impl RuleSet {
     }
 
     /// The rule with exactly this path.
-    pub fn rule_at(&self, path: &PathPrefix) -> Option<&Rule> {
+    pub fn rule_at(&self, path: &Path) -> Option<&Rule> {
         self.rule(self.tree.rule(self.node_of(path)?)? as usize)
     }
 
@@ -139,7 +123,7 @@ impl RuleSet {
     #[must_use]
     pub fn in_epochs(mut self, epochs: &Epochs) -> Self {
         let of = |reach| epochs.iter().filter(move |(path, _)| path.reach == reach);
-        let below = of(Reach::Below).filter_map(|(path, epoch)| Some((self.node_of(path)?, epoch)));
+        let below = of(Reach::Below).filter_map(|(path, epoch)| Some((self.node_of(&path.path)?, epoch)));
         self.put_below_in(&below.collect());
         self.begun = self.counters_in(of(Reach::Counter));
         self.has_more |= !self.begun.is_empty();
@@ -168,11 +152,11 @@ impl RuleSet {
     /// counter: then the resets of both are in its keys.
     fn counters_in<'e>(
         &self,
-        epochs: impl Iterator<Item = (&'e PathPrefix, Epoch)>,
+        epochs: impl Iterator<Item = (&'e ResetPath, Epoch)>,
     ) -> HashMap<Key, Arc<Begun>, FixedState> {
         let mut begun: BTreeMap<Key, (&Rule, Vec<Epoch>)> = BTreeMap::new();
         for (path, epoch) in epochs {
-            let Some((rule, key)) = self.counter_of(path) else { continue };
+            let Some((rule, key)) = self.counter_of(&path.path) else { continue };
             begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
         }
         let stands_in = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
@@ -185,13 +169,13 @@ impl RuleSet {
     }
 
     /// The rule and the key of the counter that a path leads to.
-    fn counter_of(&self, path: &PathPrefix) -> Option<(&Rule, Key)> {
-        let entries: Option<SmallVec<[Entry<'_>; 8]>> = path.nodes.iter().map(PathNode::entry).collect();
+    fn counter_of(&self, path: &Path) -> Option<(&Rule, Key)> {
+        let entries: Option<SmallVec<[Entry<'_>; 8]>> = path.entries.iter().map(Level::entry).collect();
         let entries = entries?;
-        let root = self.domains.get(path.domain.as_str())?.root;
+        let root = self.domains.get(&*path.domain)?.root;
         let rule = self.rule(self.tree.find(root, &entries)? as usize)?;
         rule.limit?;
-        Some((rule, rule.rare_key(&rule.seed, &entries)))
+        Some((rule, rule.rare_key(&rule.counting.seed, &entries)))
     }
 
     /// Puts the checks of a plan in the epochs of their counters.
@@ -199,15 +183,15 @@ impl RuleSet {
         for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
             let Step::Check(check) = step else { continue };
             if let Some(Begun { rule, .. }) = self.begun.get(&check.key).map(Arc::as_ref) {
-                check.origin = Origin::Rule(rule);
-                check.key = rule.rare_key(&rule.seed, descriptor.entries);
+                check.origin = Origin::of(rule);
+                check.key = rule.rare_key(&rule.counting.seed, descriptor.entries);
             }
         }
     }
 
-    fn node_of(&self, path: &PathPrefix) -> Option<NodeId> {
-        let root = self.domains.get(path.domain.as_str())?.root;
-        self.tree.node(root, path.nodes.iter().map(|node| (node.key.as_str(), node.value.as_deref())))
+    fn node_of(&self, path: &Path) -> Option<NodeId> {
+        let root = self.domains.get(&*path.domain)?.root;
+        self.tree.node(root, path.entries.iter().map(|node| (node.key.as_str(), node.value.as_deref())))
     }
 }
 
@@ -239,9 +223,10 @@ fn begun_anew(rule: &Rule, epochs: &[Epoch]) -> Rule {
     let bytes: Vec<u8> = epochs.iter().flat_map(|epoch| epoch.to_le_bytes()).collect();
     let parts = [COUNTER_EPOCH, &bytes];
     let candidate = rule.candidate.as_deref();
+    let Counting { window, seed, shared } = &rule.counting;
+    let shared = SharedId::of([COUNTER_EPOCH, &shared.0, &bytes]);
     Rule {
-        seed: rule.seed.with(parts),
-        shared: SharedId::of([COUNTER_EPOCH, &rule.shared.0, &bytes]),
+        counting: Counting { window: *window, seed: seed.with(parts), shared },
         candidate: candidate
             .map(|own| Box::new(CandidateLimit { seed: own.seed.with(parts), ..own.clone() })),
         ..rule.clone()
@@ -252,8 +237,8 @@ fn begun_anew(rule: &Rule, epochs: &[Epoch]) -> Rule {
 fn put_in(rule: &mut Rule, epochs: &SharedId, secret: &KeySecret) {
     let loaded = rule.loaded_seeds();
     let seed = |of: &KeySeed| secret.seed([EPOCH, &of.bytes(), &epochs.0]);
-    rule.seed = seed(&loaded.seed);
-    rule.shared = SharedId::of([EPOCH, &loaded.shared.0, &epochs.0]);
+    rule.counting.seed = seed(&loaded.seed);
+    rule.counting.shared = SharedId::of([EPOCH, &loaded.shared.0, &epochs.0]);
     if let (Some(candidate), Some(of)) = (&mut rule.candidate, &loaded.candidate) {
         candidate.seed = seed(of);
     }

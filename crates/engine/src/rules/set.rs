@@ -15,6 +15,7 @@ use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{LoadOptions, Rule, compile};
+use crate::unit::Window;
 
 /// Separates the counters of overrides from those of rules.
 const OVERRIDE_TAG: &[u8] = b"override";
@@ -137,7 +138,7 @@ impl RuleSet {
         for (step, descriptor) in plan.steps.iter().zip(request.descriptors()) {
             let Step::Check(Check { origin, hits: Hits::Take(_), .. }) = step else { continue };
             let cost = match origin {
-                Origin::Rule(rule) => &rule.cost,
+                Origin::Rule { rule, .. } => &rule.cost,
                 Origin::Override { .. } => &self.cost_of_overrides,
             };
             cost.observe(descriptor.options.has_own_cost());
@@ -188,14 +189,15 @@ impl RuleSet {
         hits: Hits,
         own_cost: bool,
     ) -> Check<'p> {
-        let &Override { requests_per_unit, unit, unit_multiplier } = limit;
-        let window = unit.nanos().saturating_mul(u64::from(unit_multiplier)).min(OVERRIDE_WINDOW_MAX_NANOS);
-        let multiplier = unit_multiplier.to_le_bytes();
+        let &Override { requests_per_unit, window } = limit;
+        let Window { unit, multiplier } = window;
+        let multiplier = multiplier.to_le_bytes();
         let seed = self.secret.seed([OVERRIDE_TAG, domain.as_bytes(), unit.name().as_bytes(), &multiplier]);
+        let window_nanos = window.nanos().min(OVERRIDE_WINDOW_MAX_NANOS);
         let key = seed.key(entries.iter().flat_map(|entry| [entry.key, entry.value]));
         Check {
-            origin: Origin::Override { unit, unit_multiplier },
-            limit: Limit::new(self.default_algorithm, requests_per_unit, window),
+            origin: Origin::Override { window },
+            limit: Limit::new(self.default_algorithm, requests_per_unit, window_nanos),
             key,
             hits,
             reported: own_cost && self.cost_of_overrides.is_reported(),
@@ -208,7 +210,7 @@ impl RuleSet {
 /// Adds the candidates of all rules whose limits are checked. A candidate takes the same hits in the same modes.
 fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
     for ((index, step), descriptor) in plan.steps.iter().enumerate().zip(request.descriptors()) {
-        let Step::Check(check @ Check { origin: Origin::Rule(rule), .. }) = step else { continue };
+        let Step::Check(check @ Check { origin: Origin::Rule { rule, .. }, .. }) = step else { continue };
         if let Some((limit, key)) = rule.candidate(descriptor.entries) {
             plan.candidates.push(Candidate {
                 step: index,
@@ -226,7 +228,7 @@ fn drop_replaced(steps: &mut [Step<'_>]) {
         return;
     }
     for index in 0..steps.len() {
-        let Step::Check(Check { origin: Origin::Rule(rule), .. }) = steps[index] else { continue };
+        let Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) = steps[index] else { continue };
         let replaces = |other: &Rule| !rule.name.is_empty() && other.replaces.contains(&rule.name);
         if steps.iter().filter_map(rule_of).any(replaces) {
             steps[index] = Step::Replaced(rule);
@@ -236,7 +238,7 @@ fn drop_replaced(steps: &mut [Step<'_>]) {
 
 fn rule_of<'p>(step: &Step<'p>) -> Option<&'p Rule> {
     match *step {
-        Step::Check(Check { origin: Origin::Rule(rule), .. })
+        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. })
         | Step::Unlimited(rule)
         | Step::Replaced(rule) => Some(rule),
         _ => None,

@@ -7,6 +7,7 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+use tidegate_engine::unit::Window;
 
 /// The key of the counter with this number.
 pub(crate) fn key(number: u64) -> Key {
@@ -16,7 +17,7 @@ pub(crate) fn key(number: u64) -> Key {
 /// A check of hits on a counter, in no mode.
 pub(crate) fn check(limit: Limit, key: Key, hits: Hits) -> Check<'static> {
     Check {
-        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+        origin: Origin::Override { window: Window::of(Unit::Second) },
         limit,
         key,
         hits,

@@ -3,11 +3,13 @@
 
 use proptest::prelude::*;
 use tidegate_engine::Timestamp;
-use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
+use tidegate_engine::path::{Level, Path};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
+use tidegate_engine::unit::Window;
 
 use crate::rules::loaded;
 
@@ -34,7 +36,8 @@ fn rules() -> RuleSet {
 fn exception(path: &[(&str, Option<&str>)], effect: Effect) -> Exception {
     let level =
         |&(key, value): &(&str, Option<&str>)| Level { key: key.to_owned(), value: value.map(str::to_owned) };
-    Exception { domain: "shop".into(), entries: path.iter().map(level).collect(), effect }
+    let path = Path { domain: "shop".into(), entries: path.iter().map(level).collect() };
+    Exception { path, effect }
 }
 
 fn limit(requests: u32) -> Effect {
@@ -45,8 +48,8 @@ fn limit(requests: u32) -> Effect {
 fn passing(exceptions: &Exceptions, (rules, store): (&RuleSet, &MemoryStore), entry: (&str, &str)) -> usize {
     let request = Request::new("shop", 1).descriptor(&[entry]);
     let decide = |_: &usize| {
-        let mut plan = rules.plan(&request, Modes::default());
-        exceptions.apply(&request, &mut plan);
+        let overlay = Overlay { exceptions: Some(exceptions), ..Overlay::default() };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
         let verdicts = store.apply(&plan, Timestamp::from_secs(1_000));
         let denies = |(step, verdict): (&Step<'_>, &Option<_>)| match (step, verdict) {
             (Step::Check(check), Some(tidegate_engine::limit::Verdict { over, .. })) => {
@@ -129,12 +132,13 @@ fn an_exception_of_a_bucket_leaves_what_was_spent() {
 fn a_limit_that_a_request_brings_yields_to_a_denial_alone() {
     let rules = rules();
     let mut request = Request::new("shop", 1);
-    let brought = Override { requests_per_unit: 4, unit: Unit::Hour, unit_multiplier: 1 };
+    let brought = Override { requests_per_unit: 4, window: Window::of(Unit::Hour) };
     let options = DescriptorOptions { limit: Some(brought), ..DescriptorOptions::default() };
     request.push([Entry { key: "user", value: "alice" }], options);
     let requests = |effect| {
-        let mut plan = rules.plan(&request, Modes::default());
-        Exceptions::new(&[exception(&[("user", None)], effect)]).apply(&request, &mut plan);
+        let exceptions = Exceptions::new(&[exception(&[("user", None)], effect)]);
+        let overlay = Overlay { exceptions: Some(&exceptions), ..Overlay::default() };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
         let Step::Check(check) = plan.steps[0] else { panic!("{plan:?}") };
         check.limit.requests()
     };
@@ -158,9 +162,9 @@ fn expected(all: &[Exception], domain: &str, entries: &[(String, String)]) -> Op
             level.key == *key
                 && level.value.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), value.as_bytes()))
         };
-        *exception.domain == *domain
-            && exception.entries.len() == entries.len()
-            && exception.entries.iter().zip(entries).all(level)
+        *exception.path.domain == *domain
+            && exception.path.entries.len() == entries.len()
+            && exception.path.entries.iter().zip(entries).all(level)
     };
     let newest = |wanted: fn(&Exception) -> bool| {
         all.iter().rposition(|exception| fit(exception) && wanted(exception))
@@ -177,8 +181,7 @@ fn any_exception() -> impl Strategy<Value = Exception> {
     let effect = prop_oneof![Just(Effect::Deny), Just(Effect::Unlimited), (1..9_u32).prop_map(limit)];
     let entries = proptest::collection::vec(level(), 1..3);
     ("[de]", entries, effect).prop_map(|(domain, entries, effect)| Exception {
-        domain: domain.into(),
-        entries,
+        path: Path { domain: domain.into(), entries },
         effect,
     })
 }
@@ -196,7 +199,8 @@ proptest! {
         let keys: Vec<_> = entries.iter().map(|(key, _)| key.as_str()).collect();
         let rules = loaded(&rule_of(&domain, &keys)).rules;
         let plan = rules.plan(&request, Modes::default());
-        let found = exceptions.met(&request, &plan).next().map(|met| met.index);
+        let overlay = Overlay { exceptions: Some(&exceptions), ..Overlay::default() };
+        let found = overlay.met(&request, &plan).next().map(|met| met.index);
         let wanted = expected(&all, &domain, &entries);
         // Of two denials, either says the same.
         let effect = |id: Option<usize>| id.map(|id| all[id].effect);

@@ -8,6 +8,7 @@ use tidegate_engine::plan::{Hits, Modes, Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit, load};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+use tidegate_engine::unit::Window;
 
 use crate::asking::store;
 use crate::random::Random;
@@ -92,8 +93,7 @@ fn request(random: &mut Random) -> Request<'static> {
         let entries: Vec<Entry<'static>> = (0..1 + random.below(3))
             .map(|_| Entry { key: random.pick(&KEYS), value: random.pick(&VALUES) })
             .collect();
-        let limit =
-            Override { requests_per_unit: random.below(4) as u32, unit: Unit::Minute, unit_multiplier: 1 };
+        let limit = Override { requests_per_unit: random.below(4) as u32, window: Window::of(Unit::Minute) };
         let options = DescriptorOptions {
             limit: random.one_in(12).then_some(limit),
             hits_addend: random.one_in(4).then(|| random.below(5)),

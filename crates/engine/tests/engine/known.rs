@@ -10,12 +10,12 @@ use tidegate_engine::Algorithm;
 use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::known::Known;
 use tidegate_engine::limit::WINDOW_NANOS_MAX;
-use tidegate_engine::records::Terms;
-use tidegate_engine::unit::Unit;
+use tidegate_engine::overlay::Record;
+use tidegate_engine::unit::{Unit, Window};
 
 #[derive(Clone, Debug)]
 enum Change {
-    Insert(Key, Option<Terms>),
+    Insert(Key, Option<Record>),
     Remove(Key),
     Get(Key),
     Clear,
@@ -27,14 +27,15 @@ fn keys() -> impl Iterator<Item = Key> {
     highs.flat_map(|high| (1..5_u64).map(move |low| Key(u128::from(high) << 64 | u128::from(low))))
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
+fn record() -> impl Strategy<Value = Record> {
     let granularity = proptest::option::of(1..=WINDOW_NANOS_MAX);
     let numbers = (any::<u32>(), any::<Option<u32>>(), granularity);
     let window = proptest::option::of((1..=366 * 86_400_u32, proptest::sample::select(Unit::ALL.to_vec())));
+    let window = window.prop_map(|said| said.map(|(multiplier, unit)| Window { unit, multiplier }));
     let algorithm = proptest::option::of(proptest::sample::select(Algorithm::ALL.to_vec()));
     let modes = (any::<Option<bool>>(), any::<bool>());
     (numbers, window, algorithm, modes).prop_map(
-        |((requests, burst, granularity_nanos), window, algorithm, (shadow, unlimited))| Terms {
+        |((requests, burst, granularity_nanos), window, algorithm, (shadow, unlimited))| Record {
             requests,
             burst,
             window,
@@ -49,7 +50,7 @@ fn terms() -> impl Strategy<Value = Terms> {
 fn change() -> impl Strategy<Value = Change> {
     let key = proptest::sample::select(keys().collect::<Vec<_>>());
     prop_oneof![
-        12 => (key.clone(), proptest::option::of(terms())).prop_map(|(key, terms)| Change::Insert(key, terms)),
+        12 => (key.clone(), proptest::option::of(record())).prop_map(|(key, record)| Change::Insert(key, record)),
         3 => key.clone().prop_map(Change::Remove),
         6 => key.prop_map(Change::Get),
         1 => Just(Change::Clear),
@@ -62,9 +63,9 @@ proptest! {
         let (known, mut oracle) = (Known::new(entries_max), HashMap::new());
         for change in changes {
             match change {
-                Change::Insert(key, terms) => {
-                    known.insert(key, terms);
-                    oracle.insert(key, terms);
+                Change::Insert(key, record) => {
+                    known.insert(key, record);
+                    oracle.insert(key, record);
                 }
                 Change::Remove(key) => {
                     known.remove(key);
@@ -78,8 +79,8 @@ proptest! {
             }
             let mut found = 0;
             for key in keys() {
-                if let Some(terms) = known.get(key) {
-                    prop_assert_eq!(Some(&terms), oracle.get(&key));
+                if let Some(record) = known.get(key) {
+                    prop_assert_eq!(Some(&record), oracle.get(&key));
                     found += 1;
                 }
             }
@@ -99,7 +100,7 @@ fn all_that_there_is_room_for_is_found() {
     let known = Known::new(ALL as usize);
     let found = |of: u64| (0..of).filter(|&number| known.get(key(number)).is_some()).count();
     for number in 0..ALL {
-        known.insert(key(number), Some(Terms::of(number as u32)));
+        known.insert(key(number), Some(Record::of(number as u32)));
         if (number + 1).is_multiple_of(9_973) {
             assert_eq!((found(number + 1) as u64, known.len() as u64), (number + 1, number + 1));
         }
@@ -143,19 +144,19 @@ fn nobody_reads_half_of_an_entry() {
     let (known, is_over) = (&Known::new(KEYS as usize / 2), &AtomicBool::new(false));
     let version = |number: u32| {
         let burst = Some(number);
-        Terms {
+        Record {
             burst,
-            window: Some((number, Unit::Hour)),
+            window: Some(Window { unit: Unit::Hour, multiplier: number }),
             granularity_nanos: Some(1 + u64::from(number)),
-            ..Terms::of(number)
+            ..Record::of(number)
         }
     };
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(move || {
                 while !is_over.load(Relaxed) {
-                    for terms in (0..KEYS).filter_map(|number| known.get(key(number)).flatten()) {
-                        assert_eq!(terms, version(terms.requests));
+                    for record in (0..KEYS).filter_map(|number| known.get(key(number)).flatten()) {
+                        assert_eq!(record, version(record.requests));
                     }
                 }
             });

@@ -1,13 +1,14 @@
 //! Records: what they do to a plan, beside exceptions and beside limits that requests bring.
 
-use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::plan::{Modes, Origin, Plan, Step};
-use tidegate_engine::records::{Found, Terms};
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Found, Overlay, Record};
+use tidegate_engine::path::{Level, Path};
+use tidegate_engine::plan::{Check, Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_engine::unit::Window;
 use tidegate_engine::{Code, Timestamp, decision::conclude};
 
 use crate::rules::{file, loaded, options, refused};
@@ -38,23 +39,22 @@ impl Shop {
     }
 
     /// How many of 20 requests of this entry pass at this second, of a key with this record.
-    fn passing(&self, entry: (&str, &str), terms: Option<Terms>, at: u64) -> usize {
-        self.passing_under(entry, terms, &Exceptions::default(), at)
+    fn passing(&self, entry: (&str, &str), record: Option<Record>, at: u64) -> usize {
+        self.passing_under(entry, record, &Exceptions::default(), at)
     }
 
     fn passing_under(
         &self,
         entry: (&str, &str),
-        terms: Option<Terms>,
+        record: Option<Record>,
         exceptions: &Exceptions,
         at: u64,
     ) -> usize {
         let request = Request::new("shop", 1).descriptor(&[entry]);
-        let found = found(&self.rules, &request, terms);
+        let found = found(&self.rules, &request, record);
         let passes = |_: &usize| {
-            let mut plan = self.rules.plan(&request, Modes::default());
-            found.apply(&request, &mut plan);
-            exceptions.apply(&request, &mut plan);
+            let overlay = Overlay { records: Some(&found), exceptions: Some(exceptions) };
+            let plan = self.rules.plan_under(&request, Modes::default(), overlay);
             let verdicts = self.store.apply(&plan, Timestamp::from_secs(at));
             conclude(&plan, &verdicts).code == Code::Ok
         };
@@ -63,15 +63,18 @@ impl Shop {
 }
 
 /// The record of the only descriptor.
-fn found(rules: &RuleSet, request: &Request<'_>, terms: Option<Terms>) -> Found {
+fn found(rules: &RuleSet, request: &Request<'_>, record: Option<Record>) -> Found {
     let mut found = Found::default();
     let plan = rules.plan(request, Modes::default());
-    if let (Some(terms), Step::Check(check)) = (terms, &plan.steps[0])
-        && let Origin::Rule(rule) = check.origin
-    {
-        found.add(0, rule, terms);
+    if let Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) = &plan.steps[0] {
+        found.add(0, rule, record.into());
     }
     found
+}
+
+/// These records and nothing else.
+fn over(found: &Found) -> Overlay<'_> {
+    Overlay { records: Some(found), ..Overlay::default() }
 }
 
 const ALICE: (&str, &str) = ("user", "alice");
@@ -80,19 +83,19 @@ const ALICE: (&str, &str) = ("user", "alice");
 fn a_record_changes_n_of_its_key_and_what_was_counted_stays() {
     let shop = Shop::open();
     assert_eq!(shop.passing(ALICE, None, 1_000), 3);
-    assert_eq!(shop.passing(ALICE, Some(Terms::of(5)), 1_000), 2, "three of five are used");
-    assert_eq!(shop.passing(ALICE, Some(Terms::of(1)), 1_000), 0);
+    assert_eq!(shop.passing(ALICE, Some(Record::of(5)), 1_000), 2, "three of five are used");
+    assert_eq!(shop.passing(ALICE, Some(Record::of(1)), 1_000), 0);
     assert_eq!(shop.passing(ALICE, None, 1_000), 0, "five are used");
-    assert_eq!(shop.passing(("user", "bob"), Some(Terms::of(0)), 1_000), 0);
+    assert_eq!(shop.passing(("user", "bob"), Some(Record::of(0)), 1_000), 0);
 }
 
 #[test]
 fn a_burst_of_its_own_stays_unless_the_record_has_one() {
-    let passing = |terms| Shop::open().passing(("tokens", "x"), Some(terms), 1_000);
-    assert_eq!(passing(Terms::of(5)), 7);
-    assert_eq!(passing(Terms { burst: Some(9), ..Terms::of(5) }), 9);
+    let passing = |record| Shop::open().passing(("tokens", "x"), Some(record), 1_000);
+    assert_eq!(passing(Record::of(5)), 7);
+    assert_eq!(passing(Record { burst: Some(9), ..Record::of(5) }), 9);
     assert_eq!(
-        Shop::open().passing(ALICE, Some(Terms { burst: Some(9), ..Terms::of(5) }), 1_000),
+        Shop::open().passing(ALICE, Some(Record { burst: Some(9), ..Record::of(5) }), 1_000),
         5,
         "no bucket"
     );
@@ -102,79 +105,83 @@ fn a_burst_of_its_own_stays_unless_the_record_has_one() {
 #[test]
 fn a_record_of_a_bucket_leaves_what_was_spent() {
     let shop = Shop::open();
-    let passing = |terms| shop.passing(("tokens", "x"), terms, 1_000);
-    assert_eq!([passing(None), passing(Some(Terms::of(1))), passing(Some(Terms::of(60)))], [7, 0, 0]);
-    let burst = |requests, burst| Some(Terms { burst: Some(burst), ..Terms::of(requests) });
+    let passing = |record| shop.passing(("tokens", "x"), record, 1_000);
+    assert_eq!([passing(None), passing(Some(Record::of(1))), passing(Some(Record::of(60)))], [7, 0, 0]);
+    let burst = |requests, burst| Some(Record { burst: Some(burst), ..Record::of(requests) });
     assert_eq!([passing(burst(1, 2)), passing(burst(1, 9)), passing(None)], [0, 2, 0]);
 }
 
 #[test]
 fn unlimited_and_shadow_count_and_never_deny() {
     let shop = Shop::open();
-    let unlimited = Terms { unlimited: true, ..Terms::of(0) };
+    let unlimited = Record { unlimited: true, ..Record::of(0) };
     assert_eq!(shop.passing(ALICE, Some(unlimited), 1_000), 20);
     assert_eq!(shop.passing(ALICE, None, 1_000), 0, "they were counted");
-    let shadow = Terms { shadow: Some(true), ..Terms::of(1) };
+    let shadow = Record { shadow: Some(true), ..Record::of(1) };
     assert_eq!(shop.passing(("user", "bob"), Some(shadow), 1_000), 20);
 }
 
 #[test]
 fn another_window_or_algorithm_is_another_counter() {
     let shop = Shop::open();
-    let hour = Terms { window: Some((1, Unit::Hour)), ..Terms::of(4) };
-    let log = Terms { algorithm: Some(Algorithm::SlidingLog), ..Terms::of(2) };
+    let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(4) };
+    let log = Record { algorithm: Some(Algorithm::SlidingLog), ..Record::of(2) };
     assert_eq!(shop.passing(ALICE, None, 1_000), 3);
     assert_eq!(shop.passing(ALICE, Some(hour), 1_000), 4);
     assert_eq!(shop.passing(ALICE, Some(log), 1_000), 2);
     assert_eq!(shop.passing(ALICE, Some(hour), 1_100), 0, "an hour is not over");
     assert_eq!(shop.passing(ALICE, None, 1_100), 3, "a minute is");
-    let same =
-        Terms { window: Some((60, Unit::Second)), algorithm: Some(Algorithm::SlidingWindow), ..Terms::of(5) };
+    let same = Record {
+        window: Some(Window { unit: Unit::Second, multiplier: 60 }),
+        algorithm: Some(Algorithm::SlidingWindow),
+        ..Record::of(5)
+    };
     assert_eq!(shop.passing(ALICE, Some(same), 1_100), 2, "that is the counter of the rule");
 }
 
 /// What the plan of a key says under a record: the limit, the unit in answers, and the keys of its counter.
-fn planned(rules: &RuleSet, terms: Option<Terms>) -> (Limit, Unit, u32, u128, [u8; 16]) {
+fn planned(rules: &RuleSet, record: Option<Record>) -> (Limit, Window, u128, [u8; 16]) {
     let request = Request::new("shop", 1).descriptor(&[ALICE]);
-    let found = found(rules, &request, terms);
-    let mut plan: Plan<'_> = rules.plan(&request, Modes::default());
-    found.apply(&request, &mut plan);
+    let found = found(rules, &request, record);
+    let plan = rules.plan_under(&request, Modes::default(), over(&found));
     let Step::Check(check) = &plan.steps[0] else { panic!("no check") };
-    let Origin::Rule(rule) = check.origin else { panic!("no rule") };
-    (check.limit, rule.unit, rule.unit_multiplier, check.key.0, rule.shared.0)
+    let Origin::Rule { counting, .. } = check.origin else { panic!("no rule") };
+    (check.limit, counting.window, check.key.0, counting.shared.0)
 }
 
 #[test]
 fn another_counter_has_keys_of_its_own_and_the_unit_of_the_record() {
     let rules = loaded(RULES).rules;
-    let (_, _, _, own, own_shared) = planned(&rules, None);
-    let terms =
-        Terms { window: Some((2, Unit::Hour)), granularity_nanos: Some(60 * SECOND_NANOS), ..Terms::of(9) };
-    let (limit, unit, multiplier, key, shared) = planned(&rules, Some(terms));
+    let (_, _, own, own_shared) = planned(&rules, None);
+    let record = Record {
+        window: Some(Window { unit: Unit::Hour, multiplier: 2 }),
+        granularity_nanos: Some(60 * SECOND_NANOS),
+        ..Record::of(9)
+    };
+    let (limit, window, key, shared) = planned(&rules, Some(record));
     let hours = 2 * 3_600 * SECOND_NANOS;
     let expected = Limit::new(Algorithm::SlidingWindow, 9, hours).with_granularity(60 * SECOND_NANOS);
-    assert_eq!((limit, unit, multiplier), (expected, Unit::Hour, 2));
+    assert_eq!((limit, window), (expected, Window { unit: Unit::Hour, multiplier: 2 }));
     assert!(key != own && shared != own_shared);
-    let (_, _, _, coarser, coarser_shared) =
-        planned(&rules, Some(Terms { granularity_nanos: Some(120 * SECOND_NANOS), ..terms }));
+    let (_, _, coarser, coarser_shared) =
+        planned(&rules, Some(Record { granularity_nanos: Some(120 * SECOND_NANOS), ..record }));
     assert!(coarser != key && coarser_shared != shared, "granularity tells counters apart");
-    let (_, _, _, again, again_shared) = planned(&rules, Some(Terms { requests: 1, ..terms }));
+    let (_, _, again, again_shared) = planned(&rules, Some(Record { requests: 1, ..record }));
     assert_eq!((again, again_shared), (key, shared), "N does not");
 }
 
 #[test]
 fn what_no_counter_can_hold_is_cut() {
     let rules = loaded(RULES).rules;
-    let limit = |entry, terms| {
+    let limit = |entry, record| {
         let request = Request::new("shop", 1).descriptor(&[entry]);
-        let found = found(&rules, &request, Some(terms));
-        let mut plan = rules.plan(&request, Modes::default());
-        found.apply(&request, &mut plan);
+        let found = found(&rules, &request, Some(record));
+        let plan = rules.plan_under(&request, Modes::default(), over(&found));
         let Step::Check(check) = &plan.steps[0] else { panic!("no check") };
         check.limit
     };
-    assert_eq!(limit(("log", "x"), Terms::of(u32::MAX)).requests(), 100_000);
-    let slow = Terms { burst: Some(u32::MAX), ..Terms::of(1) };
+    assert_eq!(limit(("log", "x"), Record::of(u32::MAX)).requests(), 100_000);
+    let slow = Record { burst: Some(u32::MAX), ..Record::of(1) };
     assert_eq!(limit(("tokens", "x"), slow).burst(), 500 * 365 * 24 * 60, "500 years, a hit a minute");
 }
 
@@ -182,18 +189,19 @@ fn what_no_counter_can_hold_is_cut() {
 fn an_exception_stands_before_a_record_and_leaves_its_counter() {
     let exception = |effect| {
         let level = Level { key: "user".to_owned(), value: Some("alice".to_owned()) };
-        Exceptions::new(&[Exception { domain: "shop".into(), entries: vec![level], effect }])
+        let path = Path { domain: "shop".into(), entries: vec![level] };
+        Exceptions::new(&[Exception { path, effect }])
     };
     let limited = exception(Effect::Limit { requests: Some(6), burst: None });
-    let unlimited = Terms { unlimited: true, ..Terms::of(0) };
+    let unlimited = Record { unlimited: true, ..Record::of(0) };
     let shop = Shop::open();
-    let hour = Terms { window: Some((1, Unit::Hour)), ..Terms::of(4) };
+    let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(4) };
     assert_eq!(shop.passing_under(ALICE, Some(hour), &limited, 1_000), 6);
     assert_eq!(shop.passing_under(ALICE, Some(hour), &limited, 1_200), 0, "in the window of the record");
     assert_eq!(Shop::open().passing_under(ALICE, Some(unlimited), &limited, 1_000), 6);
     assert_eq!(Shop::open().passing_under(ALICE, Some(unlimited), &exception(Effect::Deny), 1_000), 0);
     let all = exception(Effect::Unlimited);
-    assert_eq!(Shop::open().passing_under(ALICE, Some(Terms::of(1)), &all, 1_000), 20);
+    assert_eq!(Shop::open().passing_under(ALICE, Some(Record::of(1)), &all, 1_000), 20);
 }
 
 /// A limit that a request brings has no rule, so nothing is looked for.
@@ -206,7 +214,7 @@ fn the_name_of_a_record_depends_on_the_entries_alone() {
     assert_ne!(name(&one, "alice"), name(&one, "bob"));
     assert_eq!(name(&one, "alice"), Some(options().secret.records("shop", ["user"]).record_name(["alice"])));
     let mut request = Request::new("shop", 1);
-    let limit = Override { requests_per_unit: 4, unit: Unit::Hour, unit_multiplier: 1 };
+    let limit = Override { requests_per_unit: 4, window: Window::of(Unit::Hour) };
     let options = DescriptorOptions { limit: Some(limit), ..DescriptorOptions::default() };
     request.push([Entry { key: "user", value: "alice" }], options);
     let plan = one.plan(&request, Modes::default());
@@ -297,9 +305,8 @@ mod strict {
                         in_force.push((now, n.unwrap_or(3)));
                     }
                     Event::Ask => {
-                        let found = found(&shop.rules, &request, record.map(Terms::of));
-                        let mut plan = shop.rules.plan(&request, Modes::default());
-                        found.apply(&request, &mut plan);
+                        let found = found(&shop.rules, &request, record.map(Record::of));
+                        let plan = shop.rules.plan_under(&request, Modes::default(), over(&found));
                         let verdicts = shop.store.apply(&plan, Timestamp::from_secs(now));
                         if conclude(&plan, &verdicts).code == Code::Ok {
                             passed.push_back(now);

@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::path::{Level, Path};
 use tidegate_engine::plan::{Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach, RuleSet};
+use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet};
 use tidegate_engine::time::Timestamp;
 
 use crate::rules::loaded;
@@ -36,14 +37,14 @@ const ASKED: [Asked; 5] = [
 ];
 
 /// `user path=/b*` as a path, `one user=a` as that of a counter.
-fn path(text: &str) -> PathPrefix {
+fn path(text: &str) -> ResetPath {
     let node = |word: &str| match word.split_once('=') {
-        Some((key, value)) => PathNode { key: key.to_owned(), value: Some(value.to_owned()) },
-        None => PathNode { key: word.to_owned(), value: None },
+        Some((key, value)) => Level { key: key.to_owned(), value: Some(value.to_owned()) },
+        None => Level { key: word.to_owned(), value: None },
     };
     let nodes = text.trim_start_matches("one ").split_whitespace().map(node).collect();
     let reach = if text.starts_with("one ") { Reach::Counter } else { Reach::Below };
-    PathPrefix { domain: "shop".to_owned(), nodes, reach }
+    ResetPath { path: Path { domain: "shop".into(), entries: nodes }, reach }
 }
 
 fn epochs(resets: &[(&str, u64)]) -> Epochs {
@@ -64,8 +65,8 @@ fn keys(rules: &RuleSet) -> Vec<(u128, [u8; 16], u128)> {
         let asked = request(entries);
         let plan = rules.plan(&asked, Modes::default());
         let [Step::Check(check)] = plan.steps.as_slice() else { panic!("{entries:?} meet a limit") };
-        let Origin::Rule(rule) = check.origin else { panic!("{entries:?} meet a rule") };
-        (check.key.0, rule.shared.0, plan.candidates[0].check.key.0)
+        let Origin::Rule { counting, .. } = check.origin else { panic!("{entries:?} meet a rule") };
+        (check.key.0, counting.shared.0, plan.candidates[0].check.key.0)
     });
     keys.collect()
 }
@@ -106,7 +107,13 @@ fn counters_below_the_path_begin_anew_and_all_others_go_on() {
     ] {
         assert_eq!(rules.rules_below(&path(nowhere)), None, "{nowhere}");
     }
-    assert_eq!(rules.rules_below(&PathPrefix { domain: "other".to_owned(), ..path("") }), None);
+    assert_eq!(
+        rules.rules_below(&ResetPath {
+            path: Path { domain: "other".into(), entries: Vec::new() },
+            reach: Reach::Below
+        }),
+        None
+    );
 }
 
 #[test]

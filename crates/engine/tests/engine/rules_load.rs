@@ -6,6 +6,7 @@ use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{Cost, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_engine::unit::Window;
 
 use crate::rules::{file, loaded, options};
 
@@ -48,7 +49,10 @@ descriptors:
     metadata: {any: [yaml, 0x10, off, ~, 1.5], 1: {a: b}}
 ",
     );
-    assert_eq!((rule.id, &*rule.domain, rule.unit, rule.unit_multiplier), (0, "shop", Unit::Minute, 5));
+    assert_eq!(
+        (rule.id, &*rule.domain, rule.counting.window),
+        (0, "shop", Window { unit: Unit::Minute, multiplier: 5 })
+    );
     let limit =
         Limit::new(Algorithm::SlidingWindow, 100, 300 * SECOND_NANOS).with_granularity(2 * SECOND_NANOS);
     assert_eq!(rule.limit, Some(limit));
@@ -65,7 +69,7 @@ descriptors:
 fn what_is_not_said_has_its_default() {
     let rule = limit("unit: hour, requests_per_unit: 0");
     assert_eq!(rule.limit, Some(Limit::new(Algorithm::SlidingWindow, 0, 3_600 * SECOND_NANOS)));
-    assert_eq!((rule.unit, rule.unit_multiplier, &*rule.name), (Unit::Hour, 1, ""));
+    assert_eq!((rule.counting.window, &*rule.name), (Window::of(Unit::Hour), ""));
     assert!(rule.replaces.is_empty() && !rule.shadow_mode && !rule.quota_mode && rule.metadata.is_null());
     assert_eq!((rule.sync, rule.on_store_failure, rule.near, rule.keyed_levels), (None, None, None, 1));
     let fixed = options().default_algorithm(Algorithm::FixedWindow);
@@ -83,7 +87,7 @@ descriptors:
 - {key: asked, rate_limit: {unit: second, requests_per_unit: 1, cost: asked}}
 - {key: reported, rate_limit: {unit: second, requests_per_unit: 1, cost: reported}}
 ";
-    let limit = Some(Override { requests_per_unit: 1, unit: Unit::Second, unit_multiplier: 1 });
+    let limit = Some(Override { requests_per_unit: 1, window: Window::of(Unit::Second) });
     for (default_cost, unsaid) in [(Cost::Auto, true), (Cost::Reported, true), (Cost::Asked, false)] {
         let rules = load(&[file("a.yaml", text)], &options().default_cost(default_cost)).unwrap().rules;
         let reported = |key, options| {
@@ -121,7 +125,7 @@ fn windows_and_buckets() {
             Some(Limit::new(Algorithm::SlidingWindow, 7, secs * SECOND_NANOS)),
             "{window}"
         );
-        assert_eq!((rule.unit, rule.unit_multiplier), (unit, multiplier), "{window}");
+        assert_eq!(rule.counting.window, Window { unit, multiplier }, "{window}");
     }
     let bucket =
         limit("unit: second, requests_per_unit: 7, burst: 3, algorithm: leaky_bucket").limit.unwrap();
@@ -174,7 +178,7 @@ fn merges_follow_the_order_of_assignment() {
         rules
             .rules()
             .iter()
-            .map(|rule| (rule.unit, rule.limit.map(|limit| limit.requests())))
+            .map(|rule| (rule.counting.window.unit, rule.limit.map(|limit| limit.requests())))
             .collect::<Vec<_>>()
     };
     let text = "domain: d

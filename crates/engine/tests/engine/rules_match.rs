@@ -8,6 +8,7 @@ use tidegate_engine::key::Key;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
+use tidegate_engine::unit::Window;
 
 use crate::rules::loaded;
 
@@ -165,8 +166,10 @@ fn descriptor(random: &mut Random) -> Descriptor {
         .collect();
     let limit = random.chance(6).then(|| Override {
         requests_per_unit: random.below(3) as u32,
-        unit: random.pick(&[Unit::Minute, Unit::Hour]),
-        unit_multiplier: 1 + random.below(2) as u32,
+        window: Window {
+            unit: random.pick(&[Unit::Minute, Unit::Hour]),
+            multiplier: 1 + random.below(2) as u32,
+        },
     });
     let hits_addend = random.chance(3).then(|| random.below(3));
     let options = DescriptorOptions { limit, hits_addend, is_negative_hits: random.chance(5) };
@@ -184,7 +187,8 @@ fn expected(nodes: &[Node], descriptors: &[Descriptor]) -> Vec<Expected> {
     };
     let of = |(index, descriptor): (usize, &Descriptor)| match (&descriptor.options.limit, &matched[index]) {
         (Some(own), _) => {
-            let counter = format!("override {:?} {:?} {}", descriptor.entries, own.unit, own.unit_multiplier);
+            let counter =
+                format!("override {:?} {:?} {}", descriptor.entries, own.window.unit, own.window.multiplier);
             Expected::Check(None, vec![counter])
         }
         (None, None) => Expected::Unmatched,
@@ -250,7 +254,7 @@ fn compare(rules: &RuleSet, nodes: &[Node], random: &mut Random, counters: &mut 
 
 fn rule_id(check: &Check<'_>) -> Option<usize> {
     match check.origin {
-        Origin::Rule(rule) => Some(rule.id),
+        Origin::Rule { rule, .. } => Some(rule.id),
         Origin::Override { .. } => None,
     }
 }
@@ -380,7 +384,7 @@ fn a_cycle_of_replacements_drops_all_that_are_in_it() {
 #[test]
 fn an_unknown_domain_has_no_limits_at_all() {
     let loaded = loaded("domain: d\n");
-    let limit = Some(Override { requests_per_unit: 1, unit: Unit::Minute, unit_multiplier: 1 });
+    let limit = Some(Override { requests_per_unit: 1, window: Window::of(Unit::Minute) });
     for (domain, known) in [("d", true), ("e", false)] {
         let mut request = Request::new(domain, 0);
         request.push([], DescriptorOptions { limit, ..DescriptorOptions::default() });

@@ -8,6 +8,7 @@ use tidegate_engine::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
 use tidegate_engine::time::Timestamp;
+use tidegate_engine::unit::Window;
 
 use crate::asking::{key, plan, small_store, store};
 use crate::limits_oracle::Terms;
@@ -188,7 +189,7 @@ descriptors:
     let replaced = Request::new("shop", 0).descriptor(&[("user", "a")]).descriptor(&[("plan", "gold")]);
     assert!(plan_of(&rules, &replaced).candidates.is_empty());
     let mut brings_its_own = Request::new("shop", 0);
-    let limit = Override { requests_per_unit: 1, unit: Unit::Day, unit_multiplier: 1 };
+    let limit = Override { requests_per_unit: 1, window: Window::of(Unit::Day) };
     brings_its_own.push(
         [Entry { key: "user", value: "a" }],
         DescriptorOptions { limit: Some(limit), ..DescriptorOptions::default() },

@@ -9,15 +9,15 @@
 mod src {
     pub mod cost;
     pub mod decision;
-    pub mod exceptions;
     pub mod key;
     pub mod known;
     pub mod limit;
     pub mod look;
     pub mod memory;
     pub mod metric_name;
+    pub mod overlay;
+    pub mod path;
     pub mod plan;
-    pub mod records;
     pub mod reported;
     pub mod request;
     pub mod rule;
@@ -38,6 +38,6 @@ mod explore;
 mod models;
 
 use src::{
-    cost, decision, exceptions, key, known, limit, look, memory, metric_name, plan, records, reported,
-    request, rule, rules, settle, sip, text, time, unit,
+    cost, decision, key, known, limit, look, memory, metric_name, overlay, path, plan, reported, request,
+    rule, rules, settle, sip, text, time, unit,
 };

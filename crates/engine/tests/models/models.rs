@@ -9,10 +9,11 @@ use crate::key::Key;
 use crate::known::Known;
 use crate::limit::{Algorithm, Limit};
 use crate::memory::{MemoryOptions, MemoryStore};
+use crate::overlay::Record;
 use crate::plan::{Check, Hits, Modes, Origin, Plan, Step};
-use crate::records::Terms;
 use crate::rules::Unit;
 use crate::time::{SECOND_NANOS, Timestamp};
+use crate::unit::Window;
 
 fn store(max_bytes: u64) -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(MemoryOptions::new(max_bytes)))
@@ -35,7 +36,7 @@ fn key(shard: u64, number: u64) -> Key {
 fn request(store: &MemoryStore, counters: &[(Limit, Key)], now: Timestamp) -> bool {
     let check = |&(limit, key): &(Limit, Key)| {
         Step::Check(Check {
-            origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
+            origin: Origin::Override { window: Window::of(Unit::Hour) },
             limit,
             key,
             hits: Hits::Take(1),
@@ -143,9 +144,9 @@ fn a_sweep_beside_decisions_lets_nothing_through_twice() {
 /// What is known of a key while it is put again and again, moved and pushed out.
 #[test]
 fn nobody_reads_half_of_what_is_known() {
-    fn version(number: u32) -> Terms {
-        let (burst, window) = (Some(number), Some((number, Unit::Hour)));
-        Terms { burst, window, granularity_nanos: Some(number.into()), ..Terms::of(number) }
+    fn version(number: u32) -> Record {
+        let (burst, window) = (Some(number), Some(Window { unit: Unit::Hour, multiplier: number }));
+        Record { burst, window, granularity_nanos: Some(number.into()), ..Record::of(number) }
     }
     explore(|| {
         let known = Arc::new(Known::new(3));
@@ -189,7 +190,7 @@ fn what_is_known_is_whole_while_the_map_is_emptied() {
     explore(|| {
         let known = Arc::new(Known::new(11));
         let keys = || (0..13_u64).map(|number| Key(u128::from(number << 40) << 64 | u128::from(number)));
-        let terms = |number: u64| Some(Terms::of(number as u32));
+        let terms = |number: u64| Some(Record::of(number as u32));
         keys().zip(0..).take(10).for_each(|(key, number)| known.insert(key, terms(number)));
         let writer = Arc::clone(&known);
         let puts = thread::spawn(move || {

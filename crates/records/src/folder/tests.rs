@@ -121,7 +121,7 @@ fn a_path_that_is_no_folder_is_named() {
 fn a_broken_file_is_an_error_or_nothing_at_all() {
     let temporary = temporary();
     let (whole, broken) = (temporary.path().join("whole"), temporary.path().join("broken"));
-    let batch: Vec<_> = (0..200).map(|at| (key(&format!("t{at:03}")), Record::of_requests(at))).collect();
+    let batch: Vec<_> = (0..200).map(|at| (key(&format!("t{at:03}")), Record::of(at))).collect();
     open(&whole).load(&batch).expect("written");
     for file in files(&whole) {
         for damage in [b"".as_slice(), b"no record"] {
@@ -163,7 +163,7 @@ fn copy(from: &Path, to: &Path) {
 fn a_record_is_exchanged_only_if_it_is_the_one_that_is_known() {
     let temporary = temporary();
     let folder = open(temporary.path());
-    let [one, two] = [1, 2].map(|requests| Some(Record::of_requests(requests)));
+    let [one, two] = [1, 2].map(|requests| Some(Record::of(requests)));
     let exchange = |before, after| folder.exchange(&key("a"), before, after).expect("it is open");
     assert!(!exchange(one, two));
     assert!(exchange(None, one) && !exchange(None, two) && !exchange(two, None));

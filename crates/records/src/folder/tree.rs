@@ -11,6 +11,7 @@ use fjall::config::{
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::{Change, FolderError};
+use crate::value::encode;
 
 /// Blocks of records that stay in memory.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -63,7 +64,7 @@ impl Tree {
         let mut batch = self.database.batch().durability(Some(PersistMode::SyncData));
         for (key, record) in changes {
             match record {
-                Some(record) => batch.insert(&self.records, key.as_bytes(), record.encode()),
+                Some(record) => batch.insert(&self.records, key.as_bytes(), encode(record)),
                 None => batch.remove(&self.records, key.as_bytes()),
             }
         }

@@ -4,6 +4,7 @@ use super::*;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::Origin;
 use tidegate_engine::rules::Unit;
+use tidegate_engine::unit::Window;
 
 const T: Duration = Duration::from_millis(100);
 const WINDOW: Duration = Duration::from_secs(10);
@@ -14,7 +15,7 @@ fn millis(millis: u64) -> Duration {
 
 fn check(requests: u32, hits: u64) -> Check<'static> {
     Check {
-        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 10 },
+        origin: Origin::Override { window: Window { unit: Unit::Second, multiplier: 10 } },
         limit: Limit::new(Algorithm::SlidingLog, requests, WINDOW.as_nanos() as u64),
         key: Key(7),
         hits: Hits::Take(hits),
@@ -90,7 +91,7 @@ fn a_lease_of_another_limit_is_not_spent() {
 #[test]
 fn a_lease_of_another_unit_is_not_spent() {
     let (leases, mut asked) = (leased(50), check(1_000, 1));
-    asked.origin = Origin::Override { unit: Unit::Minute, unit_multiplier: 1 };
+    asked.origin = Origin::Override { window: Window::of(Unit::Minute) };
     assert!(leases.hold(&asked, millis(1_001)).is_none() && leases.spend(&asked, millis(1_001)).is_none());
     let demand = leases.demand(&asked).expect("the new one is leased too");
     let minute = Source { unit: Unit::Minute, ..source(asked.limit, 6) };

@@ -187,12 +187,13 @@ mod tests {
     use tidegate_engine::limit::{Algorithm, Limit};
     use tidegate_engine::plan::Origin;
     use tidegate_engine::rules::Unit;
+    use tidegate_engine::unit::Window;
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
     fn check(key: Key) -> Check<'static> {
         Check {
-            origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
+            origin: Origin::Override { window: Window::of(Unit::Hour) },
             limit: Limit::new(Algorithm::SlidingWindow, 9, HOUR.as_nanos() as u64),
             key,
             hits: Hits::Take(1),

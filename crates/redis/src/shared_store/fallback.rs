@@ -125,7 +125,7 @@ fn place_of<R: Runtime>(plan: &Plan<'_>, parts: &[Part<'_, R>], step: usize) -> 
 
 fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {
     match check.origin {
-        Origin::Rule(rule) => rule.on_store_failure,
+        Origin::Rule { rule, .. } => rule.on_store_failure,
         Origin::Override { .. } => None,
     }
 }

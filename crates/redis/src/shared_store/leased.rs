@@ -21,6 +21,7 @@ use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::{Sync, Unit};
 use tidegate_engine::settle::settle;
+use tidegate_engine::unit::Window;
 
 /// The shortest and the longest pause between sweeps of leases that have ended.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -84,7 +85,7 @@ impl<R: Runtime> Drop for AllHeld<'_, R> {
 impl<R: Runtime> SharedStore<R> {
     pub(super) fn is_leased(&self, check: &Check<'_>) -> bool {
         let own = match check.origin {
-            Origin::Rule(rule) => rule.sync,
+            Origin::Rule { rule, .. } => rule.sync,
             Origin::Override { .. } => None,
         };
         own.unwrap_or(self.options.sync) == Sync::Leased && check.limit.algorithm().is_strict()
@@ -201,7 +202,7 @@ impl<R: Runtime> SharedStore<R> {
             }
             let Some((plan, part)) = renewals.last_mut() else { continue };
             plan.steps.push(Step::Check(Check {
-                origin: Origin::Override { unit: source.unit, unit_multiplier: 1 },
+                origin: Origin::Override { window: Window::of(source.unit) },
                 limit: source.limit,
                 key: demand.key,
                 hits: Hits::Take(0),

@@ -16,6 +16,7 @@ use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_engine::unit::Window;
 
 /// How many numbers of hits a drawing asks about. Counters of smaller limits are drawn exactly.
 const STEPS: u64 = 64;
@@ -138,7 +139,7 @@ impl Waits {
 /// A check that nobody asks, and whose verdict is known: it denies the request.
 fn denying_check() -> Check<'static> {
     Check {
-        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+        origin: Origin::Override { window: Window::of(Unit::Second) },
         limit: Limit::new(Algorithm::SlidingLog, 0, SECOND_NANOS),
         key: Key(0),
         hits: Hits::Take(1),

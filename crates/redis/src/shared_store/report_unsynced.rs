@@ -15,6 +15,7 @@ use super::{Failure, Part, SharedStore};
 use crate::runtime::Runtime;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::Unit;
+use tidegate_engine::unit::Window;
 
 /// How often to report. Calls of requests come first.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -75,7 +76,7 @@ impl<R: Runtime> SharedStore<R> {
         let mut part = Part::new(self.store_of(place.unit), place.slot);
         for (step, UnsyncedCounter { key, place, .. }) in counters.iter().enumerate() {
             plan.steps.push(Step::Check(Check {
-                origin: Origin::Override { unit: place.unit, unit_multiplier: 1 },
+                origin: Origin::Override { window: Window::of(place.unit) },
                 limit: place.limit,
                 key: *key,
                 hits: Hits::Take(0),

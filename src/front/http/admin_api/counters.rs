@@ -18,7 +18,7 @@ use crate::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::{PathPrefix, Rule};
+use tidegate_engine::rules::{ResetPath, Rule};
 use tidegate_engine::text::json_line;
 
 /// Rules that a question about all of them watches. It leaves room for those that are asked about by name.
@@ -89,7 +89,7 @@ impl AdminApi {
             return self.top_of_all(&live, most);
         }
         let path = path(asked).map_err(|error| invalid(&error))?;
-        let Some(rule) = live.rules().rule_at(&path) else {
+        let Some(rule) = live.rules().rule_at(&path.path) else {
             return Err(Problem(StatusCode::NOT_FOUND, "no rule has this path".to_owned()));
         };
         let told = self.service.watched(live.in_force(), rule.id, most);
@@ -155,7 +155,7 @@ fn hex(Key(key): Key) -> String {
     format!("{key:032x}")
 }
 
-fn counter_path(asked: &Value) -> Result<PathPrefix, Problem> {
+fn counter_path(asked: &Value) -> Result<ResetPath, Problem> {
     counter(asked).map_err(|error| invalid(&error))
 }
 

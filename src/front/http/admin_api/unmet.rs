@@ -2,16 +2,18 @@
 //!
 //! In: what was made, and the rules. Out: a sentence, or nothing. An exception with a pattern is only compared by its domain.
 
-use tidegate_engine::exceptions::{Exception, Level};
+use tidegate_engine::overlay::Exception;
+use tidegate_engine::path::Level;
 use tidegate_engine::request::Entry;
 use tidegate_engine::rules::RuleSet;
 use tidegate_records::RecordKey;
 
 /// Why an exception changes nothing now, if that is so.
 pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<String> {
-    let is_compared = exception.is_exact() || rules.actions(&exception.domain).is_none();
-    let entries: Vec<_> = exception.entries.iter().map(entry_of).collect();
-    let why = rules.why_unmet(&exception.domain, &entries).filter(|_| is_compared)?;
+    let path = &exception.path;
+    let is_compared = exception.is_exact() || rules.actions(&path.domain).is_none();
+    let entries: Vec<_> = path.entries.iter().map(entry_of).collect();
+    let why = rules.why_unmet(&path.domain, &entries).filter(|_| is_compared)?;
     Some(format!("{why}, so nothing changes"))
 }
 

@@ -41,13 +41,13 @@ impl Wanted {
     /// Whether the text is in the id, in an entry as `key=value`, in who made it or in why.
     fn is_in(&self, record: &Record) -> bool {
         let has = |text: &str| text.to_lowercase().contains(&self.find);
-        let exception = &record.exception;
-        let mut entries = exception.entries.iter().map(|level| match &level.value {
+        let path = &record.exception.path;
+        let mut entries = path.entries.iter().map(|level| match &level.value {
             None => level.key.clone(),
             Some(value) => format!("{}={value}", level.key),
         });
         self.find.is_empty()
-            || [&*record.id, &*exception.domain, &*record.who, &*record.why].into_iter().any(has)
+            || [&*record.id, &*path.domain, &*record.who, &*record.why].into_iter().any(has)
             || entries.any(|entry| has(&entry))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate::ServiceError;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
-use tidegate_engine::rules::Unit;
+use tidegate_engine::unit::{Unit, Window};
 
 use super::batch::{Asked, Together};
 use super::resets::EpochNumbers;
@@ -210,8 +210,7 @@ impl Run {
         let limit = self.scenario.limits[item.limit];
         let own = limit.is_override.then(|| Override {
             requests_per_unit: limit.requests[version],
-            unit: Unit::Second,
-            unit_multiplier: limit.window_secs[version] as u32,
+            window: Window { unit: Unit::Second, multiplier: limit.window_secs[version] as u32 },
         });
         let options = DescriptorOptions { hits_addend: Some(item.hits), is_negative_hits: gives, limit: own };
         request.push([Entry { key: LIMITS[item.limit], value: KEYS[item.key as usize] }], options);
@@ -272,7 +271,7 @@ impl Run {
         for (record, counter) in lock(&self.records)[first..].iter_mut().zip(counters) {
             let Told { requests, window, .. } = counter.by;
             self.check_rule(record, &counter);
-            self.check_limit(record, counter.by, deadline.is_none());
+            self.check_limit(record, &counter, deadline.is_none());
             record.outcome = match counter.over {
                 false if is_ok => Outcome::Admitted,
                 over => Outcome::Denied { over },

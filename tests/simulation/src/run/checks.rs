@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use tidegate::Service;
-use tidegate_engine::exceptions::Effect;
+use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 use tidegate::{NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, StaleMode};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
-use tidegate_records::{Record, RecordKey, Window};
+use tidegate_engine::unit::Window;
+use tidegate_records::{Record, RecordKey};
 
 use super::Run;
 use super::ask::{KEYS, LIMITS};
@@ -114,7 +115,7 @@ fn counter(key: &RecordKey) -> Option<(usize, u64)> {
 
 fn record((requests, window_secs): Terms) -> Record {
     let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
-    Record { window, ..Record::of_requests(requests) }
+    Record { window, ..Record::of(requests) }
 }
 
 impl Run {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach};
+use tidegate_engine::path::{Level, Path};
+use tidegate_engine::rules::{Epochs, Reach, ResetPath};
 
 use super::Run;
 use super::ask::{KEYS, LIMITS};
@@ -57,9 +58,10 @@ impl Run {
 }
 
 /// The path to a counter; to all of a limit, or of all limits.
-fn path((limit, key): Which) -> PathPrefix {
+fn path((limit, key): Which) -> ResetPath {
     let value = key.map(|key| KEYS[key as usize].to_owned());
-    let node = |limit: usize| PathNode { key: LIMITS[limit].to_owned(), value: value.clone() };
+    let node = |limit: usize| Level { key: LIMITS[limit].to_owned(), value: value.clone() };
     let reach = if key.is_some() { Reach::Counter } else { Reach::Below };
-    PathPrefix { domain: "sim".to_owned(), nodes: limit.into_iter().map(node).collect(), reach }
+    let path = Path { domain: "sim".into(), entries: limit.into_iter().map(node).collect() };
+    ResetPath { path, reach }
 }

@@ -5,13 +5,15 @@
 
 use std::sync::Mutex;
 
-use tidegate_engine::exceptions::Effect;
+use tidegate_engine::overlay::Effect;
 
 use super::ask::{KEYS, LIMITS};
+use super::way::Counter;
 use super::{Kind, Run};
 use crate::oracle::Record;
 use crate::world::{MILLI, Time, lock};
-use tidegate_engine::exceptions::{Exception, Exceptions, Level};
+use tidegate_engine::overlay::{Exception, Exceptions};
+use tidegate_engine::path::{Level, Path};
 
 /// By which limit a descriptor is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +40,13 @@ impl Excepted {
     /// Those in force.
     pub(super) fn all(&self) -> Exceptions {
         let exception = |made: &Made| Exception {
-            domain: "sim".into(),
-            entries: vec![Level {
-                key: LIMITS[made.limit].to_owned(),
-                value: made.key.map(|key| KEYS[key as usize].to_owned()),
-            }],
+            path: Path {
+                domain: "sim".into(),
+                entries: vec![Level {
+                    key: LIMITS[made.limit].to_owned(),
+                    value: made.key.map(|key| KEYS[key as usize].to_owned()),
+                }],
+            },
             effect: made.effect,
         };
         let all: Vec<_> = self.now().iter().map(exception).collect();
@@ -88,8 +92,10 @@ impl Excepted {
 }
 
 impl Run {
-    /// Judges by which limit a descriptor was decided. `noted`: what its rule says. `is_patient`: the client waited.
-    pub(super) fn check_limit(&self, noted: &Record, decided: Told, is_patient: bool) {
+    /// Judges by which limit a descriptor was decided, and whether the exception that the decision tells of is the one that
+    /// it was made under. `noted`: what its rule says. `is_patient`: the client waited.
+    pub(super) fn check_limit(&self, noted: &Record, counter: &Counter, is_patient: bool) {
+        let decided = counter.by;
         let limit = &self.scenario.limits[noted.limit];
         let of = (noted.limit, noted.key);
         let effects = lock(&self.nodes)[noted.node].excepted.effects(noted.asked, of, limit.is_override);
@@ -102,15 +108,16 @@ impl Run {
             Some(Effect::Unlimited) => Told { is_shadow: true, ..own },
             Some(Effect::Deny) => Told { requests: 0, is_shadow: false, ..own },
         };
-        let mut may = effects.iter().flat_map(|&effect| all.iter().map(move |&own| under(effect, own)));
-        if !may.clone().any(|told| told == decided) {
-            let may: Vec<_> = may.by_ref().collect();
+        let may = effects.iter().flat_map(|&effect| all.iter().map(move |&own| (under(effect, own), effect)));
+        if !may.clone().any(|told| told == (decided, counter.excepted)) {
+            let may: Vec<_> = may.collect();
             let what = format!(
-                "request {} was decided by {} in {} ms (shadow: {}), though one of {may:?} was in force",
+                "request {} was decided by {} in {} ms (shadow: {}), and tells of {:?}, though one of {may:?} was in force",
                 noted.request,
                 decided.requests,
                 decided.window / MILLI,
                 decided.is_shadow,
+                counter.excepted,
             );
             self.wrong(Kind::WrongLimit, what);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::{Batch, Service, ServiceError, Snapshot};
 use tidegate_engine::decision::{Code, Decision, Status};
-use tidegate_engine::plan::Origin;
+use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
 
 use super::Run;
@@ -52,16 +52,17 @@ pub(super) struct Counter {
     pub(super) reset_nanos: u64,
     /// By which limit. A shadow denies nothing, by its rule or by an exception.
     pub(super) by: Told,
+    /// What the exception did that the decision tells of, to metrics and in metadata.
+    pub(super) excepted: Option<Effect>,
 }
 
 impl Decided {
     pub(super) fn of(decision: &Decision<'_>) -> Self {
-        let counter = |status: &Status<'_>| match status {
+        let met = |at: usize| decision.exceptions().iter().find(|met| met.descriptor == at);
+        let counter = |(at, status): (usize, &Status<'_>)| match status {
             Status::Limited(limited) => Some(Counter {
-                rule: match limited.origin {
-                    Origin::Rule(rule) => Some(rule.id),
-                    Origin::Override { .. } => None,
-                },
+                rule: limited.origin.rule().map(|rule| rule.id),
+                excepted: met(at).map(|met| met.effect),
                 over: limited.verdict.over,
                 remaining: limited.verdict.remaining,
                 reset_nanos: limited.verdict.reset_nanos,
@@ -74,7 +75,7 @@ impl Decided {
             Status::NoLimit => None,
             Status::Replaced(_) | Status::Unlimited(_) => panic!("no rule is of this kind"),
         };
-        let counters = decision.statuses.iter().filter_map(counter).collect();
+        let counters = decision.statuses.iter().enumerate().filter_map(counter).collect();
         Self { is_ok: decision.code == Code::Ok, counters }
     }
 }

@@ -1,6 +1,6 @@
 //! What goes wrong in a scenario, or is changed by operators, and when.
 
-use tidegate_engine::exceptions::Effect;
+use tidegate_engine::overlay::Effect;
 
 use super::Terms;
 use crate::redis::server::Trouble;

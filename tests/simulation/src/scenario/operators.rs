@@ -2,7 +2,7 @@
 //!
 //! In: a scenario that was drawn. Out: more events in it.
 
-use tidegate_engine::exceptions::Effect;
+use tidegate_engine::overlay::Effect;
 
 use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;

@@ -10,6 +10,7 @@ use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin};
 use tidegate_engine::rules::Unit;
+use tidegate_engine::unit::Window;
 use tidegate_redis::script::{Call, Clock, Lost, Memory, Purpose, Stamp, Whole, source, told_cold};
 use tidegate_simulation::random::Random;
 use tidegate_simulation::redis::database::{Database, Reply};
@@ -115,7 +116,7 @@ fn check(random: &mut Random, limit: Limit) -> Check<'static> {
     let hits = random.pick(&[0, 1, 1, 1, 2, 5, 21]);
     let gives = random.one_in(6);
     Check {
-        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+        origin: Origin::Override { window: Window::of(Unit::Second) },
         limit,
         key: Key(0),
         hits: if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) },
@@ -134,7 +135,7 @@ fn change(random: &mut Random, counters: &mut [(Vec<u8>, Limit)]) {
 
 /// A check that takes nothing.
 fn asks(limit: Limit) -> Check<'static> {
-    let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
+    let origin = Origin::Override { window: Window::of(Unit::Second) };
     Check { origin, limit, key: Key(0), hits: Hits::Take(0), reported: false, shadow: false, quota: false }
 }
 

@@ -1,8 +1,8 @@
 //! Scenarios that somebody thought out, each a fault that no longer is.
 
 use tidegate::StaleMode;
-use tidegate_engine::exceptions::Effect;
 use tidegate_engine::limit::Algorithm;
+use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;

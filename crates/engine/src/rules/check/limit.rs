@@ -6,18 +6,11 @@ use crate::rules::fields::{Fields, not_one_of, quote};
 use crate::rules::keys::Section;
 use crate::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
 use crate::time::SECOND_NANOS;
+use crate::unit::Window;
 use tidegate_yaml::{Content, NodeId, Place};
 
 /// The shortest and the longest window, in seconds.
 const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
-
-/// A window, and its unit in answers.
-#[derive(Clone, Copy)]
-struct Window {
-    unit: Unit,
-    multiplier: u32,
-    nanos: u64,
-}
 
 impl Checker<'_, '_> {
     /// The limit of a node. Merges may assign several mappings to it; they count together.
@@ -40,13 +33,11 @@ impl Checker<'_, '_> {
         let limit = self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited);
         let candidate =
             if unlimited { self.no_candidate(&fields) } else { self.candidate(&fields, algorithm, limit) };
-        let Window { unit, multiplier: unit_multiplier, .. } = window?;
         Some(CheckedLimit {
             limit,
             is_unlimited: unlimited,
             candidate,
-            unit,
-            unit_multiplier,
+            window: window?,
             name,
             replaces,
             sync,
@@ -73,7 +64,7 @@ impl Checker<'_, '_> {
                 format!("`{name}` with `unlimited: true` (expected one of the two)")
             });
         }
-        Some(Window { unit: Unit::Second, multiplier: 1, nanos: Unit::Second.nanos() })
+        Some(Window::of(Unit::Second))
     }
 
     fn window(&mut self, fields: &Fields) -> Option<Window> {
@@ -102,7 +93,8 @@ impl Checker<'_, '_> {
         };
         let (at, multiplier) = multiplier.unwrap_or((at, 1));
         let secs = unit.nanos() / SECOND_NANOS * u64::from(multiplier);
-        self.window_of_secs(at, secs).map(|nanos| Window { unit, multiplier, nanos })
+        self.window_of_secs(at, secs)?;
+        Some(Window { unit, multiplier })
     }
 
     fn window_of_duration(&mut self, fields: &Fields) -> Option<Window> {
@@ -119,10 +111,7 @@ impl Checker<'_, '_> {
             return None;
         };
         let nanos = self.window_of_secs(at, secs)?;
-        let largest =
-            [Unit::Day, Unit::Hour, Unit::Minute].into_iter().find(|unit| nanos % unit.nanos() == 0);
-        let unit = largest.unwrap_or(Unit::Second);
-        Some(Window { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()?, nanos })
+        Window::of_nanos(nanos)
     }
 
     /// A window of this many seconds, in nanoseconds.
@@ -186,7 +175,7 @@ impl Checker<'_, '_> {
     ) -> Option<Limit> {
         let granularity = self.granularity(fields, algorithm, window);
         let burst = self.burst(fields, algorithm);
-        let (Window { nanos, .. }, requests) = (window?, requests?);
+        let (nanos, requests) = (window?.nanos(), requests?);
         let limit = Limit::new(algorithm, requests, nanos);
         let limit = granularity.map_or(limit, |granularity| limit.with_granularity(granularity));
         let limit = burst.map_or(limit, |burst| limit.with_burst(burst));
@@ -222,7 +211,7 @@ impl Checker<'_, '_> {
             });
             return None;
         };
-        let window = window?.nanos;
+        let window = window?.nanos();
         if nanos > window {
             self.reader
                 .error(at, || format!("`granularity` is {} (expected no more than the window)", quote(text)));

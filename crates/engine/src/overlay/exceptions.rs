@@ -16,6 +16,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
 use crate::limit::{Algorithm, Limit};
+use crate::path::{Level, Path};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Request};
 use crate::rule::Rule;
@@ -24,24 +25,13 @@ use crate::time::SECOND_NANOS;
 
 pub use self::met::{Label, Met};
 
-/// An exception for the descriptors of a domain that have these keys and values.
+/// An exception for some descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exception {
-    /// The domain.
-    pub domain: Arc<str>,
-    /// The entries of a descriptor that it fits, all of them and in order.
-    pub entries: Vec<Level>,
+    /// Their domain, and all of their entries in order. An entry without a value fits every value.
+    pub path: Path,
     /// What it does.
     pub effect: Effect,
-}
-
-/// One entry of the descriptors that an exception fits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Level {
-    /// The key.
-    pub key: String,
-    /// The value, in which each `*` stands for zero or more characters. `None`: every value.
-    pub value: Option<String>,
 }
 
 /// What an exception does.
@@ -109,16 +99,10 @@ struct Place {
     effect: Effect,
 }
 
-impl Level {
-    fn is_exact(&self) -> bool {
-        self.value.as_ref().is_some_and(|value| !value.contains('*'))
-    }
-}
-
 impl Exception {
     /// Whether it names one value at every level. Others are tested one after the other, so there may be few of them.
     pub fn is_exact(&self) -> bool {
-        self.entries.iter().all(Level::is_exact)
+        self.path.entries.iter().all(Level::is_exact)
     }
 }
 
@@ -139,7 +123,7 @@ impl Exceptions {
     }
 
     /// Puts a plan of a request under these exceptions. A candidate beside a limit that has other numbers now is not asked.
-    pub fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
+    pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
         for (index, (step, descriptor)) in plan.steps.iter_mut().zip(request.descriptors()).enumerate() {
             if let Some(place) = self.fitting(request.domain(), &descriptor) {
                 except(step, place.effect, request, &descriptor);
@@ -161,13 +145,13 @@ impl Exceptions {
     }
 
     fn add(&mut self, exception: &Exception, place: Place) {
-        let hasher = &self.hasher;
-        let keys = exception.entries.iter().map(|level| level.key.as_str());
+        let (hasher, path) = (&self.hasher, &exception.path);
+        let keys = path.entries.iter().map(|level| level.key.as_str());
         let rehash = |shape: &Shape| hash(hasher, &shape.domain, shape.keys.iter().map(|key| &**key));
-        let equal = |shape: &Shape| shape.domain == exception.domain && is_same(&shape.keys, keys.clone());
-        let hashed = hash(hasher, &exception.domain, keys.clone());
+        let equal = |shape: &Shape| shape.domain == path.domain && is_same(&shape.keys, keys.clone());
+        let hashed = hash(hasher, &path.domain, keys.clone());
         let entry = self.shapes.entry(hashed, equal, rehash).or_insert_with(|| Shape {
-            domain: Arc::clone(&exception.domain),
+            domain: Arc::clone(&path.domain),
             keys: keys.clone().map(Box::from).collect(),
             exact: HashTable::new(),
             patterns: Vec::new(),
@@ -179,10 +163,10 @@ impl Exceptions {
 impl Shape {
     fn add(&mut self, hasher: &FixedState, exception: &Exception, place: Place) {
         if !exception.is_exact() {
-            let levels = exception.entries.iter().map(Values::of).collect();
+            let levels = exception.path.entries.iter().map(Values::of).collect();
             return self.patterns.push(Patterns { levels, place });
         }
-        let values = exception.entries.iter().map(|level| level.value.as_deref().unwrap_or_default());
+        let values = exception.path.entries.iter().map(|level| level.value.as_deref().unwrap_or_default());
         let rehash = |exact: &Exact| hash(hasher, "", exact.values.iter().map(|value| &**value));
         let equal = |exact: &Exact| is_same(&exact.values, values.clone());
         let entry = self.exact.entry(hash(hasher, "", values.clone()), equal, rehash);
@@ -240,7 +224,7 @@ fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor
     match (step, effect) {
         (Step::Check(check), Effect::Limit { requests, burst }) => {
             check.limit = check.limit.with_numbers(requests, burst);
-            if let Origin::Rule(rule @ Rule { records: Some(_), .. }) = check.origin {
+            if let Origin::Rule { rule: rule @ Rule { records: Some(_), .. }, .. } = check.origin {
                 // It stands before the record, which may let everything pass.
                 check.shadow = rule.shadow_mode;
             }
@@ -266,9 +250,9 @@ fn denied<'p>(rule: &'p Rule, request: &Request<'_>, descriptor: &Descriptor<'_,
     let limit = rule.limit.unwrap_or_else(|| Limit::new(Algorithm::SlidingWindow, 0, SECOND_NANOS));
     let hits = request.hits_of(&descriptor.options);
     let mut check = Check {
-        origin: Origin::Rule(rule),
+        origin: Origin::of(rule),
         limit,
-        key: rule.rare_key(&rule.seed, descriptor.entries),
+        key: rule.rare_key(&rule.counting.seed, descriptor.entries),
         hits: if descriptor.options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) },
         reported: false,
         shadow: false,

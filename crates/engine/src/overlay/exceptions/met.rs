@@ -49,7 +49,11 @@ impl Exceptions {
     }
 
     /// The exceptions that a request met, given its plan under them.
-    pub fn met<'m>(&'m self, request: &'m Request<'_>, plan: &'m Plan<'_>) -> impl Iterator<Item = Met> + 'm {
+    pub(in super::super) fn met<'m>(
+        &'m self,
+        request: &'m Request<'_>,
+        plan: &'m Plan<'_>,
+    ) -> impl Iterator<Item = Met> + 'm {
         let descriptors = request.descriptors().zip(&plan.steps).enumerate();
         let checked = descriptors.filter(|(_, (_, step))| matches!(step, Step::Check(_)));
         checked.filter_map(|(at, (descriptor, _))| {

@@ -1,0 +1,99 @@
+//! The records of a request's descriptors, found somewhere else, and its plan under them.
+
+use smallvec::SmallVec;
+
+use super::record::{Record, counting};
+use crate::plan::{Check, Origin, Plan, Step};
+use crate::request::Request;
+use crate::rule::{Counting, Rule};
+
+/// The records of a request's descriptors.
+#[derive(Debug, Default)]
+pub struct Found {
+    found: SmallVec<[OneFound; 1]>,
+    /// Descriptors of which the store did not say what record they have, by index. It stays empty while it answers.
+    doubts: SmallVec<[(usize, Doubt); 1]>,
+}
+
+/// What holds for a descriptor while the store does not say what record it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// What was known last: that record, or none.
+    KnownLast,
+    /// Something else, because nothing is known: the rule's limit, or [`Record::NOTHING_PASSES`].
+    NotKnown,
+}
+
+/// What is known of the record of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// What holds. `None`: it has no record, as far as is known.
+    pub record: Option<Record>,
+    /// The store did not say it.
+    pub doubt: Option<Doubt>,
+}
+
+impl From<Option<Record>> for Known {
+    /// The store said so.
+    fn from(record: Option<Record>) -> Self {
+        Self { record, doubt: None }
+    }
+}
+
+#[derive(Debug)]
+struct OneFound {
+    /// The index of the descriptor.
+    descriptor: usize,
+    record: Record,
+    /// How its rule's limit counts under the record, if that is otherwise than the rule says.
+    counting: Option<Box<Counting>>,
+}
+
+impl Found {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Adds what is known of the record of a descriptor, which meets this rule.
+    #[inline]
+    pub fn add(&mut self, descriptor: usize, rule: &Rule, Known { record, doubt }: Known) {
+        if let Some(record) = record {
+            self.found.push(OneFound { descriptor, record, counting: counting(rule, &record) });
+        }
+        doubt.into_iter().for_each(|doubt| self.doubts.push((descriptor, doubt)));
+    }
+
+    /// What is known of the record of a descriptor, by its index.
+    pub fn of(&self, descriptor: usize) -> Known {
+        let record = self.found.iter().find(|found| found.descriptor == descriptor).map(|found| found.record);
+        let doubt = self.doubts.iter().find(|(doubted, _)| *doubted == descriptor).map(|&(_, doubt)| doubt);
+        Known { record, doubt }
+    }
+
+    /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with. A
+    /// candidate beside a limit that has other numbers now is not asked.
+    #[inline]
+    pub(super) fn apply<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        for found in &self.found {
+            let Some(Step::Check(check)) = plan.steps.get_mut(found.descriptor) else { continue };
+            found.record.apply(&mut check.limit);
+            check.shadow = found.record.unlimited || found.record.shadow.unwrap_or(check.shadow);
+            if let Some(counting) = &found.counting {
+                count_apart(check, counting, request, found.descriptor);
+            }
+            if !plan.candidates.is_empty() {
+                plan.candidates.retain(|candidate| candidate.step != found.descriptor);
+            }
+        }
+    }
+}
+
+/// Puts the check of a descriptor on another counter of its rule.
+#[cold]
+fn count_apart<'p>(check: &mut Check<'p>, counting: &'p Counting, request: &Request<'_>, descriptor: usize) {
+    let Origin::Rule { rule, .. } = check.origin else { return };
+    let Some(descriptor) = request.descriptors().nth(descriptor) else { return };
+    check.origin = Origin::Rule { rule, counting };
+    check.key = rule.rare_key(&counting.seed, descriptor.entries);
+}

@@ -1,0 +1,116 @@
+//! Records: limits for single keys, in place of the limits of their rules.
+//!
+//! In: a rule's limit and a record. Out: the limit under the record. With the window, algorithm and granularity of its rule
+//! a record changes N, and never the counter. With others it is another counter: then the limit counts by other keys.
+
+use crate::key::SharedId;
+use crate::limit::{Algorithm, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
+use crate::rule::{Counting, Rule};
+use crate::unit::Window;
+
+/// The limit of one key. What it leaves out is as its rule says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// N; of no meaning if it is unlimited.
+    pub requests: u32,
+    /// `burst`; `None`: the rule's own, or N where the rule says none.
+    pub burst: Option<u32>,
+    /// The window.
+    pub window: Option<Window>,
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// The width of the buckets of a `sliding_window`, in nanoseconds.
+    pub granularity_nanos: Option<u64>,
+    /// Whether it counts and reports, and never denies.
+    pub shadow: Option<bool>,
+    /// Counted as the rule says, and never denied.
+    pub unlimited: bool,
+}
+
+impl Record {
+    /// Nothing passes: for keys of which nobody knows what they may.
+    pub const NOTHING_PASSES: Self = Self {
+        requests: 0,
+        burst: Some(0),
+        window: None,
+        algorithm: None,
+        granularity_nanos: None,
+        shadow: Some(false),
+        unlimited: false,
+    };
+
+    /// N of a limit that is as its rule's in all else.
+    pub fn of(requests: u32) -> Self {
+        Self { requests, ..Self::default() }
+    }
+
+    /// Whether the record says anything that can make its counter another one than the rule's.
+    #[inline]
+    pub(super) fn may_count_apart(&self) -> bool {
+        self.window.is_some() || self.algorithm.is_some() || self.granularity_nanos.is_some()
+    }
+
+    /// Puts the limit of a rule under the record.
+    #[inline]
+    pub(super) fn apply(&self, limit: &mut Limit) {
+        if self.unlimited {
+            return;
+        }
+        if self.may_count_apart() {
+            *limit = self.counting_apart(limit);
+        }
+        limit.set_numbers(Some(self.requests), self.burst);
+        bound(limit);
+    }
+
+    /// The limit of a rule with the record's window, algorithm and granularity.
+    #[cold]
+    fn counting_apart(&self, own: &Limit) -> Limit {
+        let window = self.window.map_or(own.window_nanos(), Window::nanos);
+        let algorithm = self.algorithm.unwrap_or(own.algorithm());
+        let is_same = (algorithm, window) == (own.algorithm(), own.window_nanos());
+        let limit = if is_same { *own } else { Limit::new(algorithm, own.requests(), window) };
+        match self.granularity_nanos {
+            Some(nanos) if algorithm == Algorithm::SlidingWindow => limit.with_granularity(nanos),
+            _ => limit,
+        }
+    }
+}
+
+/// What no counter can hold is cut: a record may stand under a rule that it was not made for.
+#[inline]
+fn bound(limit: &mut Limit) {
+    match limit.algorithm() {
+        Algorithm::SlidingLog => *limit = limit.with_requests(limit.requests().min(LOG_REQUESTS_MAX)),
+        algorithm if algorithm.is_bucket() => {
+            let fitting =
+                FILL_NANOS_MAX * u128::from(limit.requests().max(1)) / u128::from(limit.window_nanos());
+            *limit = limit.with_burst(limit.burst().min(u32::try_from(fitting).unwrap_or(u32::MAX)));
+        }
+        _ => {}
+    }
+}
+
+/// How the limit of a rule counts under the record, if that is otherwise than the rule says.
+#[inline]
+pub(super) fn counting(rule: &Rule, record: &Record) -> Option<Box<Counting>> {
+    if record.may_count_apart() { rare_counting(rule, record).map(Box::new) } else { None }
+}
+
+#[cold]
+fn rare_counting(rule: &Rule, record: &Record) -> Option<Counting> {
+    let own = rule.limit?;
+    let mut limit = own;
+    record.apply(&mut limit);
+    let (algorithm, [window, numerator, denominator]) = &limit.counter_parts();
+    if limit.counter_parts() == own.counter_parts() {
+        return None;
+    }
+    let parts = [b"record".as_slice(), algorithm.as_bytes(), window, numerator, denominator];
+    let Counting { window, seed, shared } = &rule.counting;
+    Some(Counting {
+        window: record.window.unwrap_or(*window),
+        seed: seed.with(parts),
+        shared: SharedId::of(parts.into_iter().chain([shared.0.as_slice()])),
+    })
+}
