@@ -3,6 +3,8 @@
 //! In: a format (`%d/%b/%Y:%H:%M:%S %z`) once, then the stamp of each line. Out: nanoseconds of unix time. Formats are
 //! those of Envoy (which has `%3f` and `%E3S`) and of web servers. A stamp without a zone is UTC.
 
+use std::fmt;
+
 use tidegate_engine::Timestamp;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -44,11 +46,17 @@ enum Part {
 }
 
 /// The conversion that a format may not have.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` cannot be read in the format of a stamp (expected of %Y %m %b %d %e %H %M %S %T %F %s %f %3f %E3S %E*S %z %Z %%)"
-)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownConversion(String);
+
+impl fmt::Display for UnknownConversion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let expected = "%Y %m %b %d %e %H %M %S %T %F %s %f %3f %E3S %E*S %z %Z %%";
+        write!(f, "`{}` cannot be read in the format of a stamp (expected of {expected})", self.0)
+    }
+}
+
+impl std::error::Error for UnknownConversion {}
 
 /// What a stamp says, part by part.
 #[derive(Clone, Copy, Debug)]
