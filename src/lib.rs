@@ -32,10 +32,11 @@
 //! `events`, which tells what somebody should hear of, imports only the engine and the clock.
 //! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
 //! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
-//! status page, which `front` shows, and `exceptions`, `resets` and `records` are what operators change meanwhile (`stamp` reads and writes
-//! times as text; `disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the environment, one value per row of its table.
-//! `configuration` resolves these once into the options of all other modules. `app` hands the options on and knows no
-//! settings. Only `cli` imports `app`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
+//! status page, which `front` shows, and `exceptions`, `resets` and `records` are what operators change meanwhile
+//! (`disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the
+//! environment, one value per row of its table. `configuration` resolves these once into the options of all other
+//! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`. Cargo keeps the walls between
+//! crates, `tests/tidy.rs` those within.
 //!
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
 //!
@@ -153,7 +154,6 @@ mod records;
 mod front;
 mod health;
 mod clock;
-mod heavy;
 mod denied;
 mod watches;
 mod status;
@@ -161,7 +161,6 @@ mod logging;
 mod settings;
 mod configuration;
 mod app;
-mod stamp;
 mod replay;
 mod cases;
 mod envoy;

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::stamp;
 use tidegate_engine::exceptions::{Effect, Exception, Label, Level};
+use tidegate_engine::stamp;
 use tidegate_engine::time::Timestamp;
 
 /// The longest text of any field, in bytes.

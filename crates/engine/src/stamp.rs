@@ -5,8 +5,7 @@
 
 use std::fmt;
 
-use tidegate_engine::Timestamp;
-use tidegate_engine::time::SECOND_NANOS;
+use crate::time::{SECOND_NANOS, Timestamp};
 
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
