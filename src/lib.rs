@@ -161,9 +161,6 @@ mod logging;
 mod settings;
 mod configuration;
 mod app;
-mod replay;
-mod cases;
-mod envoy;
 #[doc(hidden)]
 pub mod cli;
 
