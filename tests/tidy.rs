@@ -624,14 +624,14 @@ fn the_shared_store_and_the_service_ask_their_runtime() {
     breaches.check();
 }
 
-/// Those who embed the engine, or the protocol, take neither a runtime nor a server with it.
+/// Those who embed the engine, or the protocol, take neither a runtime nor a server with it. Rules are tried without either.
 #[test]
-fn no_runtime_and_no_server_come_with_the_engine_or_the_protocol() {
+fn no_runtime_and_no_server_come_with_the_engine_the_protocol_or_trials() {
     let heavy = [
         "tokio", "mio", "hyper", "http", "h2", "tonic", "prost", "redis", "clap", "rustls", "tracing",
         "rustix",
     ];
-    for name in ["tidegate-engine", "tidegate-grpc", "tidegate-yaml"] {
+    for name in ["tidegate-engine", "tidegate-grpc", "tidegate-trial", "tidegate-yaml"] {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["tree", "--edges", "normal", "--target", "all", "--prefix", "none", "--format", "{p}"]);
         let tree = cargo.args(["--locked", "--offline", "--package", name]).current_dir(root()).output();
