@@ -17,6 +17,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         "crates/engine/src",
         &[
             ("time", &[]),
+            ("stamp", &["time"]),
             ("clock", &["time"]),
             ("unit", &["time"]),
             ("request", &["unit"]),
@@ -57,6 +58,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 ],
             ),
             ("keyed", &["key"]),
+            ("heavy", &["key", "keyed"]),
             ("known", &["key", "limit", "overlay", "sync", "unit"]),
             ("sync", &[]),
             ("reported", &["plan", "sync"]),
@@ -235,6 +237,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("lib", &[]),
         ],
     ),
+    ("crates/trial/src", &[("replay", &[]), ("cases", &[]), ("envoy", &[]), ("lib", &[])]),
     ("crates/yaml/src", &[("lib", &[])]),
     (
         "src",
@@ -248,15 +251,13 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("spans", &[]),
             ("decisions", &["logging", "metrics"]),
             ("events", &["clock"]),
-            ("heavy", &[]),
-            ("denied", &["heavy"]),
-            ("watches", &["denied", "heavy"]),
+            ("denied", &[]),
+            ("watches", &["denied"]),
             ("service", &["source", "metrics", "clock", "decisions", "denied", "events", "watches"]),
             ("status", &["clock", "denied", "health", "metrics", "service"]),
             ("disk", &[]),
             ("state", &["clock", "disk"]),
-            ("stamp", &[]),
-            ("exceptions", &["disk", "stamp"]),
+            ("exceptions", &["disk"]),
             ("resets", &["disk", "service"]),
             ("records", &[]),
             (
@@ -270,7 +271,6 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "logging",
                     "exceptions",
                     "resets",
-                    "stamp",
                     "status",
                     "watches",
                     "records",
@@ -308,25 +308,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "front",
                 ],
             ),
-            ("replay", &["heavy", "stamp"]),
-            ("cases", &[]),
-            ("envoy", &[]),
-            (
-                "cli",
-                &[
-                    "clock",
-                    "settings",
-                    "configuration",
-                    "logging",
-                    "source",
-                    "state",
-                    "app",
-                    "resets",
-                    "replay",
-                    "cases",
-                    "envoy",
-                ],
-            ),
+            ("cli", &["clock", "settings", "configuration", "logging", "source", "state", "app", "resets"]),
             // The binary: argv to exit code, through the library's name.
             ("main", &["cli"]),
             ("lib", &[]),
@@ -645,14 +627,14 @@ fn the_shared_store_and_the_service_ask_their_runtime() {
     breaches.check();
 }
 
-/// Those who embed the engine, or the protocol, take neither a runtime nor a server with it.
+/// Those who embed the engine, or the protocol, take neither a runtime nor a server with it. Rules are tried without either.
 #[test]
-fn no_runtime_and_no_server_come_with_the_engine_or_the_protocol() {
+fn no_runtime_and_no_server_come_with_the_engine_the_protocol_or_trials() {
     let heavy = [
         "tokio", "mio", "hyper", "http", "h2", "tonic", "prost", "redis", "clap", "rustls", "tracing",
         "rustix",
     ];
-    for name in ["tidegate-engine", "tidegate-grpc", "tidegate-yaml"] {
+    for name in ["tidegate-engine", "tidegate-grpc", "tidegate-trial", "tidegate-yaml"] {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["tree", "--edges", "normal", "--target", "all", "--prefix", "none", "--format", "{p}"]);
         let tree = cargo.args(["--locked", "--offline", "--package", name]).current_dir(root()).output();

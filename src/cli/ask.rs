@@ -19,12 +19,12 @@ use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
-use crate::envoy::Descriptor;
 use crate::settings::{Problem, Row};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::text::{json_line, one_line};
+use tidegate_trial::envoy::Descriptor;
 
 /// The settings that say where the limiter is, and how rules alone are read.
 const SETTINGS: &[&str] = &[

@@ -10,9 +10,9 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::{EXIT_USAGE, Problem, print_error};
 use crate::clock::monotonic;
-use crate::replay::{Options, Progress, bytes_of};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_trial::replay::{Options, Progress, bytes_of};
 
 /// How often the progress is shown.
 const SHOW_INTERVAL: Duration = Duration::from_millis(200);

@@ -13,8 +13,8 @@ use super::logs::{self, ALLOW_UNMATCHED, allow_unmatched, failed, option, text, 
 use super::{DECIDING, Done, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
-use crate::replay::{About, Condition, Options, Report, replay};
 use crate::settings::{Problem, Row};
+use tidegate_trial::replay::{About, Condition, Options, Report, replay};
 
 /// The exit code when a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 2;

@@ -9,9 +9,9 @@ use clap::{ArgMatches, Command};
 
 use super::logs::{self, failed, option, text, with_progress};
 use super::{DECIDING, Done, arguments_of, print_error, read_only};
-use crate::replay::{Limited, Promise, suggest};
 use crate::settings::{Problem, Row};
 use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_trial::replay::{Limited, Promise, suggest};
 
 /// The command.
 pub(super) fn command() -> Command {

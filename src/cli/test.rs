@@ -11,8 +11,8 @@ use clap::{Arg, ArgMatches, Command};
 use super::check::workflow_command;
 use super::logs::{ALLOW_UNMATCHED, allow_unmatched};
 use super::{DECIDING, Done, RulesError, arguments_of, loaded, read_only};
-use crate::cases::{self, FileResult, Problem};
 use crate::settings::Row;
+use tidegate_trial::cases::{self, FileResult, Problem};
 
 /// The command.
 pub(super) fn command() -> Command {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::stamp;
+use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
 use tidegate_engine::time::Timestamp;
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::stamp;
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Level, Path};
+use tidegate_engine::stamp;
 use tidegate_engine::time::Timestamp;
 
 /// The longest text of any field, in bytes.

@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tidegate_engine::stamp;
 
 use super::*;
 
@@ -107,7 +108,7 @@ fn exceptions_begin_and_end_by_themselves() {
 }
 
 fn stamp_of(at: Timestamp, later_secs: u64) -> String {
-    crate::stamp::show(Timestamp::from_nanos(at.as_nanos() + later_secs * 1_000_000_000))
+    stamp::show(Timestamp::from_nanos(at.as_nanos() + later_secs * 1_000_000_000))
 }
 
 #[test]

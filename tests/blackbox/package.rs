@@ -151,7 +151,7 @@ fn packed(name: &str) -> Vec<String> {
 
 #[test]
 fn a_crate_holds_what_builds_it_and_no_tests() {
-    let crates: [(&str, &[&str], &[&str]); 6] = [
+    let crates: [(&str, &[&str], &[&str]); 7] = [
         (
             "tidegate",
             &[
@@ -168,6 +168,11 @@ fn a_crate_holds_what_builds_it_and_no_tests() {
         ("tidegate-redis", &["src/lib.rs", "src/lua/window.lua"], &["src/"]),
         ("tidegate-grpc", &["src/lib.rs"], &["src/"]),
         ("tidegate-records", &["src/lib.rs"], &["src/"]),
+        (
+            "tidegate-trial",
+            &["src/lib.rs", "src/replay/report/page.css", "src/replay/report/page.js"],
+            &["src/"],
+        ),
         ("tidegate-yaml", &["src/lib.rs"], &["src/"]),
     ];
     for (name, needed, folders) in crates {
@@ -199,7 +204,7 @@ fn all_crates_can_be_packed() {
     ]);
     cargo.arg("--target-dir").arg(folder.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
     let shown = run(&mut cargo);
-    assert_eq!(shown.matches("Packaged ").count(), 6, "{shown}");
+    assert_eq!(shown.matches("Packaged ").count(), 7, "{shown}");
 }
 
 #[test]

@@ -41,6 +41,8 @@
 #[doc(hidden)]
 pub mod time;
 #[doc(hidden)]
+pub mod stamp;
+#[doc(hidden)]
 pub mod clock;
 #[doc(hidden)]
 pub mod unit;
@@ -79,6 +81,8 @@ pub mod look;
 pub mod explain;
 #[doc(hidden)]
 pub mod keyed;
+#[doc(hidden)]
+pub mod heavy;
 #[doc(hidden)]
 pub mod memory;
 #[doc(hidden)]

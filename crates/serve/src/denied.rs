@@ -6,8 +6,8 @@
 
 use parking_lot::Mutex;
 
-use crate::heavy::HeavyKeys;
 use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::heavy::HeavyKeys;
 use tidegate_engine::key::Key;
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};

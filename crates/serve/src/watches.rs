@@ -12,8 +12,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::denied::entries_text;
-use crate::heavy::HeavyKeys;
 use tidegate_engine::decision::{Decision, Limited, Status};
+use tidegate_engine::heavy::HeavyKeys;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::plan::{Origin, Plan, Step};

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use serde_json::{Value, json};
 
-use crate::envoy::{Asked, Call, Described, Descriptor, EnvoyError, Instance, describe};
 use crate::settings::Problem;
 use tidegate_engine::request::DescriptorOptions;
 use tidegate_engine::text::one_line;
+use tidegate_trial::envoy::{Asked, Call, Described, Descriptor, EnvoyError, Instance, describe};
 
 /// The longest configuration that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;

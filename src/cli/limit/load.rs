@@ -15,9 +15,9 @@ use super::super::logs::with_progress;
 use super::super::{Done, Problem, print_error};
 use super::{Asking, author};
 use crate::cli::admin::{self, encoded};
-use crate::replay::Progress;
 use tidegate_engine::text::one_line;
 use tidegate_records::{Format, LINE_BYTES_MAX, Reader};
+use tidegate_trial::replay::Progress;
 
 /// Bytes that are sent at once: some 50,000 records, of which the limiter stores 10,000 at a time.
 const PIECE_BYTES: usize = 4 << 20;

@@ -11,9 +11,9 @@ use crate::clock::Clock;
 use crate::exceptions::{Author, Caller};
 use crate::front::http::page::Page;
 use crate::resets::{ResetError, Wanted, id, path, path_json, read_id};
-use crate::stamp;
 use tidegate_engine::Timestamp;
 use tidegate_engine::rules::Epoch;
+use tidegate_engine::stamp;
 
 impl AdminApi {
     /// The last reset of each path.

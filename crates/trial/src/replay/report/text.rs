@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use tidegate_engine::stamp;
 use tidegate_engine::text::one_line;
 
 use super::{KEYS_MAX, KeyReport, Report, RuleReport, SideReport};
 use crate::replay::trials::TrialNumbers;
-use crate::stamp;
 
 /// Keys that are shown in each list.
 const KEYS_SHOWN: usize = 10;

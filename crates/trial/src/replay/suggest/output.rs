@@ -1,6 +1,7 @@
 //! What was found, as comments of a rule file, and as warnings.
 
 use tidegate_engine::limit::Algorithm;
+use tidegate_engine::stamp::show;
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -9,7 +10,6 @@ use super::measure::Measured;
 use super::promise::{Of, Promise};
 use super::statistics::{CHANCE_SIGMAS, RISK, allowed, differ, is_no_chance, keys_needed, quantile};
 use super::{Finding, Halves, Suggestion, has_peaks};
-use crate::stamp::show;
 
 /// A window of less than this many times the resolution of the stamps is measured coarsely.
 const RESOLUTIONS_MIN: u64 = 10;

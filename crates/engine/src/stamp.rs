@@ -3,8 +3,9 @@
 //! In: a format (`%d/%b/%Y:%H:%M:%S %z`) once, then the stamp of each line. Out: nanoseconds of unix time. Formats are
 //! those of Envoy (which has `%3f` and `%E3S`) and of web servers. A stamp without a zone is UTC.
 
-use tidegate_engine::Timestamp;
-use tidegate_engine::time::SECOND_NANOS;
+use std::fmt;
+
+use crate::time::{SECOND_NANOS, Timestamp};
 
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
@@ -44,11 +45,17 @@ enum Part {
 }
 
 /// The conversion that a format may not have.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` cannot be read in the format of a stamp (expected of %Y %m %b %d %e %H %M %S %T %F %s %f %3f %E3S %E*S %z %Z %%)"
-)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownConversion(String);
+
+impl fmt::Display for UnknownConversion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let expected = "%Y %m %b %d %e %H %M %S %T %F %s %f %3f %E3S %E*S %z %Z %%";
+        write!(f, "`{}` cannot be read in the format of a stamp (expected of {expected})", self.0)
+    }
+}
+
+impl std::error::Error for UnknownConversion {}
 
 /// What a stamp says, part by part.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use tidegate_engine::Timestamp;
+use tidegate_engine::stamp;
 use tidegate_engine::text::one_line;
 
 use self::plot::plot;
@@ -15,7 +16,6 @@ use self::table::{Cell, Table};
 use super::{KeyReport, Report, RuleReport, SideReport};
 use crate::replay::Options;
 use crate::replay::keys::Numbers;
-use crate::stamp;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

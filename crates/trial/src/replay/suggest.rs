@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use tidegate_engine::Timestamp;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::rules::{Diagnostic, LoadOptions, Rule, RuleSet, SourceFile, load};
+use tidegate_engine::stamp;
 
 pub use self::edit::EditError;
 use self::measure::{Measured, Measuring, Span};
@@ -172,7 +173,7 @@ pub fn suggest(
     let findings = search.findings(halves.middle)?;
     halves.uncounted = search.uncounted;
     if findings.iter().all(|finding| finding.limit.is_none()) {
-        return Err(SuggestError::NoRequests(crate::stamp::show(halves.middle)));
+        return Err(SuggestError::NoRequests(stamp::show(halves.middle)));
     }
     let mut suggestion = output::suggestion(&text, promise, &halves, &findings)?;
     if matches!(limited, Limited::Map { .. }) && !is_domain_named {

@@ -3,9 +3,10 @@
 //! Values get the names that NGINX has for the same: `%REQ(X-USER)%` is `http_x_user`, `%REQ(:METHOD)%` is `method`,
 //! `%RESPONSE_CODE%` is `status`. Others have their own name in small letters.
 
+use tidegate_engine::stamp;
+
 use super::FormatError;
 use super::template::{Part, Template};
-use crate::stamp;
 
 /// The operator that says when.
 const START_TIME: &str = "START_TIME";

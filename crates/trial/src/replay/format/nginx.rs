@@ -1,8 +1,9 @@
 //! Formats in the words of NGINX's `log_format`: `$name` or `${name}` is a value, all else is literal.
 
+use tidegate_engine::stamp;
+
 use super::FormatError;
 use super::template::{Part, Template};
-use crate::stamp;
 
 /// The values that say when, the finest first, with their formats.
 const STAMPS: &[(&str, &str)] =

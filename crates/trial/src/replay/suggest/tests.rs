@@ -210,7 +210,7 @@ fn on_logs_that_change_it_says_so() {
 
 #[test]
 fn peaks_and_denials_of_a_real_log_are_those_of_a_naive_oracle() {
-    let log = include_str!("../../../tests/data/access.log");
+    let log = include_str!("../../../../../tests/data/access.log");
     let map =
         Options { out_of_order_nanos: 3_600_000_000_000, ..options("combined", "address=$remote_addr") };
     let rules = "domain: d\ndescriptors:\n  - key: address\n    rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_log}\n";

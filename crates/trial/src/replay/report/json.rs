@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{KeyReport, Report, RuleReport, SideReport};
 use crate::replay::keys::Numbers;
-use crate::stamp;
+use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
 
 impl Report {

@@ -13,7 +13,7 @@ use super::read::SHOWN_MAX;
 use super::*;
 
 /// The first 3,000 lines of a real log, out of order as they were written.
-const LOG: &str = include_str!("../../tests/data/access.log");
+const LOG: &str = include_str!("../../../../tests/data/access.log");
 
 fn rules(text: &str) -> RuleSet {
     let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.into(), presumed: false };

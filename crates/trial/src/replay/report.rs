@@ -12,6 +12,7 @@ pub use self::html::About;
 use std::collections::BTreeSet;
 
 use tidegate_engine::Timestamp;
+use tidegate_engine::heavy::Heavy;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -21,7 +22,6 @@ use super::side::Side;
 use super::timeline::Timeline;
 use super::trials::TrialNumbers;
 use super::{Replay, Totals};
-use crate::heavy::Heavy;
 
 /// Keys in each list of a report.
 const KEYS_MAX: usize = 100;

@@ -9,11 +9,10 @@ use std::mem::offset_of;
 
 use prefetch_index::prefetch_index;
 use tidegate_engine::Timestamp;
+use tidegate_engine::heavy::HeavyKeys;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::time::SECOND_NANOS;
-
-use crate::heavy::HeavyKeys;
 
 /// Most keys with numbers of their own.
 const KEYS_MAX: usize = 100_000;

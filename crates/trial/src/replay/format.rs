@@ -11,11 +11,11 @@ mod template;
 mod variable;
 
 use tidegate_engine::Timestamp;
+use tidegate_engine::stamp::{self, StampFormat, UnknownConversion};
 
 use self::json::Json;
 use self::template::Template;
 pub(super) use self::variable::{UnknownVariable, Variable};
-use crate::stamp::{self, StampFormat, UnknownConversion};
 
 /// NGINX's and Apache's `combined`.
 const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;

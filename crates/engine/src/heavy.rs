@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_engine::key::Key;
-use tidegate_engine::keyed::KeyMap;
+use crate::key::Key;
+use crate::keyed::KeyMap;
 
 /// A key in the sketch.
 #[derive(Clone, Debug, PartialEq, Eq)]
