@@ -41,20 +41,21 @@ use crate::app::token::GuardedAdmin;
 pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
-use crate::decisions::DecisionLog;
-use crate::denied::DeniedKeys;
+use tidegate_serve::decisions::DecisionLog;
+use tidegate_serve::denied::DeniedKeys;
 use crate::exceptions::{AuditError, Book, FileError};
 use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
 use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
-use crate::health::Health;
-use crate::logging::{self, REPORT};
-use crate::metrics::Metrics;
+use tidegate_serve::health::Health;
+use crate::logging;
+use tidegate_serve::report::REPORT;
+use tidegate_serve::metrics::Metrics;
 use crate::records::{Records, StoreError};
 use crate::resets::{self, Resets};
-use crate::service::{Counters, Service};
+use tidegate_serve::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
 use crate::state::{Author, Begun, Checkpoints, Folder, FolderError, SecretError, StartError};

@@ -33,7 +33,7 @@ use strsim::osa_distance;
 
 use crate::app;
 use crate::configuration::{Configuration, no_rules};
-use crate::logging::REPORT;
+use tidegate_serve::report::REPORT;
 use crate::settings::{Problem, Row, TABLE, misspelt};
 use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};

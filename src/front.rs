@@ -27,8 +27,8 @@ use prost::Message;
 
 use crate::clock;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
-use crate::service::{BATCH_MAX, Batch, Service, ServiceError};
+use tidegate_serve::metrics::{Front, GrpcMethod, Metrics, Outcome};
+use tidegate_serve::service::{BATCH_MAX, Batch, Service, ServiceError};
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::explain::Explanation;
@@ -176,7 +176,7 @@ impl Handler {
     /// ended with the answer, or is empty.
     ///
     /// # Panics
-    /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX).
+    /// When there are more than [`BATCH_MAX`](tidegate_serve::service::BATCH_MAX).
     pub fn answer_batch(
         &self,
         front: Front,

@@ -120,22 +120,16 @@
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
 
 mod source;
-mod metrics;
 mod statsd;
+mod webhook;
 mod spans;
-mod decisions;
-mod events;
-mod service;
 mod disk;
 mod state;
 mod exceptions;
 mod resets;
 mod records;
 mod front;
-mod health;
 mod clock;
-mod denied;
-mod watches;
 mod status;
 mod logging;
 mod settings;
@@ -150,12 +144,6 @@ pub use front::bare::{BareConnection, answerer, lane, lane_with_records};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;
-/// The way of a request on a runtime of one's own, for clusters that are simulated in one process.
-#[doc(hidden)]
-pub use service::{
-    BATCH_MAX, Batch, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, ServiceError,
-    Snapshot, StaleMode, fixture::simulated,
-};
 /// Counters in files, for the benchmark of them.
 #[doc(hidden)]
 pub use state::{Author, Begun, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, begin};

@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, callsite::Identifier};
 use tracing_subscriber::filter::LevelFilter;
@@ -22,22 +21,13 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::clock;
 use tidegate_engine::text::{json_line, one_line};
+use tidegate_serve::report::REPORT;
 
 /// Lines per second from one place in the code. Further lines are left out until the next second.
 const LINES_PER_SECOND_MAX: u32 = 10;
 
-/// The target of lines that are never left out: reports, such as the problems of a rule set, which their authors bound.
-pub const REPORT: &str = "tidegate::report";
-
 /// The level of the process; set when logging starts.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
-
-/// Whether stderr takes a line at once. A full pipe that nobody reads would block the writer.
-pub fn takes_a_line() -> bool {
-    let stderr = std::io::stderr();
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&at_once)).is_ok_and(|ready| ready > 0)
-}
 
 /// A log level: its word, and the level that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::service::Service;
+use tidegate_serve::service::Service;
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};

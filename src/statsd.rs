@@ -22,7 +22,7 @@ pub use self::line::{Dialect, Mogrifier};
 pub use self::wire::{Address, Transport};
 
 use self::wire::Connection;
-use crate::metrics::Metrics;
+use tidegate_serve::metrics::Metrics;
 
 /// How long timers wait, so that many of them share a packet.
 const TIMERS_INTERVAL: Duration = Duration::from_millis(100);

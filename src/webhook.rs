@@ -18,8 +18,7 @@ pub use self::client::{Endpoint, WebhookError};
 
 use self::client::Client;
 use self::signature::Signer;
-use super::event::hex;
-use super::outlet::Queue;
+use tidegate_serve::events::{Queue, hex};
 use crate::clock::{Clock, timer};
 
 /// Events in one request.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clock::Clock;
-use crate::metrics::{Kind, Metrics};
-use crate::service::Service;
+use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::service::Service;
 use tidegate_engine::cost::Cost;
 use tidegate_engine::memory::MemoryStore;
 

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use crate::app::{AppError, dead};
 use crate::clock::{Clock, monotonic};
 use crate::configuration::{self, WebhookSettings};
-use crate::events::{Endpoint, Events, KeyNames, Lines, Outlet, OutletTotals, Webhook};
-use crate::metrics::{Kind, Metrics};
+use tidegate_serve::events::{Endpoint, Events, KeyNames, Lines, Outlet, OutletTotals, Webhook};
+use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_engine::key::KeySecret;
 
 /// How long telling the last events may take.

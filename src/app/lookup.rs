@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
-use crate::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{Kind, Metrics};
 use crate::records::{Position, Records as Store, StoreError};
-use crate::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};
+use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};
 use crate::state::Author;
 use tidegate_records::RecordKey;
 

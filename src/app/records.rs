@@ -7,7 +7,7 @@ use super::lookup::Follower;
 use super::shared::server_options;
 use crate::app::{AppError, CONTROL_NICENESS, Essential};
 use crate::configuration::Limits;
-use crate::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{Kind, Metrics};
 use crate::records::Records;
 use tidegate_redis::RedisStore;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::{ClientTlsFiles, Redis, Server};
-use crate::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
 use tidegate_redis::runtime::Tokio;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
 use crate::configuration::Tracing;
-use crate::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{Kind, Metrics};
 use crate::spans::Tracer;
 
 /// The attribute that distinguishes the instances of a service.

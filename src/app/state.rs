@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control, counted};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
-use crate::metrics::{Kind, Metrics};
-use crate::service::Service;
+use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::service::Service;
 use crate::state::{
     Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions,
     begin as begin_with,

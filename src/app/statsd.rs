@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app::{AppError, dead};
-use crate::metrics::Metrics;
+use tidegate_serve::metrics::Metrics;
 use crate::statsd::{Address, Dialect, Sender};
 
 /// How long sending the last metrics may take.

@@ -12,7 +12,7 @@ use crate::app::{AppError, Essential, dead};
 use crate::clock::Clock;
 use crate::configuration::{Listeners, TlsFile, TlsFiles};
 use crate::front::connections::{Identity, Port, Tls, TlsError};
-use crate::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{Kind, Metrics};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 use crate::status::{Reload, ReloadLog, Subject};
 use tidegate_engine::time::SECOND_NANOS;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use crate::events::{EventOptions, LinesTo};
+use tidegate_serve::events::{EventOptions, LinesTo};
 use crate::settings::value::Secret;
 use crate::settings::{Problem, Settings};
 

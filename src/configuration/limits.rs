@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ClientTlsFiles;
 use super::redis::{Server, tls_files};
-use crate::service::RecordsOptions;
+use tidegate_serve::service::RecordsOptions;
 use crate::settings::{Problem, Settings};
 use tidegate_redis::address::{Kind, Login, Place};
 use tidegate_redis::key::KeyStyle;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::unless_empty;
-use crate::metrics::{MetricsOptions, Names};
+use tidegate_serve::metrics::{MetricsOptions, Names};
 use crate::settings::Settings;
 use crate::statsd::{Address, Dialect, Transport};
 

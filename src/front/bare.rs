@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::lane::{LaneFront, bare};
 use super::{Bounds, Handler, Reply};
-use crate::health::Health;
-use crate::metrics::Front;
-use crate::service::fixture;
+use tidegate_serve::health::Health;
+use tidegate_serve::metrics::Front;
+use tidegate_serve::service::fixture;
 use tidegate_records::{Record, RecordKey};
 
 fn handler(rules: &str) -> Handler {

@@ -54,7 +54,7 @@ use crate::front::Handler;
 use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
-use crate::health::Health;
+use tidegate_serve::health::Health;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more. When a connection ends, all
 /// its calls are woken at once and delay everybody else on the thread.

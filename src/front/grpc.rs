@@ -21,7 +21,7 @@ use tonic::service::Routes;
 
 use self::unfinished::Unfinished;
 use crate::front::{Handler, proto};
-use crate::health::Health;
+use tidegate_serve::health::Health;
 
 /// Bytes of a request for health or reflection, which holds names. (tonic's own bound is 4 MiB, and a connection may
 /// have a thousand of them under way.)

@@ -34,8 +34,8 @@ pub use self::token::{AdminToken, TokenError};
 use self::page::{not_allowed, text};
 use crate::front::connections::Peer;
 use crate::front::{Bounds, Handler, Refusal, RefusalCode, trace};
-use crate::health::Health;
-use crate::metrics::Front;
+use tidegate_serve::health::Health;
+use tidegate_serve::metrics::Front;
 
 /// What the port speaks, for people who look.
 const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over HTTP:

@@ -18,7 +18,7 @@ pub use self::driver::{bare, serve};
 
 use self::peer_log::PeerLog;
 use crate::front::Handler;
-use crate::health::Health;
+use tidegate_serve::health::Health;
 
 /// The lane, as a front of the gRPC port. Clones share everything.
 #[derive(Clone)]

@@ -23,10 +23,10 @@ use crate::front::connections::{
 };
 use crate::front::http::{AdminFront, AdminToken, CheckOptions, Gate, Hosts, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Handler};
-use crate::health::Health;
-use crate::metrics::Metrics;
-use crate::service::Service;
-pub(in crate::front) use crate::service::fixture::{metrics, service, service_at};
+use tidegate_serve::health::Health;
+use tidegate_serve::metrics::Metrics;
+use tidegate_serve::service::Service;
+pub(in crate::front) use tidegate_serve::service::fixture::{metrics, service, service_at};
 
 /// Much longer than anything takes that works.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::{Handler, Refusal};
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::metrics::Front;
+use tidegate_serve::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::plan::Origin;

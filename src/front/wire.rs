@@ -120,7 +120,7 @@ mod tests {
     use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
         DescriptorStatus, RateLimit,
     };
-    use crate::service::fixture::rules;
+    use tidegate_serve::service::fixture::rules;
     use tidegate_engine::decision::{Code, Limited, Status};
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::{Hits, Origin};

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::service::fixture;
+use tidegate_serve::service::fixture;
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 const RULES: &str = "

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::events::Kinds;
+use tidegate_serve::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::{AdminToken, Proxy};
 use crate::logging::LogLevel;
-use crate::service::StaleMode;
+use tidegate_serve::service::StaleMode;
 use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, DnsNames, FilePath,

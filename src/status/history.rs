@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::metrics::Answered;
+use tidegate_serve::metrics::Answered;
 use tidegate_redis::RoundTrips;
 
 /// Samples that are kept.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::metrics::{LimitCounts, Metrics};
+use tidegate_serve::metrics::{LimitCounts, Metrics};
 
 /// Series in each order.
 pub(super) const TOP: usize = 15;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn all_series_are_read_in_turn_and_those_that_matter_always() {
-        use crate::service::fixture::{metrics, service};
+        use tidegate_serve::service::fixture::{metrics, service};
         let metrics = metrics();
         let rules = "
 domain: shop

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::history::Sample;
 use super::{Parts, Reload, Subject};
-use crate::health::Status;
-use crate::service::StaleMode;
+use tidegate_serve::health::Status;
+use tidegate_serve::service::StaleMode;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::ceil_secs;

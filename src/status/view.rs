@@ -14,7 +14,7 @@ use super::rates::{Order, STEP_MILLIS, TOP};
 use super::troubles::troubles;
 use super::{ExceptionsNow, Recent, Reload, Setting, Status, StoreSize};
 use crate::clock::Clock;
-use crate::service::Snapshot;
+use tidegate_serve::service::Snapshot;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
@@ -266,8 +266,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::metrics::{Front, Outcome};
-    use crate::service::fixture::{metrics, service};
+    use tidegate_serve::metrics::{Front, Outcome};
+    use tidegate_serve::service::fixture::{metrics, service};
     use crate::status::fixture::status;
 
     const RULES: &str = "

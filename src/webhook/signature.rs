@@ -5,7 +5,7 @@
 
 use ring::hmac;
 
-use crate::events::event::hex;
+use tidegate_serve::events::hex;
 
 /// Signs requests.
 pub(super) struct Signer(hmac::Key);

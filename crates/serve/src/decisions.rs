@@ -19,7 +19,7 @@ pub use self::lines::Denials;
 use self::kinds::Kinds;
 use self::lines::Lines;
 use self::text::DecisionText;
-use crate::logging::{REPORT, takes_a_line};
+use crate::report::{REPORT, takes_a_line};
 use crate::metrics::Metrics;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::plan::Origin;

@@ -1,8 +1,8 @@
 //! Events: what somebody should hear of when it happens. A key comes near its limit; a key is denied for the first time
 //! in a window, or for a whole window; rules are refused; the shared store is lost, or back.
 //!
-//! In: decisions, with their rules; rules that were refused; the state of the shared store. Out: JSON, as lines and to a
-//! webhook.
+//! In: decisions, with their rules; rules that were refused; the state of the shared store. Out: JSON, in
+//! the queue of each outlet.
 //!
 //! No decision waits for an event. Most need one comparison: is the key near its limit? For those that are, a table of
 //! keys says whether that was told in this window. It holds a bounded number of keys and is never waited for. What is to
@@ -13,7 +13,7 @@
 //! - `keys`, `recent`: what was told of which key, and what this thread asked that table a moment ago
 //! - `budget`: how many events a rule has left in this second
 //! - `event`: an event, and its JSON
-//! - `outlet`: the queue to an outlet, and what became of its events; `lines`, `webhook`: the two outlets
+//! - `outlet`: the queue to an outlet, and what became of its events; `lines`: the outlet to a file
 
 mod budget;
 mod event;
@@ -23,23 +23,21 @@ mod lines;
 mod near;
 mod outlet;
 mod recent;
-mod webhook;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-pub use self::event::KeyNames;
+pub use self::event::{KeyNames, hex};
 pub use self::kind::{Kind, Kinds};
 pub use self::lines::{Lines, LinesTo};
-pub use self::outlet::{Outlet, OutletTotals};
-pub use self::webhook::{Endpoint, Webhook};
+pub use self::outlet::{Outlet, OutletTotals, Queue};
 
 use self::budget::Budgets;
 use self::event::{Counts, Event, KeyEvent, What};
 use self::keys::Keys;
 use self::near::Shares;
-use crate::clock::Clock;
+use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::plan::{Hits, Plan, Step};
 use tidegate_engine::request::Request;

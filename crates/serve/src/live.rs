@@ -1,10 +1,5 @@
-//! The sources of rules, and the rules in force as the request path reads them.
-//!
-//! A source ([`mod@file`], [`xds`]) yields texts; the engine loads them. The result is installed in [`LiveRules`]. Its
-//! readers see a whole value, either the old or the new one, without a lock and without a shared reference count.
-
-pub mod file;
-pub mod xds;
+//! The rules in force, as the way of a request reads them: a whole value, either the old or the new one, without a lock and
+//! without a shared reference count.
 
 use std::sync::Arc;
 

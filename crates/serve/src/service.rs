@@ -8,7 +8,8 @@ mod batch;
 mod counters;
 mod exceptions;
 mod records;
-pub(crate) mod fixture;
+#[doc(hidden)]
+pub mod fixture;
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -25,12 +26,12 @@ pub use self::exceptions::EFFECTS;
 pub use self::records::{
     NoAnswer, RecordAnswer, RecordSource, RecordStats, Records, RecordsOptions, StaleMode,
 };
-use crate::clock::Clock;
+use tidegate_engine::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::denied::DeniedKeys;
 use crate::events::{Decided, Events, RuleEvents};
 use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
-use crate::source::{LiveRules, Reader};
+use crate::live::{LiveRules, Reader};
 use crate::watches::{TooManyWatches, Watched, Watches};
 use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::explain::{Explanation, explain};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Installer, Offer, Report};
-use crate::health::Health;
+use tidegate_serve::health::Health;
 use crate::source::xds::{ResourceError, Resources, XdsOptions, XdsSource};
 
 /// A control plane whose sets are put in force.

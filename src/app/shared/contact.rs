@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use crate::app::{AppError, dead};
 use crate::clock::monotonic;
-use crate::events::Events;
-use crate::health::Health;
+use tidegate_serve::events::Events;
+use tidegate_serve::health::Health;
 use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 
 /// Why the process is not ready before the first contact.

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::spin::Spinner;
 use super::{Arrival, Drain, DrainSwitch, GrpcServer, Life, Listener, MaxAge, serve_grpc, serve_http};
 use crate::front::http::HttpFront;
-use crate::service::Service;
+use tidegate_serve::service::Service;
 
 /// Connections that wait for a worker to take them.
 const INBOX_MAX: usize = 1_024;

@@ -11,8 +11,8 @@ use tonic_health::pb::health_server::{Health as GrpcHealth, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::clock;
-use crate::health::{Health, Status};
-use crate::metrics::{GrpcMethod, Metrics};
+use tidegate_serve::health::{Health, Status};
+use tidegate_serve::metrics::{GrpcMethod, Metrics};
 
 use super::QUESTION_BYTES_MAX;
 

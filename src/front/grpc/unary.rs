@@ -13,7 +13,7 @@ use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
 use crate::front::trace::headers_in;
 use crate::front::{Bounds, Handler, Refusal};
-use crate::metrics::Front;
+use tidegate_serve::metrics::Front;
 use crate::spans::CallSpan;
 use tidegate_grpc::message::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded};
 use tidegate_grpc::timeout;

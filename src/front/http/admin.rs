@@ -20,8 +20,8 @@ use super::{Respond, json, read_body, refused};
 use crate::front::Handler;
 use crate::front::connections::Peer;
 use crate::logging;
-use crate::metrics::Metrics;
-use crate::service::Service;
+use tidegate_serve::metrics::Metrics;
+use tidegate_serve::service::Service;
 use crate::status::Status;
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::text::json_line;
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn the_log_level_is_state() {
-        let metrics = crate::service::fixture::metrics();
-        let service = Arc::new(crate::service::fixture::service(None, &metrics));
+        let metrics = tidegate_serve::service::fixture::metrics();
+        let service = Arc::new(tidegate_serve::service::fixture::service(None, &metrics));
         let handler =
             Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
         let status = crate::status::fixture::status(&metrics);

@@ -32,7 +32,7 @@ use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
 use crate::records::Records;
 use crate::resets::Resets;
-use crate::service::Service;
+use tidegate_serve::service::Service;
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
 

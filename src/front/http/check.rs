@@ -17,7 +17,7 @@ use self::client::Described;
 use self::query::{Form, Question};
 use super::page::{Page, empty, not_allowed, text};
 use crate::front::{CheckAnswer, Handler, Refusal, RefusalCode, trace};
-use crate::metrics::Front;
+use tidegate_serve::metrics::Front;
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::{Actions, RuleSet};

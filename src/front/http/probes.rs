@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::page::{Page, parameter, text};
-use crate::health::{Health, Status};
+use tidegate_serve::health::{Health, Status};
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_engine::time::ceil_secs;
 

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::service::Snapshot;
+use tidegate_serve::service::Snapshot;
 use tidegate_engine::rules::{Cost, Rule};
 use tidegate_engine::text::{json_line, one_line};
 
@@ -139,7 +139,7 @@ fn yaml(limit: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::fixture::{metrics, service};
+    use tidegate_serve::service::fixture::{metrics, service};
 
     const RULES: &str = "
 domain: shop

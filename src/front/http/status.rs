@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
 use super::page::{JSON, Page, page as page_of, parameter, text};
-use crate::service::Snapshot;
+use tidegate_serve::service::Snapshot;
 use crate::status::{Order, Rows, Status, View};
 use tidegate_engine::text::{json_line, query_decoded};
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_search_is_decoded_and_bounded() {
-        let metrics = crate::service::fixture::metrics();
+        let metrics = tidegate_serve::service::fixture::metrics();
         let status = crate::status::fixture::status(&metrics);
         assert_eq!(find(&status, "a%20b").await, Ok(serde_json::json!({"found": []})));
         assert!(find(&status, "%zz").await.is_err() && find(&status, &"x".repeat(201)).await.is_err());

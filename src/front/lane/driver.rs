@@ -22,8 +22,8 @@ use super::LaneFront;
 use super::calls::{Calls, Event};
 use crate::clock;
 use crate::front::connections::Life;
-use crate::health::Status as HealthStatus;
-use crate::metrics::Metrics;
+use tidegate_serve::health::Status as HealthStatus;
+use tidegate_serve::metrics::Metrics;
 use tidegate_grpc::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
 use tidegate_grpc::frames::Head;
 
@@ -355,7 +355,7 @@ mod tests {
     use crate::front::connections::DrainSwitch;
     use crate::front::tests::{metrics, service};
     use crate::front::{Bounds, Handler};
-    use crate::health::Health;
+    use tidegate_serve::health::Health;
     use tidegate_grpc::frames::{self, PREFACE, flag};
 
     fn front() -> LaneFront {

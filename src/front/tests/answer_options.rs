@@ -12,7 +12,7 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_de
 };
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::front::{AnswerOptions, Bounds, Handler, LimitHeaders, Reply};
-use crate::metrics::Front;
+use tidegate_serve::metrics::Front;
 
 const RULES: &str = "
 domain: shop

@@ -19,7 +19,7 @@ use crate::front::connections::{
 };
 use crate::front::http::{AdminFront, Gate, Hosts};
 use crate::front::{Bounds, Handler};
-use crate::health::Health;
+use tidegate_serve::health::Health;
 use tidegate_grpc::frames::{self, flag};
 
 /// What serves a connection.

@@ -8,8 +8,8 @@ use prost::Message;
 use super::{metrics, service, service_at};
 use crate::clock::Clock;
 use crate::front::{Answer, Bounds, Handler, Refusal, RefusalCode, Reply, proto};
-use crate::metrics::Front;
-use crate::service::BATCH_MAX;
+use tidegate_serve::metrics::Front;
+use tidegate_serve::service::BATCH_MAX;
 use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 fn handler(bounds: Bounds) -> Handler {

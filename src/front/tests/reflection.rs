@@ -12,7 +12,7 @@ use super::grpc::channel;
 use super::{RULES, Server, bind, metrics, service};
 use crate::front::connections::{DrainSwitch, GrpcServer, Life, serve_grpc};
 use crate::front::{Bounds, Handler};
-use crate::health::Health;
+use tidegate_serve::health::Health;
 
 const PATHS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",

@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::front::proto::envoy::service::ratelimit::v3::RateLimitResponse;
-    use crate::service::fixture::rules;
+    use tidegate_serve::service::fixture::rules;
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::Hits;
     use tidegate_engine::plan::Origin;

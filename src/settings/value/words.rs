@@ -1,10 +1,10 @@
 //! Words: values that are one of a few.
 
-use crate::events::Kinds;
+use tidegate_serve::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
-use crate::service::StaleMode;
+use tidegate_serve::service::StaleMode;
 use crate::settings::value::Value;
 use crate::spans::Protocol;
 use crate::statsd::Transport;

@@ -13,7 +13,7 @@ mod way;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Records, Service};
+use tidegate_serve::service::{Records, Service};
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tokio::sync::Notify;
 

@@ -12,7 +12,7 @@ mod stage;
 
 use std::fmt::{self, Display, Formatter};
 
-use tidegate::StaleMode;
+use tidegate_serve::service::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 

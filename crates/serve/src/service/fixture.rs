@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Counters, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, StaleMode};
-use crate::clock::Clock;
+use tidegate_engine::clock::Clock;
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
@@ -15,7 +15,7 @@ use tidegate_redis::SharedStore;
 use tidegate_redis::runtime::Runtime;
 
 /// Metrics of a small process.
-pub(crate) fn metrics() -> Arc<Metrics> {
+pub fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsOptions {
         near_limit_ratio: 0.8,
         max_series: 100,
@@ -27,19 +27,19 @@ pub(crate) fn metrics() -> Arc<Metrics> {
 }
 
 /// These rules.
-pub(crate) fn rules(text: &str) -> RuleSet {
+pub fn rules(text: &str) -> RuleSet {
     let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
     load(&[file], &options).expect("good rules").rules
 }
 
 /// A service with these rules, or without any, and room for a few million counters.
-pub(crate) fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+pub fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     service_at(Clock::start(), text, metrics)
 }
 
 /// A service by this clock.
-pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+pub fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 30)));
     let service = Service::new(Counters::Memory(store), Arc::clone(metrics), clock, Modes::default());
     if let Some(text) = text {
@@ -54,7 +54,7 @@ pub fn simulated<R: Runtime>(runtime: R, store: Arc<SharedStore<R>>, clock: Cloc
 }
 
 /// The same service with these records, all of them known, and no store that could be asked for others.
-pub(crate) fn recorded(
+pub fn recorded(
     service: Service,
     known: impl ExactSizeIterator<Item = (RecordKey, Option<Record>)>,
 ) -> Service {

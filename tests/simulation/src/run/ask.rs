@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate::ServiceError;
+use tidegate_serve::service::ServiceError;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::unit::{Unit, Window};

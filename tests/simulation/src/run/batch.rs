@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use smallvec::{SmallVec, smallvec};
-use tidegate::Batch;
+use tidegate_serve::service::Batch;
 use tidegate_engine::request::Request;
 
 use super::ask::{KEYS, LIMITS};

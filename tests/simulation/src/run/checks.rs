@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use tidegate::Service;
+use tidegate_serve::service::Service;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Records, Service, simulated};
+use tidegate_serve::service::fixture::simulated;
+use tidegate_serve::service::{Records, Service};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};

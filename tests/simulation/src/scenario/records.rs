@@ -2,7 +2,7 @@
 //!
 //! In: a scenario that was drawn. Out: a limit with records in it, and more events.
 
-use tidegate::StaleMode;
+use tidegate_serve::service::StaleMode;
 
 use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;

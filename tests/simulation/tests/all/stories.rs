@@ -1,6 +1,6 @@
 //! Scenarios that somebody thought out, each a fault that no longer is.
 
-use tidegate::StaleMode;
+use tidegate_serve::service::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;

@@ -19,7 +19,7 @@ use super::super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, blocking, invalid,
 use super::Asked;
 use crate::exceptions::Caller;
 use crate::records::{Records, StoreError};
-use crate::service::Service;
+use tidegate_serve::service::Service;
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
