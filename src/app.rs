@@ -41,27 +41,27 @@ use crate::app::token::GuardedAdmin;
 pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
-use tidegate_serve::decisions::DecisionLog;
-use tidegate_serve::denied::DeniedKeys;
 use crate::exceptions::{AuditError, Book, FileError};
 use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
 use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
-use tidegate_serve::health::Health;
 use crate::logging;
-use tidegate_serve::report::REPORT;
-use tidegate_serve::metrics::Metrics;
 use crate::records::{Records, StoreError};
 use crate::resets::{self, Resets};
-use tidegate_serve::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
 use crate::state::{Author, Begun, Checkpoints, Folder, FolderError, SecretError, StartError};
 use crate::status::ReloadLog;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
+use tidegate_serve::decisions::DecisionLog;
+use tidegate_serve::denied::DeniedKeys;
+use tidegate_serve::health::Health;
+use tidegate_serve::metrics::Metrics;
+use tidegate_serve::report::REPORT;
+use tidegate_serve::service::{Counters, Service};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -33,11 +33,11 @@ use strsim::osa_distance;
 
 use crate::app;
 use crate::configuration::{Configuration, no_rules};
-use tidegate_serve::report::REPORT;
 use crate::settings::{Problem, Row, TABLE, misspelt};
 use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};
 use tidegate_engine::text::lines;
+use tidegate_serve::report::REPORT;
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;

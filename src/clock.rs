@@ -1,17 +1,10 @@
-//! The clocks of the program: those of the engine, the clock of the runtime's timers, and the time since the boot.
+//! The clocks of the program: those of a node, the CPU time of the process, and the time since the boot.
 
 #![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
 
-use std::time::Instant;
-
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-pub use tidegate_engine::clock::{Clock, monotonic, nanos_since};
-
-/// The time by the clock of the runtime's timers. It differs from [`monotonic`] only in tests that pause that clock.
-pub fn timer() -> Instant {
-    tokio::time::Instant::now().into_std()
-}
+pub use tidegate_serve::clock::{Clock, monotonic, nanos_since, timer};
 
 /// CPU time that all threads of the process have taken, in nanoseconds.
 pub fn cpu_nanos() -> u64 {

@@ -27,8 +27,6 @@ use prost::Message;
 
 use crate::clock;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tidegate_serve::metrics::{Front, GrpcMethod, Metrics, Outcome};
-use tidegate_serve::service::{BATCH_MAX, Batch, Service, ServiceError};
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::explain::Explanation;
@@ -36,6 +34,8 @@ use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::one_line;
 use tidegate_grpc::status::code;
+use tidegate_serve::metrics::{Front, GrpcMethod, Metrics, Outcome};
+use tidegate_serve::service::{BATCH_MAX, Batch, Service, ServiceError};
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]

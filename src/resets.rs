@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use tidegate_serve::service::Service;
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};
+use tidegate_serve::service::Service;
 
 /// How often a node that starts looks whether it has read all resets, and how long it waits for that before it serves.
 const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));

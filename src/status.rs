@@ -31,13 +31,13 @@ pub use self::view::{Rows, View};
 use self::history::{History, Reading, RoundTripCounts};
 use self::rates::Rates;
 use crate::clock::{self, Clock};
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::rules::StoreFailure;
+use tidegate_redis::{Failure, SharedStore};
 use tidegate_serve::denied::DeniedKeys;
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::StaleMode;
-use tidegate_engine::memory::MemoryStore;
-use tidegate_engine::rules::StoreFailure;
-use tidegate_redis::{Failure, SharedStore};
 
 /// Series that are read each second: all of them in turn, within 25 s if there are 100,000.
 const SERIES_READ: usize = 4_096;

@@ -18,8 +18,8 @@ pub use self::client::{Endpoint, WebhookError};
 
 use self::client::Client;
 use self::signature::Signer;
-use tidegate_serve::events::{Queue, hex};
 use crate::clock::{Clock, timer};
+use tidegate_serve::events::{Queue, hex};
 
 /// Events in one request.
 const EVENTS_MAX: usize = 100;

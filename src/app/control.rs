@@ -8,10 +8,10 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clock::Clock;
-use tidegate_serve::metrics::{Kind, Metrics};
-use tidegate_serve::service::Service;
 use tidegate_engine::cost::Cost;
 use tidegate_engine::memory::MemoryStore;
+use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::service::Service;
 
 /// How often expired counters are looked for, while there are such and after a while without any: a process that nobody
 /// asks seldom wakes.

@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 use crate::app::{AppError, dead};
 use crate::clock::{Clock, monotonic};
 use crate::configuration::{self, WebhookSettings};
-use tidegate_serve::events::{Endpoint, Events, KeyNames, Lines, Outlet, OutletTotals, Webhook};
-use tidegate_serve::metrics::{Kind, Metrics};
+use crate::webhook::{Endpoint, Webhook};
 use tidegate_engine::key::KeySecret;
+use tidegate_serve::events::{Events, KeyNames, Lines, Outlet, OutletTotals};
+use tidegate_serve::metrics::{Kind, Metrics};
 
 /// How long telling the last events may take.
 const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);

@@ -9,9 +9,9 @@ use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::Admin;
 use crate::exceptions::{Audit, Book};
+use tidegate_engine::Timestamp;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
-use tidegate_engine::Timestamp;
 
 /// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
 const TICK: Duration = Duration::from_millis(250);

@@ -5,8 +5,8 @@ use std::fs;
 use tidegate_engine::Timestamp;
 
 use crate::app::AppError;
-use tidegate_serve::metrics::{Mapping, Names};
 use crate::status::{Reload, ReloadLog, Subject};
+use tidegate_serve::metrics::{Mapping, Names};
 
 /// The names of metrics: those of the file, or `built_in` if it cannot be read at `now`.
 pub(super) fn names(

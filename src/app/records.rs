@@ -7,9 +7,9 @@ use super::lookup::Follower;
 use super::shared::server_options;
 use crate::app::{AppError, CONTROL_NICENESS, Essential};
 use crate::configuration::Limits;
-use tidegate_serve::metrics::{Kind, Metrics};
 use crate::records::Records;
 use tidegate_redis::RedisStore;
+use tidegate_serve::metrics::{Kind, Metrics};
 
 /// The store of records, if there is one. A folder is not opened yet.
 pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Records>>, AppError> {

@@ -20,17 +20,17 @@ pub(super) use self::files::Watching;
 use crate::app::{AppError, dead};
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Rules;
-use tidegate_serve::events::Events;
-use tidegate_serve::health::Health;
-use tidegate_serve::report::REPORT;
-use tidegate_serve::metrics::Metrics;
-use tidegate_serve::service::Service;
 use crate::source::file::{Reread, SourceError};
 use crate::status::{self, ReloadLog, Subject};
 use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::rules::{self, Diagnostic, Excerpt, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_serve::events::Events;
+use tidegate_serve::health::Health;
+use tidegate_serve::metrics::Metrics;
+use tidegate_serve::report::REPORT;
+use tidegate_serve::service::Service;
 
 /// Rules that are not loaded yet.
 pub(super) enum Starting {

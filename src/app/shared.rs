@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::{ClientTlsFiles, Redis, Server};
-use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
 use tidegate_redis::runtime::Tokio;
@@ -19,6 +18,7 @@ use tidegate_redis::{
     Contact, Declared, Failure, LeaseTotals, RedisOptions, RedisStore, RoundTrips, SharedStore, Stats,
     declare_whole as whole,
 };
+use tidegate_serve::metrics::{Kind, Metrics};
 
 pub(super) use contact::{NOT_REACHED, watch};
 

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
 use crate::configuration::Tracing;
-use tidegate_serve::metrics::{Kind, Metrics};
 use crate::spans::Tracer;
+use tidegate_serve::metrics::{Kind, Metrics};
 
 /// The attribute that distinguishes the instances of a service.
 const INSTANCE: &str = "service.instance.id";

@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control, counted};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
-use tidegate_serve::metrics::{Kind, Metrics};
-use tidegate_serve::service::Service;
 use crate::state::{
     Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions,
     begin as begin_with,
 };
 use tidegate_engine::memory::Cold;
 use tidegate_engine::time::ceil_secs;
+use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::service::Service;
 
 /// What the process began with, and what it writes.
 pub(super) struct State {

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app::{AppError, dead};
-use tidegate_serve::metrics::Metrics;
 use crate::statsd::{Address, Dialect, Sender};
+use tidegate_serve::metrics::Metrics;
 
 /// How long sending the last metrics may take.
 const LAST_METRICS_TIMEOUT: Duration = Duration::from_secs(2);

@@ -12,10 +12,10 @@ use crate::app::{AppError, Essential, dead};
 use crate::clock::Clock;
 use crate::configuration::{Listeners, TlsFile, TlsFiles};
 use crate::front::connections::{Identity, Port, Tls, TlsError};
-use tidegate_serve::metrics::{Kind, Metrics};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 use crate::status::{Reload, ReloadLog, Subject};
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_serve::metrics::{Kind, Metrics};
 
 /// The largest file that is read. A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;

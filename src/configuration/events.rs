@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use http::Uri;
 
-use tidegate_serve::events::{EventOptions, LinesTo};
 use crate::settings::value::Secret;
 use crate::settings::{Problem, Settings};
+use tidegate_serve::events::{EventOptions, LinesTo};
 
 /// Which events are told, and to whom: to one outlet at least.
 #[derive(Clone)]

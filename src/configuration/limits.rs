@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::ClientTlsFiles;
 use super::redis::{Server, tls_files};
-use tidegate_serve::service::RecordsOptions;
 use crate::settings::{Problem, Settings};
 use tidegate_redis::address::{Kind, Login, Place};
 use tidegate_redis::key::KeyStyle;
 use tidegate_redis::{Access, RedisOptions};
+use tidegate_serve::service::RecordsOptions;
 
 /// Limits for single keys, and where they are kept. At most one of the two stores is set.
 #[derive(Clone)]

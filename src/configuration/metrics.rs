@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::unless_empty;
-use tidegate_serve::metrics::{MetricsOptions, Names};
 use crate::settings::Settings;
 use crate::statsd::{Address, Dialect, Transport};
+use tidegate_serve::metrics::{MetricsOptions, Names};
 
 /// The default host of a StatsD receiver.
 pub(super) const HOST: &str = "localhost";

@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::lane::{LaneFront, bare};
 use super::{Bounds, Handler, Reply};
+use tidegate_records::{Record, RecordKey};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Front;
 use tidegate_serve::service::fixture;
-use tidegate_records::{Record, RecordKey};
 
 fn handler(rules: &str) -> Handler {
     let metrics = fixture::metrics();

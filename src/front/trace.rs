@@ -7,12 +7,12 @@ use prost::Message;
 
 use super::{Handler, Refusal};
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tidegate_serve::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::Rule;
+use tidegate_serve::metrics::Front;
 
 impl Handler {
     /// Traces calls from now on, if there is a tracer.

@@ -120,10 +120,10 @@ mod tests {
     use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
         DescriptorStatus, RateLimit,
     };
-    use tidegate_serve::service::fixture::rules;
     use tidegate_engine::decision::{Code, Limited, Status};
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::{Hits, Origin};
+    use tidegate_serve::service::fixture::rules;
 
     fn descriptor(entries: usize) -> RateLimitDescriptor {
         let entry = ProtoEntry { key: "user".to_owned(), value: "alice".to_owned() };

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use tidegate_serve::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::{AdminToken, Proxy};
 use crate::logging::LogLevel;
-use tidegate_serve::service::StaleMode;
 use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, DnsNames, FilePath,
@@ -19,6 +17,8 @@ use crate::statsd::{Mogrifier, Transport};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::StoreFull;
 use tidegate_engine::rules::{Cost, StoreFailure, Sync};
+use tidegate_serve::events::Kinds;
+use tidegate_serve::service::StaleMode;
 
 /// What the table says of one setting.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{About, Parts, Status};
 use crate::clock::{Clock, monotonic};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 
 /// The parts of a process that is starting.
 pub(crate) fn parts() -> Parts {

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use tidegate_serve::metrics::Answered;
 use tidegate_redis::RoundTrips;
+use tidegate_serve::metrics::Answered;
 
 /// Samples that are kept.
 const SAMPLES_MAX: usize = 300;

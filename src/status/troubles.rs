@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::history::Sample;
 use super::{Parts, Reload, Subject};
-use tidegate_serve::health::Status;
-use tidegate_serve::service::StaleMode;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::ceil_secs;
+use tidegate_serve::health::Status;
+use tidegate_serve::service::StaleMode;
 
 /// Counters that take this share of their bound are worth a warning.
 const STORE_FULL_PERCENT: u64 = 90;

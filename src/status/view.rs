@@ -14,10 +14,10 @@ use super::rates::{Order, STEP_MILLIS, TOP};
 use super::troubles::troubles;
 use super::{ExceptionsNow, Recent, Reload, Setting, Status, StoreSize};
 use crate::clock::Clock;
-use tidegate_serve::service::Snapshot;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
+use tidegate_serve::service::Snapshot;
 
 /// Denied keys that are shown.
 const DENIED_MAX: usize = 12;
@@ -266,9 +266,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::status::fixture::status;
     use tidegate_serve::metrics::{Front, Outcome};
     use tidegate_serve::service::fixture::{metrics, service};
-    use crate::status::fixture::status;
 
     const RULES: &str = "
 domain: shop

@@ -37,7 +37,7 @@ use self::budget::Budgets;
 use self::event::{Counts, Event, KeyEvent, What};
 use self::keys::Keys;
 use self::near::Shares;
-use tidegate_engine::clock::Clock;
+use crate::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::plan::{Hits, Plan, Step};
 use tidegate_engine::request::Request;

@@ -12,6 +12,7 @@
 //!
 //! The items are for the program `tidegate` and its simulation, and change with them.
 
+pub mod clock;
 pub mod live;
 pub mod metrics;
 pub mod report;

@@ -26,12 +26,12 @@ pub use self::exceptions::EFFECTS;
 pub use self::records::{
     NoAnswer, RecordAnswer, RecordSource, RecordStats, Records, RecordsOptions, StaleMode,
 };
-use tidegate_engine::clock::Clock;
+use crate::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::denied::DeniedKeys;
 use crate::events::{Decided, Events, RuleEvents};
-use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
 use crate::live::{LiveRules, Reader};
+use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
 use crate::watches::{TooManyWatches, Watched, Watches};
 use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::explain::{Explanation, explain};

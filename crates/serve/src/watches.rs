@@ -226,7 +226,7 @@ impl Full {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_engine::clock::monotonic;
+    use crate::clock::monotonic;
     use crate::service::fixture::rules;
     use tidegate_engine::decision::conclude;
     use tidegate_engine::memory::{MemoryOptions, MemoryStore};

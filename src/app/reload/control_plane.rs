@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Installer, Offer, Report};
-use tidegate_serve::health::Health;
 use crate::source::xds::{ResourceError, Resources, XdsOptions, XdsSource};
+use tidegate_serve::health::Health;
 
 /// A control plane whose sets are put in force.
 pub(in crate::app) struct ControlPlane {

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 
 use crate::app::{AppError, dead};
 use crate::clock::monotonic;
+use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 use tidegate_serve::events::Events;
 use tidegate_serve::health::Health;
-use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 
 /// Why the process is not ready before the first contact.
 pub(in crate::app) const NOT_REACHED: &str = "redis was not reached yet";

@@ -13,10 +13,10 @@ use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
 use crate::front::trace::headers_in;
 use crate::front::{Bounds, Handler, Refusal};
-use tidegate_serve::metrics::Front;
 use crate::spans::CallSpan;
 use tidegate_grpc::message::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded};
 use tidegate_grpc::timeout;
+use tidegate_serve::metrics::Front;
 
 /// How long a client may take to send one request. One that needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -20,11 +20,11 @@ use super::{Respond, json, read_body, refused};
 use crate::front::Handler;
 use crate::front::connections::Peer;
 use crate::logging;
-use tidegate_serve::metrics::Metrics;
-use tidegate_serve::service::Service;
 use crate::status::Status;
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::text::json_line;
+use tidegate_serve::metrics::Metrics;
+use tidegate_serve::service::Service;
 
 /// A page of the debug port.
 struct Endpoint {

@@ -32,9 +32,9 @@ use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
 use crate::records::Records;
 use crate::resets::Resets;
-use tidegate_serve::service::Service;
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
+use tidegate_serve::service::Service;
 
 /// What the paths of the admin API begin with.
 pub(super) const PREFIX: &str = "/admin/";

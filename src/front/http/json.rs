@@ -14,10 +14,10 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use super::page::{JSON, Page, page};
 use super::refused;
 use crate::front::{Handler, Refusal, proto};
-use tidegate_serve::metrics::Front;
 use crate::spans::CallSpan;
 use tidegate_engine::decision::Code;
 use tidegate_records::UniqueKeys;
+use tidegate_serve::metrics::Front;
 
 struct Messages {
     request: MessageDescriptor,

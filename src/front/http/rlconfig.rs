@@ -6,9 +6,9 @@
 
 use serde_json::{Value, json};
 
-use tidegate_serve::service::Snapshot;
 use tidegate_engine::rules::{Cost, Rule};
 use tidegate_engine::text::{json_line, one_line};
+use tidegate_serve::service::Snapshot;
 
 /// A piece ends with the limit that reaches this length.
 const PIECE_BYTES: usize = 16 * 1_024;

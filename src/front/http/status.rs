@@ -17,9 +17,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
 use super::page::{JSON, Page, page as page_of, parameter, text};
-use tidegate_serve::service::Snapshot;
 use crate::status::{Order, Rows, Status, View};
 use tidegate_engine::text::{json_line, query_decoded};
+use tidegate_serve::service::Snapshot;
 
 const HTML: &str = "text/html; charset=utf-8";
 

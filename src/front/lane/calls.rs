@@ -12,14 +12,14 @@ use super::{LaneFront, reflection};
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
 use crate::front::{Bounds, Handler, Refusal};
-use tidegate_serve::health::Status as HealthStatus;
-use tidegate_serve::metrics::{Front, GrpcMethod};
-use tidegate_serve::service::BATCH_MAX;
 use crate::spans::{self, CallSpan};
 use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
 use tidegate_grpc::status::Status;
 use tidegate_grpc::status::code::{INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED};
 use tidegate_grpc::{KeptHeaders, Route, Served};
+use tidegate_serve::health::Status as HealthStatus;
+use tidegate_serve::metrics::{Front, GrpcMethod};
+use tidegate_serve::service::BATCH_MAX;
 
 /// What is served. A call's route is an index into its paths.
 static SERVED: Served = serving(&[]);

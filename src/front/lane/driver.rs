@@ -22,10 +22,10 @@ use super::LaneFront;
 use super::calls::{Calls, Event};
 use crate::clock;
 use crate::front::connections::Life;
-use tidegate_serve::health::Status as HealthStatus;
-use tidegate_serve::metrics::Metrics;
 use tidegate_grpc::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
 use tidegate_grpc::frames::Head;
+use tidegate_serve::health::Status as HealthStatus;
+use tidegate_serve::metrics::Metrics;
 
 /// Bytes of one read: a few hundred small calls. A connection keeps the bytes that it cannot process yet.
 const READ_BYTES: usize = 32 * 1_024;
@@ -355,8 +355,8 @@ mod tests {
     use crate::front::connections::DrainSwitch;
     use crate::front::tests::{metrics, service};
     use crate::front::{Bounds, Handler};
-    use tidegate_serve::health::Health;
     use tidegate_grpc::frames::{self, PREFACE, flag};
+    use tidegate_serve::health::Health;
 
     fn front() -> LaneFront {
         let metrics = metrics();

@@ -19,8 +19,8 @@ use crate::front::connections::{
 };
 use crate::front::http::{AdminFront, Gate, Hosts};
 use crate::front::{Bounds, Handler};
-use tidegate_serve::health::Health;
 use tidegate_grpc::frames::{self, flag};
+use tidegate_serve::health::Health;
 
 /// What serves a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

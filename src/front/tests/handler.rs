@@ -8,9 +8,9 @@ use prost::Message;
 use super::{metrics, service, service_at};
 use crate::clock::Clock;
 use crate::front::{Answer, Bounds, Handler, Refusal, RefusalCode, Reply, proto};
+use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tidegate_serve::metrics::Front;
 use tidegate_serve::service::BATCH_MAX;
-use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 fn handler(bounds: Bounds) -> Handler {
     handler_at(Clock::start(), bounds)

@@ -20,9 +20,9 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDesc
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::front::{Bounds, Handler};
-use tidegate_serve::health::Health;
 use tidegate_grpc::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
 use tidegate_grpc::hpack::text::TextDecoder;
+use tidegate_serve::health::Health;
 
 const END: u8 = flag::END_STREAM;
 const WHOLE: u8 = flag::END_HEADERS;

@@ -113,12 +113,12 @@ mod tests {
 
     use super::*;
     use crate::front::proto::envoy::service::ratelimit::v3::RateLimitResponse;
-    use tidegate_serve::service::fixture::rules;
     use tidegate_engine::limit::{Algorithm, Limit, Verdict};
     use tidegate_engine::plan::Hits;
     use tidegate_engine::plan::Origin;
     use tidegate_engine::rules::{Rule, Unit};
     use tidegate_engine::unit::Window;
+    use tidegate_serve::service::fixture::rules;
 
     fn limited<'r>(origin: Origin<'r>, requests: u32, verdict: Verdict) -> Status<'r> {
         let limit = Limit::new(Algorithm::FixedWindow, requests, Unit::Hour.nanos());

@@ -1,16 +1,16 @@
 //! Words: values that are one of a few.
 
-use tidegate_serve::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
-use tidegate_serve::service::StaleMode;
 use crate::settings::value::Value;
 use crate::spans::Protocol;
 use crate::statsd::Transport;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::StoreFull;
 use tidegate_engine::rules::{Cost, StoreFailure, Sync};
+use tidegate_serve::events::Kinds;
+use tidegate_serve::service::StaleMode;
 
 impl Value for bool {
     const NAME: &'static str = "BOOL";

@@ -13,8 +13,8 @@ mod way;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use tidegate_serve::service::{Records, Service};
 use tidegate_engine::rules::{Epochs, RuleSet};
+use tidegate_serve::service::{Records, Service};
 use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};

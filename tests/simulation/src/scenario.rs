@@ -12,9 +12,9 @@ mod stage;
 
 use std::fmt::{self, Display, Formatter};
 
-use tidegate_serve::service::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
+use tidegate_serve::service::StaleMode;
 
 use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;

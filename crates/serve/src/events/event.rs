@@ -208,7 +208,8 @@ fn problem_text(problem: &str) -> String {
     one_line(&cut(problem, PROBLEM_CHARS_MAX)).into_owned()
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+/// Bytes in hex digits, in lower case.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

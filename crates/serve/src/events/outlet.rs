@@ -71,7 +71,7 @@ impl Outlet {
 
 impl Queue {
     /// Takes the events that wait, so many at most, as lines of JSON. Waits for one. None: there are no more, for ever.
-    pub(super) async fn take(&mut self, count_max: usize) -> Vec<String> {
+    pub async fn take(&mut self, count_max: usize) -> Vec<String> {
         let mut taken = Vec::new();
         loop {
             tokio::select! {
@@ -89,24 +89,24 @@ impl Queue {
     }
 
     /// Whether the process ends: there is no time to try again.
-    pub(super) fn is_ending(&self) -> bool {
+    pub fn is_ending(&self) -> bool {
         self.is_ending || self.end.has_changed().unwrap_or(true)
     }
 
     /// Waits until the process ends.
-    pub(super) async fn ending(&mut self) {
+    pub async fn ending(&mut self) {
         // An error means that whoever could say so is gone.
         let _ = self.end.clone().changed().await;
     }
 
     /// So many events were taken by the receiver, or dropped.
-    pub(super) fn settle(&self, count: usize, is_sent: bool) {
+    pub fn settle(&self, count: usize, is_sent: bool) {
         let total = if is_sent { &self.totals.sent } else { &self.totals.dropped_failed };
         total.fetch_add(count as u64, Relaxed);
     }
 
     /// An attempt failed.
-    pub(super) fn failed(&self) {
+    pub fn failed(&self) {
         self.totals.failures.fetch_add(1, Relaxed);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_engine::clock::Clock;
+use crate::clock::Clock;
 use tidegate_engine::look::Looks;
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::Plan;

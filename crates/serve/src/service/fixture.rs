@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Counters, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, StaleMode};
-use tidegate_engine::clock::Clock;
+use crate::clock::Clock;
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};

@@ -12,14 +12,14 @@ use crate::clock::{Clock, monotonic};
 use crate::exceptions::{Author, Caller};
 use crate::front::Refusal;
 use crate::resets::{ResetError, counter, path};
-use tidegate_serve::service::Snapshot;
-use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{ResetPath, Rule};
 use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
+use tidegate_serve::service::Snapshot;
+use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 
 /// Rules that a question about all of them watches. It leaves room for those that are asked about by name.
 const ALL_MAX: usize = RULES_MAX / 2;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_serve::service::ServiceError;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::unit::{Unit, Window};
+use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
 use super::resets::EpochNumbers;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_serve::service::Batch;
 use tidegate_engine::request::Request;
+use tidegate_serve::service::Batch;
 
 use super::ask::{KEYS, LIMITS};
 use super::way::{Decided, Way};

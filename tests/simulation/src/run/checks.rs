@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use tidegate_serve::service::Service;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
+use tidegate_serve::service::Service;
 
 use super::{Kind, Run, State, Violation};
 use crate::node::Node;

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_serve::service::fixture::simulated;
-use tidegate_serve::service::{Records, Service};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
@@ -13,6 +11,8 @@ use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
+use tidegate_serve::service::fixture::simulated;
+use tidegate_serve::service::{Records, Service};
 
 use crate::node::Node;
 use crate::redis::server::{EPOCH_MICROS, Server};

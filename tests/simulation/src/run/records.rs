@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, StaleMode};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
 use tidegate_records::{Record, RecordKey};
+use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, StaleMode};
 
 use super::Run;
 use super::ask::{KEYS, LIMITS};

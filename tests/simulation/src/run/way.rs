@@ -9,10 +9,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_serve::service::{Batch, Service, ServiceError, Snapshot};
 use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
+use tidegate_serve::service::{Batch, Service, ServiceError, Snapshot};
 
 use super::Run;
 use super::resets::EpochNumbers;

@@ -4,9 +4,9 @@
 //! take turns, each undoes what another has prepared. Many come together, and close to what a client asks: what goes wrong
 //! needs two of them within a millisecond.
 
-use tidegate_serve::service::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
+use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, batches, operators, plots,

@@ -1,9 +1,9 @@
 //! Scenarios that somebody thought out, each a fault that no longer is.
 
-use tidegate_serve::service::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
+use tidegate_serve::service::StaleMode;
 use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::*;
-use tidegate_engine::clock::{Clock, monotonic, timer};
+use crate::clock::{Clock, monotonic, timer};
 use crate::service::fixture::{metrics, rules};
 use crate::service::{Batch, Counters, Service, ServiceError};
 use tidegate_engine::Timestamp;

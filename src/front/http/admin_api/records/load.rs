@@ -19,10 +19,10 @@ use super::super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, blocking, invalid,
 use super::Asked;
 use crate::exceptions::Caller;
 use crate::records::{Records, StoreError};
-use tidegate_serve::service::Service;
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
+use tidegate_serve::service::Service;
 
 /// Lines of a batch.
 const BATCH_LINES: u64 = 10_000;
