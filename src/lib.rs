@@ -8,6 +8,7 @@
 //! | `tidegate-redis` | the shared store: counters in Redis, and the fallback when Redis does not answer |
 //! | `tidegate-records` | limits for single keys, millions of them in a folder |
 //! | `tidegate-grpc` | HTTP/2 and gRPC as a state machine that knows no service |
+//! | `tidegate-trial` | rules tried offline: on access logs, in cases, on what Envoy would ask |
 //! | `tidegate-yaml` | YAML with the place of every value, for files of rules and of mappings |
 //!
 //! # One picture
@@ -35,31 +36,10 @@
 //! status page, which `front` shows, and `exceptions`, `resets` and `records` are what operators change meanwhile
 //! (`disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the
 //! environment, one value per row of its table. `configuration` resolves these once into the options of all other
-//! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`. Cargo keeps the walls between
-//! crates, `tests/tidy.rs` those within.
+//! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`, and only `cli` asks
+//! `tidegate-trial`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
 //!
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
-//!
-//! # Rules as code
-//! Three commands try rules before anybody is denied. All decide through the engine itself, at times that they are told:
-//!
-//! ```text
-//! log ─▶ input ─▶ lines ─▶ format ─Record─▶ map ──Request──▶ plan ─▶ order ─▶ decide ─▶ tally ─▶ Report ─▶ text, JSON, HTML
-//!       (gz, zstd) (bounded) (compiled once)                         (by time)  (the engine)       └──▶ conditions of CI
-//!
-//! cases (YAML) ─▶ steps, each at a time ─▶ decide ─▶ failures ─▶ text, JUnit, JSON, annotations
-//! ```
-//!
-//! - **`replay`** reads what a proxy logged. A format and a map are compiled once; a line is then a few searches for
-//!   bytes, without an allocation. A line is planned when it is read, because its text is gone afterwards. It is decided
-//!   when no earlier line can follow any more: the steps of its plan wait in `order`, by their stamps. So the virtual
-//!   clock never goes back. All of it is bounded: bytes of a line, lines that wait, keys with numbers of their own.
-//!   Beyond that many keys the numbers are those of a sample of the keys, chosen by their hashes, and the report says so.
-//! - **`replay/suggest`** reads a log several times instead of keeping it: for its span, for the peaks of keys, for what a
-//!   limit denies. A peak is what the engine counts under a limit that nothing reaches. Limits are written into the text
-//!   of a rule file, also into one that is made from the map, so that all else in it stays.
-//! - **`cases`** reads requests with the answers that are expected of them. Each case starts with unused counters.
-//! - All know no settings, no sockets and no clock, and `cli` only parses their arguments and prints what they return.
 //!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted, under any interleaving of
