@@ -8,6 +8,7 @@
 //! | `tidegate-redis` | the shared store: counters in Redis, and the fallback when Redis does not answer |
 //! | `tidegate-records` | limits for single keys, millions of them in a folder |
 //! | `tidegate-grpc` | HTTP/2 and gRPC as a state machine that knows no service |
+//! | `tidegate-serve` | the way of a request without sockets: planned, counted, concluded, told. A simulation runs it too |
 //! | `tidegate-trial` | rules tried offline: on access logs, in cases, on what Envoy would ask |
 //! | `tidegate-yaml` | YAML with the place of every value, for files of rules and of mappings |
 //!
@@ -29,15 +30,14 @@
 //!
 //! # The modules, in reading order
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
-//! callers. `source` and `metrics` import only the engine; `decisions`, which logs decisions, imports `metrics` too;
-//! `events`, which tells what somebody should hear of, imports only the engine and the clock.
-//! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
-//! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
+//! callers. `tidegate-serve` stands on it and on the stores; its own documentation lists its rooms, of which `service` is the
+//! spine. Here, `source` reads rules and `front` asks the service. Beside the way of a request, `statsd` sends metrics,
+//! `webhook` sends events, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
 //! status page, which `front` shows, and `exceptions`, `resets` and `records` are what operators change meanwhile
 //! (`disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the
 //! environment, one value per row of its table. `configuration` resolves these once into the options of all other
-//! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`, and only `cli` asks `tidegate-trial`.
-//! Cargo keeps the walls between crates, `tests/tidy.rs` those within.
+//! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`, and only `cli` asks
+//! `tidegate-trial`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
 //!
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
 //!

@@ -238,50 +238,56 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         ],
     ),
     ("crates/trial/src", &[("replay", &[]), ("cases", &[]), ("envoy", &[]), ("lib", &[])]),
+    (
+        "crates/serve/src",
+        &[
+            ("clock", &[]),
+            ("report", &[]),
+            ("health", &[]),
+            ("live", &[]),
+            ("metrics", &[]),
+            ("decisions", &["metrics", "report"]),
+            ("events", &["clock"]),
+            ("denied", &[]),
+            ("watches", &["denied"]),
+            ("service", &["live", "metrics", "clock", "decisions", "denied", "events", "watches"]),
+            ("lib", &[]),
+        ],
+    ),
     ("crates/yaml/src", &[("lib", &[])]),
     (
         "src",
         &[
             ("clock", &[]),
             ("logging", &["clock"]),
-            ("health", &[]),
             ("source", &[]),
-            ("metrics", &[]),
-            ("statsd", &["metrics"]),
+            ("statsd", &[]),
             ("spans", &[]),
-            ("decisions", &["logging", "metrics"]),
-            ("events", &["clock"]),
-            ("denied", &[]),
-            ("watches", &["denied"]),
-            ("service", &["source", "metrics", "clock", "decisions", "denied", "events", "watches"]),
-            ("status", &["clock", "denied", "health", "metrics", "service"]),
+            ("webhook", &["clock"]),
+            ("status", &["clock"]),
             ("disk", &[]),
             ("state", &["clock", "disk"]),
             ("exceptions", &["disk"]),
-            ("resets", &["disk", "service"]),
+            ("resets", &["disk"]),
             ("records", &[]),
             (
                 "front",
                 &[
-                    "service",
-                    "metrics",
                     "spans",
-                    "health",
                     "clock",
                     "logging",
                     "exceptions",
                     "resets",
                     "status",
-                    "watches",
                     "records",
                 ],
             ),
-            ("settings", &["front", "logging", "service", "spans", "statsd", "events"]),
+            ("settings", &["front", "logging", "spans", "statsd", "webhook"]),
             (
                 "configuration",
                 &[
-                    "settings", "logging", "source", "metrics", "service", "statsd", "spans", "front",
-                    "events",
+                    "settings", "logging", "source", "statsd", "spans", "front",
+                    "webhook",
                 ],
             ),
             (
@@ -290,15 +296,10 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "clock",
                     "configuration",
                     "logging",
-                    "health",
                     "source",
-                    "metrics",
                     "statsd",
                     "spans",
-                    "decisions",
-                    "events",
-                    "service",
-                    "denied",
+                    "webhook",
                     "disk",
                     "state",
                     "exceptions",
@@ -602,10 +603,10 @@ fn the_engine_is_pure() {
 #[test]
 fn the_shared_store_and_the_service_ask_their_runtime() {
     let mut breaches = Breaches::default();
-    let (store, program) = (Path::new("crates/redis/src"), Path::new("src"));
+    let (store, serve) = (Path::new("crates/redis/src"), Path::new("crates/serve/src"));
     let is_driven = |source: &&Source| match source.room().as_str() {
         "clock" | "runtime" => false,
-        room => source.house() == store || source.house() == program && room == "service",
+        room => source.house() == store || source.house() == serve && room == "service",
     };
     // Judges of tests.
     let is_judge =
@@ -614,7 +615,7 @@ fn the_shared_store_and_the_service_ask_their_runtime() {
     for source in sources().iter().filter(is_driven) {
         for line in numbered(&source.production()) {
             // Each thread reads the rules in force through a cache of its own.
-            let own = if source.path.ends_with("src/service.rs") { "thread_local!" } else { "" };
+            let own = if source.path.ends_with("serve/src/service.rs") { "thread_local!" } else { "" };
             let code = line.code.replace("runtime.monotonic()", "").replace(own, "");
             for word in OF_THE_RUNTIME.iter().filter(|word| code.contains(**word)) {
                 breaches.add(&source.path, line.number, &format!("`{word}`: ask the runtime"));
