@@ -54,7 +54,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 "explain",
                 &[
                     "cost", "decision", "limit", "look", "overlay", "plan", "settle", "request", "rules",
-                    "text", "time",
+                    "text", "time", "unit",
                 ],
             ),
             ("keyed", &["key"]),
@@ -70,7 +70,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 "limiter",
                 &[
                     "decision", "explain", "key", "limit", "memory", "plan", "request", "rules", "time",
-                    "Clock",
+                    "unit", "Clock",
                 ],
             ),
             ("lib", &["clock", "decision", "limit", "limiter", "memory", "request", "rules", "time"]),
@@ -94,13 +94,13 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         "crates/records/src",
         &[
             ("key", &[]),
-            ("record", &[]),
-            ("json", &["key", "record"]),
-            ("value", &["record"]),
+            ("checks", &[]),
+            ("json", &["key", "checks"]),
+            ("value", &["checks"]),
             ("unique_keys", &[]),
-            ("reader", &["json", "key", "record", "unique_keys"]),
-            ("folder", &["key", "record", "fixture"]),
-            ("fixture", &["record"]),
+            ("reader", &["json", "key", "checks", "unique_keys"]),
+            ("folder", &["key", "value", "fixture"]),
+            ("fixture", &["checks"]),
             ("lib", &[]),
         ],
     ),
@@ -270,26 +270,9 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("exceptions", &["disk"]),
             ("resets", &["disk"]),
             ("records", &[]),
-            (
-                "front",
-                &[
-                    "spans",
-                    "clock",
-                    "logging",
-                    "exceptions",
-                    "resets",
-                    "status",
-                    "records",
-                ],
-            ),
+            ("front", &["spans", "clock", "logging", "exceptions", "resets", "status", "records"]),
             ("settings", &["front", "logging", "spans", "statsd", "webhook"]),
-            (
-                "configuration",
-                &[
-                    "settings", "logging", "source", "statsd", "spans", "front",
-                    "webhook",
-                ],
-            ),
+            ("configuration", &["settings", "logging", "source", "statsd", "spans", "front", "webhook"]),
             (
                 "app",
                 &[
