@@ -12,7 +12,6 @@
 
 mod history;
 mod rates;
-mod reloads;
 mod troubles;
 mod view;
 
@@ -25,7 +24,6 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 pub use self::rates::Order;
-pub use self::reloads::{Problem, Reload, ReloadLog, Subject};
 pub use self::view::{Rows, View};
 
 use self::history::{History, Reading, RoundTripCounts};
@@ -37,6 +35,7 @@ use tidegate_redis::{Failure, SharedStore};
 use tidegate_serve::denied::DeniedKeys;
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
+use tidegate_serve::reload::ReloadLog;
 use tidegate_serve::service::StaleMode;
 
 /// Series that are read each second: all of them in turn, within 25 s if there are 100,000.

@@ -251,6 +251,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("denied", &[]),
             ("watches", &["denied"]),
             ("service", &["live", "metrics", "clock", "decisions", "denied", "events", "watches"]),
+            ("reload", &["clock", "events", "health", "metrics", "report", "service"]),
             ("lib", &[]),
         ],
     ),

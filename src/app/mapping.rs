@@ -5,8 +5,8 @@ use std::fs;
 use tidegate_engine::Timestamp;
 
 use crate::app::AppError;
-use crate::status::{Reload, ReloadLog, Subject};
 use tidegate_serve::metrics::{Mapping, Names};
+use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
 /// The names of metrics: those of the file, or `built_in` if it cannot be read at `now`.
 pub(super) fn names(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control, counted};
+use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
 use crate::state::{
@@ -13,6 +13,7 @@ use crate::state::{
 use tidegate_engine::memory::Cold;
 use tidegate_engine::time::ceil_secs;
 use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::reload::counted;
 use tidegate_serve::service::Service;
 
 /// What the process began with, and what it writes.

@@ -13,9 +13,9 @@ use crate::clock::Clock;
 use crate::configuration::{Listeners, TlsFile, TlsFiles};
 use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
-use crate::status::{Reload, ReloadLog, Subject};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
 /// The largest file that is read. A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;

@@ -15,7 +15,7 @@ use crate::configuration::{Admin, Configuration};
 use crate::disk::{Disk, SystemDisk};
 use crate::front::http::{AdminToken, Gate, TokenError};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
-use crate::status::{Reload, ReloadLog, Subject};
+use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
 /// The longest file that is read.
 const FILE_BYTES_MAX: usize = 4 << 10;

@@ -4,12 +4,13 @@
 
 use serde_json::{Value, json};
 
+use super::Parts;
 use super::history::Sample;
-use super::{Parts, Reload, Subject};
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::ceil_secs;
 use tidegate_serve::health::Status;
+use tidegate_serve::reload::{Reload, Subject};
 use tidegate_serve::service::StaleMode;
 
 /// Counters that take this share of their bound are worth a warning.
@@ -149,11 +150,11 @@ fn lease_times(parts: &Parts) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Problem;
     use crate::status::fixture::parts;
     use tidegate_engine::key::Key;
     use tidegate_engine::limit::{Algorithm, Limit};
     use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+    use tidegate_serve::reload::Problem;
 
     fn texts(parts: &Parts, last: &[Sample]) -> Vec<String> {
         let found = troubles(parts, parts.store.bytes(), last.iter());

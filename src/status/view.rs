@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 use super::history::Sample;
 use super::rates::{Order, STEP_MILLIS, TOP};
 use super::troubles::troubles;
-use super::{ExceptionsNow, Recent, Reload, Setting, Status, StoreSize};
+use super::{ExceptionsNow, Recent, Setting, Status, StoreSize};
 use crate::clock::Clock;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
+use tidegate_serve::reload::{Problem, Reload};
 use tidegate_serve::service::Snapshot;
 
 /// Denied keys that are shown.
@@ -250,7 +251,7 @@ fn exceptions(ExceptionsNow { count, changes, refused }: ExceptionsNow) -> Value
 }
 
 fn reload(reload: &Reload) -> Value {
-    let problem = |problem: &super::Problem| json!({"text": problem.text, "excerpt": problem.excerpt});
+    let problem = |problem: &Problem| json!({"text": problem.text, "excerpt": problem.excerpt});
     json!({
         "subject": reload.subject.name(),
         "unix_secs": reload.unix_secs,

@@ -22,3 +22,4 @@ pub mod denied;
 pub mod watches;
 pub mod service;
 pub mod health;
+pub mod reload;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Installer, Offer, Report};
 use crate::source::xds::{ResourceError, Resources, XdsOptions, XdsSource};
 use tidegate_serve::health::Health;
+use tidegate_serve::reload::{Installer, Offer};
 
 /// A control plane whose sets are put in force.
 pub(in crate::app) struct ControlPlane {
@@ -31,7 +31,7 @@ impl ControlPlane {
         // A control plane sends all of its resources at each change, so most warnings come again.
         let warned = Arc::new(Mutex::new(HashSet::new()));
         let installer = Arc::new(installer);
-        let metrics = Arc::clone(&installer.metrics);
+        let metrics = Arc::clone(installer.metrics());
         let take = |state: Result<Resources, Vec<ResourceError>>| {
             let (installer, health) = (Arc::clone(&installer), Arc::clone(&health));
             let warned = Arc::clone(&warned);
@@ -49,10 +49,7 @@ impl ControlPlane {
                     installer.take(&offer, |problem| state.problem(problem))
                 }
                 Err(problems) => {
-                    let messages = problems.iter().map(ToString::to_string).collect();
-                    let report = Report { messages, ..Report::default() };
-                    installer.refuse(&report, None);
-                    Err(report.messages)
+                    Err(installer.refuse_whole(problems.iter().map(ToString::to_string).collect()))
                 }
             });
             async move {

@@ -5,12 +5,12 @@ use std::io;
 
 use tokio::sync::oneshot;
 
-use super::{Installer, Offer};
 use crate::app::{AppError, CONTROL_NICENESS, control};
 use crate::clock::monotonic;
 use crate::configuration::{RuleFiles, no_rules};
 use crate::source::file::{Contents, FileSource, Reread, SourceError, Watch};
 use tidegate_engine::rules::Ink;
+use tidegate_serve::reload::{Installer, Offer};
 
 /// Puts the contents of files in force.
 pub(in crate::app) struct Reloader {
@@ -38,7 +38,7 @@ impl Reloader {
         let RuleFiles { layout, remedy, may_be_empty } = files;
         Self {
             no_rules: format!("{}; {remedy}", no_rules(&layout)),
-            source: FileSource::new(layout, installer.options.max_file_bytes),
+            source: FileSource::new(layout, installer.file_bytes_max()),
             installer,
             may_be_empty,
             remedy,

@@ -47,7 +47,7 @@ impl Subject {
         [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::DebugTls, Self::AdminToken, Self::Mapping];
 
     /// As people call it.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Rules => "rules",
             Self::GrpcTls => "TLS files of the gRPC port",
@@ -122,12 +122,12 @@ impl ReloadLog {
     }
 
     /// Those that are kept, the newest first.
-    pub(super) fn all(&self) -> Vec<Reload> {
+    pub fn all(&self) -> Vec<Reload> {
         self.kept.lock().last.iter().cloned().collect()
     }
 
     /// The last change of each subject, where it was refused.
-    pub(super) fn refused(&self) -> Vec<Reload> {
+    pub fn refused(&self) -> Vec<Reload> {
         self.kept.lock().refused.iter().flatten().cloned().collect()
     }
 }
