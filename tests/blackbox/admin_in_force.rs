@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::admin::{TOKEN, call, exception, put as put_exception};
 use crate::admin_resets::reset;
 use crate::harness::grpc::{OK, OVER_LIMIT, question};
+use crate::harness::lateness::Lateness;
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{StopOnDrop, eventually, eventually_true};
@@ -114,6 +115,7 @@ impl Busy<'_> {
     ) {
         let before: Vec<_> =
             self.nodes.iter().map(|node| node.with(topic, |answers| answers.len())).collect();
+        let watched = Lateness::watch();
         let owed = change();
         for ((node, before), owed) in self.nodes.iter().zip(before).zip(owed) {
             let first = self.eventually(what, || {
@@ -121,8 +123,12 @@ impl Busy<'_> {
                     answers[before..].iter().filter(|it| is_new(it)).map(|it| it.answered).min()
                 })
             });
-            let took = first.saturating_duration_since(owed);
-            assert!(took <= BOUND, "{what}: {} decided by it after {took:?}", node.name);
+            let (took, late) = (first.saturating_duration_since(owed), watched.allowance());
+            let name = &node.name;
+            assert!(
+                took <= BOUND + late,
+                "{what}: {name} decided by it after {took:?}, the machine is {late:?} late"
+            );
             // A reset is seen by what passes, which ends when the counter is full again.
             if !matches!(topic, Topic::Reset) {
                 self.stays(node, (topic, what), first, &is_new);

@@ -143,7 +143,7 @@ fn a_node_that_starts_knows_of_a_reset_at_its_first_decision() {
 #[test]
 fn what_redis_does_not_take_is_not_done() {
     let redis = Redis::start(&[]);
-    let limiter = with_redis(&redis).env("REDIS_TIMEOUT", "100ms").env("REDIS_FAILURE_MODE", "local").start();
+    let limiter = with_redis(&redis).env("REDIS_TIMEOUT", "1s").env("REDIS_FAILURE_MODE", "local").start();
     eventually_true("Redis", || passed(&limiter, &USER) == 0);
     drop(redis);
     // Until the limiter knows that Redis is gone, it sends the reset and gets no answer.

@@ -11,10 +11,10 @@ const RULES: &str = "
 domain: shop
 descriptors:
   - key: user
-    rate_limit: {unit: day, requests_per_unit: 2, algorithm: fixed_window}
+    rate_limit: {unit: year, requests_per_unit: 2, algorithm: fixed_window}
     metadata: {tier: free}
   - key: path
-    rate_limit: {unit: day, requests_per_unit: 5, algorithm: fixed_window}
+    rate_limit: {unit: year, requests_per_unit: 5, algorithm: fixed_window}
     metadata: {tier: gold, owner: web}
 ";
 

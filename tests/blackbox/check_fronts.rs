@@ -17,7 +17,7 @@ descriptors:
       - {key: path, value: '/a*', rate_limit: {unit: day, requests_per_unit: 15}}
       - {key: path, rate_limit: {unit: day, requests_per_unit: 25, algorithm: sliding_log}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 10}}
-  - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 12, algorithm: fixed_window}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 12, algorithm: fixed_window}}
   - {key: free, rate_limit: {unlimited: true}}
 ";
 

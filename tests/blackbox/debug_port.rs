@@ -120,7 +120,8 @@ fn pages_that_nobody_takes_cost_little_memory_and_hold_nobody_up() {
     let began = Instant::now();
     assert_eq!(get(port, "/metrics").expect("a page").status, 200);
     let waited = began.elapsed();
-    assert!(waited < Duration::from_secs(3), "a scrape took {waited:?}");
+    // All hundred pages in full would take minutes, on a busy machine more.
+    assert!(waited < Duration::from_secs(20), "a scrape took {waited:?}");
     let heard = deaf.hears("each to be answered or refused", |heard| {
         heard.frames(kind::HEADERS) + heard.frames(kind::RST_STREAM) == 100
     });

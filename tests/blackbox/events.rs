@@ -293,7 +293,9 @@ fn a_request_that_fails_is_sent_again_and_arrives_once() {
     let webhook = Webhook::start_on(port, Mood::Says(500));
     eventually_true("an answer of 500", || !webhook.requests().is_empty());
     webhook.become_(Mood::Hangs);
-    eventually_true("a request that is not answered", || webhook.requests().len() == 2);
+    // Several may have got the answer of 500.
+    let answered = webhook.requests().len();
+    eventually_true("a request that is not answered", || webhook.requests().len() > answered);
     webhook.become_(Mood::Takes);
     eventually_true("the event", || webhook.events().len() == 1);
     let requests = webhook.requests();

@@ -13,6 +13,7 @@ pub mod h2;
 pub mod http;
 pub mod lateness;
 pub mod load;
+pub mod memory_folder;
 pub mod metrics;
 pub mod mount;
 pub mod pki;
@@ -36,17 +37,23 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Beyond this, something hangs: whatever is waited for takes well under a second on an idle machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Beyond this, something hangs: whatever is waited for takes well under a second on an idle machine, and a few seconds on a
+/// slow one that is busy.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits until the probe answers, and returns what it found. Panics at the deadline.
-pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    eventually_within(DEADLINE, what, probe)
+}
+
+/// The same with a deadline of its own, for what others than the limiter take long for.
+pub fn eventually_within<T>(deadline: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(found) = probe() {
             return found;
         }
-        assert!(started.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
+        assert!(started.elapsed() < deadline, "waited {deadline:?} for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -377,15 +377,22 @@ fn a_hangup_takes_the_rules_again_whether_they_changed_or_not() {
 
 #[test]
 fn a_hangup_while_starting_ends_nothing_and_is_not_forgotten() {
+    // On a busy machine it may have loaded all before anybody looks.
+    assert!((0..10).any(|_| is_hung_up_while_loading()), "it still loads");
+}
+
+/// Sends a hangup as soon as it is heeded, of which a limiter has to take its rules again. Whether it still loaded them.
+fn is_hung_up_while_loading() -> bool {
     let setup = Setup::new().rules("shop.yaml", &many_rules());
     let process = setup.spawn();
     eventually_true("it to heed a hangup", || process.catches(Signal::HUP));
-    assert_eq!(process.lines_with("in force"), 0, "it still loads");
+    let still_loads = process.lines_with("in force") == 0;
     process.signal(Signal::HUP);
     let limiter = Tidegate::of(process, setup);
     eventually_true("the rules to be taken again", || {
         limiter.lines_with("1 domain from 1 file in force") == 2
     });
+    still_loads
 }
 
 #[test]

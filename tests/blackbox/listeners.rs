@@ -20,8 +20,9 @@ fn each_port_listens_on_its_host_alone() {
     let _process = setup.spawn();
     let ports = setup.ports;
     let hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
-    eventually_true("the ports to open", || listens("127.0.0.4", ports.debug));
-    for (own, port) in hosts.into_iter().zip([ports.grpc, ports.http, ports.debug]) {
+    let places = || hosts.into_iter().zip([ports.grpc, ports.http, ports.debug]);
+    eventually_true("the ports to open", || places().all(|(own, port)| listens(own, port)));
+    for (own, port) in places() {
         for host in hosts.into_iter().chain(["127.0.0.1"]) {
             assert_eq!(listens(host, port), host == own, "{port} on {host}");
         }

@@ -197,8 +197,8 @@ fn what_was_known_holds_while_redis_is_away_and_then_the_mode_does() {
     for (mode, known, unknown) in [("rule", 3, 3), ("last", 9, 3), ("deny", 0, 0)] {
         let limits = Redis::start(&[]);
         let limiter = in_redis(&limits)
-            .env("LIMITS_TIMEOUT", "200ms")
-            .env("LIMITS_STALE_MAX", "2s")
+            .env("LIMITS_TIMEOUT", "1s")
+            .env("LIMITS_STALE_MAX", "4s")
             .env("LIMITS_STALE_MODE", mode)
             .start();
         let client = limiter.client();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::admissions::Admissions;
 use crate::harness::grpc::{Client, OK, ask_only, question};
+use crate::harness::lateness::Lateness;
 use crate::harness::redis::{Failover, Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{StopOnDrop, eventually, eventually_true, free_port, http};
@@ -27,13 +28,14 @@ const WINDOW: Duration = Duration::from_secs(2);
 const LIMITS: [(&str, usize); 2] = [("strict", 20), ("leased", 200)];
 /// REDIS_LEASE_TIME.
 const LEASE_TIME: Duration = Duration::from_millis(100);
-/// What a busy machine may add to a time.
+/// What the servers' own clocks and rounds add to a time, beside what the machine is late.
 const SLACK: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn setup(url: &str) -> Setup {
     let setup = Setup::new().rules("shop.yaml", RULES).env("REDIS_URL", url).env("COLD_START", "deny");
-    setup.env("REDIS_TIMEOUT", "250ms")
+    // A busy machine is not what is tested.
+    setup.env("REDIS_TIMEOUT", "2s")
 }
 
 fn passes(client: &Client, key: &str, value: &str) -> bool {
@@ -83,9 +85,18 @@ impl Load<'_> {
     }
 }
 
-/// Asks all nodes before, during and after a loss, and judges what was admitted. Returns the logs, and the time during
-/// which the loss happened.
-fn lose_under_load(nodes: &[Tidegate], values: [&str; 2], lose: impl FnOnce()) -> ([Log; 2], Range<u64>) {
+/// What was seen of a loss.
+struct Seen {
+    logs: [Log; 2],
+    /// The time during which it happened.
+    lost: Range<u64>,
+    /// By how much times may be missed.
+    late: Duration,
+}
+
+/// Asks all nodes before, during and after a loss, and judges what was admitted.
+fn lose_under_load(nodes: &[Tidegate], values: [&str; 2], lose: impl FnOnce()) -> Seen {
+    let watched = Lateness::watch();
     let (logs, stop) = (<[Log; 2]>::default(), AtomicBool::new(false));
     let load = Load { began: Instant::now(), logs: &logs, values };
     let lost = std::thread::scope(|scope| {
@@ -118,18 +129,18 @@ fn lose_under_load(nodes: &[Tidegate], values: [&str; 2], lose: impl FnOnce()) -
     }
     let first = logs[0].0.lock().expect("no panic").iter().map(|it| it.0).find(|&at| at > lost.end);
     println!("denied for {} ms after the loss", (first.expect("it was awaited") - lost.end) / 1_000);
-    (logs, lost)
+    Seen { logs, lost, late: watched.allowance() }
 }
 
 /// A script sees it itself: nothing is admitted by a server that has just forgotten everything.
-fn is_noticed_at_once((logs, lost): &([Log; 2], Range<u64>)) {
+fn is_noticed_at_once(Seen { logs, lost, .. }: &Seen) {
     let window = u64::try_from(WINDOW.as_micros()).expect("two seconds");
     assert_eq!(logs[0].asked_within(lost.end..lost.start + window), 0);
 }
 
 /// One loss costs one window.
-fn is_over_after_a_window((logs, lost): &([Log; 2], Range<u64>)) {
-    let longest = u64::try_from((WINDOW + LEASE_TIME + SLACK).as_micros()).expect("a few seconds");
+fn is_over_after_a_window(Seen { logs, lost, late }: &Seen) {
+    let longest = u64::try_from((WINDOW + LEASE_TIME + SLACK + *late).as_micros()).expect("a few seconds");
     let admitted = [0, 1].map(|limit| logs[limit].asked_within(lost.end..lost.end + longest));
     assert!(admitted.iter().all(|&hits| hits > 0), "{admitted:?}");
 }
@@ -202,15 +213,17 @@ fn a_clock_that_is_set_back_an_hour_costs_one_window() {
     let node = setup(&redis.url()).start();
     let client = node.client();
     eventually_true("what was unknown at the start to be over", || passes(&client, "strict", "a"));
+    // The node may notice it by itself before it is asked.
+    let (began, watched) = (Instant::now(), Lateness::watch());
     change_mark(&redis, |[since, _, longest_at, _]| {
         *since += 3_600e6;
         *longest_at += 3_600e6;
     });
-    let began = Instant::now();
     assert!(!passes(&client, "strict", "b"));
     eventually_true("an admission", || passes(&client, "strict", "b"));
     let denied = began.elapsed();
-    assert!(denied >= WINDOW && denied < WINDOW + LEASE_TIME + SLACK, "{denied:?}");
+    let most = WINDOW + LEASE_TIME + SLACK + watched.allowance();
+    assert!(denied >= WINDOW && denied < most, "{denied:?}, at most {most:?}");
     eventually_true("the end on the page", || node.metric("tidegate_cold_seconds") <= 3_600.0);
 }
 
@@ -301,7 +314,7 @@ fn fails_over(mut failover: Failover, setup: impl Fn() -> Setup) {
         std::thread::sleep(WINDOW / 2);
         failover.kill_a_master();
         let died = Instant::now();
-        eventually_true("another one to take over", || failover.has_happened());
+        failover.wait_for_takeover();
         println!("taken over after {:?}", died.elapsed());
     });
 }

@@ -25,7 +25,8 @@ descriptors:
   - {key: allows, rate_limit: {unit: day, requests_per_unit: 100000, on_store_failure: allow}}
   - {key: alone, rate_limit: {unit: day, requests_per_unit: 100000, on_store_failure: local}}
 ";
-const BUDGET: Duration = Duration::from_millis(250);
+/// Without a fault a busy machine has it too.
+const BUDGET: Duration = Duration::from_secs(1);
 /// A busy machine is not what is tested.
 const SLACK: Duration = Duration::from_secs(1);
 /// Callers at once.
@@ -82,7 +83,7 @@ impl Rig {
         Setup::new()
             .rules("shop.yaml", RULES)
             .env("REDIS_URL", &format!("127.0.0.1:{}", self.wire.port))
-            .env("REDIS_TIMEOUT", "250ms")
+            .env("REDIS_TIMEOUT", "1s")
             .env("REDIS_STARTUP_INITIAL_INTERVAL", "50ms")
             .env("REDIS_STARTUP_MAX_INTERVAL", "500ms")
             .env("REDIS_FAILURE_MODE", "allow")
@@ -148,8 +149,7 @@ impl Caller {
         }
         self.took.sort_unstable();
         let p99 = self.took[self.took.len() * 99 / 100];
-        // A call and its answer wake the caller, the node, and perhaps a wire.
-        let late = watched.most() * 4;
+        let late = watched.allowance();
         assert!(
             p99 < BUDGET + LATE_MAX + late,
             "{what}: 1 of 100 took {p99:?}; the machine is {late:?} late"
@@ -382,9 +382,10 @@ fn a_crowd_that_asks_while_redis_hangs() {
     node.forget_memory_peak();
     let before = node.memory_peak_bytes();
     rig.redis.stop();
-    let asked = Instant::now();
+    let (asked, watched) = (Instant::now(), Lateness::watch());
     assert_eq!(ask_at_once(&mut crowd), vec![429; CROWD]);
-    assert!(asked.elapsed() < BUDGET + 10 * SLACK, "{:?}", asked.elapsed());
+    let (took, late) = (asked.elapsed(), watched.allowance());
+    assert!(took < BUDGET + 10 * SLACK + late, "{took:?}, the machine is {late:?} late");
     let grown = node.memory_peak_bytes().saturating_sub(before);
     assert!(grown < CROWD as u64 * CALLER_BYTES_MAX, "{grown} bytes more");
     // Nor does it grow with what is asked.

@@ -22,6 +22,8 @@ descriptors:
 ";
 const WINDOW_MICROS: u64 = 1_000_000;
 const N: usize = 400;
+/// Hits of a hot counter: few enough to stay within its limit, and far more than are asked before leases have grown.
+const HOT: u32 = 3_000;
 
 fn setup(url: &str) -> Setup {
     // A busy machine is not what is tested.
@@ -98,22 +100,28 @@ fn no_window_holds_more_than_the_limit_of_a_log() {
 #[test]
 fn a_hot_counter_needs_few_round_trips_and_gives_back_what_it_does_not_spend() {
     let redis = Redis::start(&[]);
-    // A lease that outlasts the burst on the slowest machine.
     let node = setup(&redis.url()).env("REDIS_LEASE_TIME", "2s").start();
-    let client = node.client();
-    assert!((0..600).all(|_| client.ask(question("shop", &[&[("day", "x")]])).overall_code == OK));
+    let another = setup(&redis.url()).start();
+    let (client, other) = (node.client(), another.client());
+    // Leases grow with the rate that a node has seen, so the first hits need round trips, how many is up to the machine. Of
+    // many hits they are few.
+    assert!((0..HOT).all(|_| client.ask(question("shop", &[&[("day", "x")]])).overall_code == OK));
     let scrape = node.scrape();
     let value = |name: &str| scrape.sum(name, &[]);
-    assert!(
-        value("tidegate_redis_round_trips_total") < 100.0,
-        "{}",
-        value("tidegate_redis_round_trips_total")
-    );
-    assert!(value("tidegate_redis_lease_hits_spent_total") > 500.0);
-    let other = setup(&redis.url()).start();
-    let other = other.client();
-    assert!(remaining(&other, "day") < 9_400, "leases count from when they are taken");
-    eventually_true("what was not spent to be given back", || remaining(&other, "day") == 9_400);
+    let round_trips = value("tidegate_redis_round_trips_total");
+    assert!(round_trips < f64::from(HOT) / 6.0, "{round_trips} round trips for {HOT} hits");
+    assert!(value("tidegate_redis_lease_hits_spent_total") > f64::from(HOT) * 5.0 / 6.0);
+    // The last lease may just be spent: then the next hit takes another one.
+    let mut left = 10_000 - HOT;
+    eventually_true("leases to count from when they are taken", || {
+        let is_leased = remaining(&other, "day") < left;
+        if !is_leased {
+            assert_eq!(client.ask(question("shop", &[&[("day", "x")]])).overall_code, OK);
+            left -= 1;
+        }
+        is_leased
+    });
+    eventually_true("what was not spent to be given back", || remaining(&other, "day") == left);
     let scrape = node.scrape();
     let value = |name: &str| scrape.sum(name, &[]);
     assert_eq!(

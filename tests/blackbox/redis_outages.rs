@@ -8,6 +8,7 @@ use redis::Connection;
 use tonic::Code;
 
 use crate::harness::grpc::{Client, OK, question};
+use crate::harness::lateness::Lateness;
 use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{StopOnDrop, eventually, eventually_true, free_port, http};
@@ -85,44 +86,46 @@ fn five_calls_learn_that_redis_is_gone_and_all_others_are_told_at_once() {
     redis.stop();
     let ask = |client: &Client| client.begin(tokio_stream::once(question("shop", &[&[("user", "x")]])));
     let mut waiting: Vec<_> = clients[..5].iter().map(|client| (client, ask(client))).collect();
+    eventually_true("five calls to wait", || node.metric("tidegate_redis_in_flight") >= 5.0);
     std::thread::sleep(Duration::from_millis(300));
     waiting.extend((0..400).map(|call| (&clients[call % 8], ask(&clients[call % 8]))));
-    let asked = Instant::now();
+    let (asked, watched) = (Instant::now(), Lateness::watch());
     for (client, call) in waiting {
         assert_eq!(client.finish(call).map_err(|status| status.code()), Err(Code::Unavailable));
     }
-    assert!(asked.elapsed() < Duration::from_millis(950), "they did not wait: {:?}", asked.elapsed());
+    let (took, late) = (asked.elapsed(), watched.allowance());
+    assert!(took < Duration::from_millis(950) + late, "they did not wait: {took:?}, {late:?} late");
     assert_eq!(failures(&node, "timeout"), 5.0);
     assert_eq!(node.metric("tidegate_redis_breaker_open"), 1.0);
     redis.wake();
     wait_for_redis(&node);
 }
 
-/// How long callers in a hurry take to open the breaker of a node that has just come up.
-fn opened_by_callers_in_a_hurry(redis: &Redis) -> Duration {
+/// Whether callers in a hurry open the breaker of a node that has just come up, and no probe does.
+fn is_opened_by_callers_in_a_hurry(redis: &Redis) -> bool {
     let node = setup(&redis.url()).env("REDIS_TIMEOUT", "100ms").start();
     wait_for_redis(&node);
     redis.stop();
-    let (client, stopped) = (node.client(), Instant::now());
+    let client = node.client();
     eventually_true("the breaker to open", || {
         // 8 ms are left for Redis.
         let hurried = question("shop", &[&[("user", "x")]]);
         assert!(client.call_within(Duration::from_millis(11), hurried).is_err());
         node.metric("tidegate_redis_breaker_open") == 1.0
     });
-    let took = stopped.elapsed();
+    eventually_true("the reason to be logged", || node.lines_with(" does not answer: ") > 0);
+    let first = node.output().into_iter().find(|line| line.contains(" does not answer: "));
     redis.wake();
     wait_for_redis(&node);
-    took
+    first.is_some_and(|line| line.contains("several calls in a row had no answer"))
 }
 
 #[test]
 fn callers_in_a_hurry_learn_it_too_when_nobody_has_an_answer() {
     let redis = Redis::start(&[]);
-    // A probe of the connection comes a second after it was made: what opens earlier was not opened by it. A machine that
-    // is busy with something else may take longer than that once.
-    let opened = (0..8).map(|_| opened_by_callers_in_a_hurry(&redis));
-    assert!(opened.into_iter().any(|took| took < Duration::from_millis(900)), "by the probe");
+    // A probe of the connection comes a second after it was made. Where the machine is busy with something else, it may come
+    // before so many calls have.
+    assert!((0..8).any(|_| is_opened_by_callers_in_a_hurry(&redis)), "by the probe");
 }
 
 #[test]
@@ -182,8 +185,9 @@ fn a_replica_that_hangs_costs_a_few_calls_their_budget() {
     eventually_true("replication", || {
         replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
     });
-    let budget = Duration::from_millis(300);
-    let node = setup(&master.url()).env("REDIS_WAIT_REPLICAS", "1").env("REDIS_TIMEOUT", "300ms").start();
+    // Long beside what a busy machine keeps a call waiting.
+    let budget = Duration::from_secs(1);
+    let node = setup(&master.url()).env("REDIS_WAIT_REPLICAS", "1").env("REDIS_TIMEOUT", "1s").start();
     wait_for_redis(&node);
     replica.stop();
     let client = node.client();
@@ -196,7 +200,11 @@ fn a_replica_that_hangs_costs_a_few_calls_their_budget() {
     let waited = (0..500).filter(|call| waited(*call)).count();
     assert!((1..=6).contains(&waited), "{waited} calls waited");
     assert!(failures(&node, "unreplicated") > 0.0);
-    eventually_true("it to be logged", || node.lines_with("replicas") > 0);
+    eventually_true("it to be logged", || node.lines_with(" does not answer: ") > 0);
+    // The line names what came first, perhaps a connection that was just closed for that.
+    eventually_true("the reason", || {
+        http::get(node.ports().http, "/readyz").is_ok_and(|answer| answer.body.contains("replicas"))
+    });
     replica.wake();
     wait_for_redis(&node);
 }

@@ -12,6 +12,7 @@ use tonic::Code;
 use crate::harness::eventually_true;
 use crate::harness::faulty::{Faulty, Wire};
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
+use crate::harness::lateness::Lateness;
 use crate::harness::redis::{Redis, cluster, cluster_behind};
 use crate::harness::tidegate::{Setup, Tidegate, binary};
 
@@ -125,7 +126,7 @@ fn what_was_reported_while_redis_was_away_counts_when_it_is_back() {
 #[test]
 fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     let redis = Redis::start(&[]);
-    let local = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "200ms");
+    let local = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "1s");
     let (node, other) = (local.start(), setup(&redis.url()).start());
     wait_for_redis(&[node.client(), other.client()]);
     // One of the keys is somebody else's: it does not keep the others from being charged.
@@ -143,12 +144,13 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     values.iter().for_each(|value| assert_eq!(passed(&client, "user", value, 3), 3));
     assert_eq!(passed(&client, "user", "theirs", 3), 3);
     redis.wake();
-    let (woken, client) = (Instant::now(), other.client());
+    let (woken, watched, client) = (Instant::now(), Lateness::watch(), other.client());
     eventually_true("all of it to be charged", || {
         values.iter().all(|value| remaining(&client, "user", value) == 17)
     });
     // A node tries again within a second.
-    assert!(woken.elapsed() < Duration::from_secs(5), "{:?}", woken.elapsed());
+    let (took, late) = (woken.elapsed(), watched.allowance());
+    assert!(took < Duration::from_secs(5) + late, "{took:?}, the machine is {late:?} late");
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn what_was_admitted_alone_is_charged_where_one_server_of_a_cluster_stays_away()
         server.ask::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     let url = format!("127.0.0.1:{}", servers[0].port);
-    let cluster = || setup(&url).env("REDIS_TYPE", "cluster").env("REDIS_TIMEOUT", "200ms");
+    let cluster = || setup(&url).env("REDIS_TYPE", "cluster").env("REDIS_TIMEOUT", "1s");
     let (node, other) = (cluster().env("REDIS_FAILURE_MODE", "local").start(), cluster().start());
     wait_for_redis(&[node.client(), other.client()]);
     let values: Vec<String> = (0..30).map(|value| value.to_string()).collect();
@@ -175,8 +177,13 @@ fn what_was_admitted_alone_is_charged_where_one_server_of_a_cluster_stays_away()
     held[1].iter().for_each(|value| assert_eq!(passed(&client, "user", value, 5), 5));
     servers[1].wake();
     let client = other.client();
+    // That one may have found the server away, too.
+    let left = |value: &str| {
+        let answer = client.call(ask_only("shop", &[&[("user", value)]]));
+        answer.map(|answer| answer.statuses[0].limit_remaining)
+    };
     eventually_true("all of it to be charged", || {
-        held[1].iter().all(|value| remaining(&client, "user", value) <= 14)
+        held[1].iter().all(|value| left(value).is_ok_and(|left| left <= 14))
     });
     servers[2].wake();
 }
@@ -240,16 +247,18 @@ fn what_may_yet_go_back_is_not_remembered_as_over_for_long() {
     let (second, far) =
         values.map(|value| (holder(&value), value)).find(|it| it.0 != first).expect("another");
     assert_eq!((passed(&other, "user", "first", 18), passed(&other, "user", &far, 19)), (18, 19));
-    // The last hit of the first is charged for a request that the other server denies, when it answers.
-    wires[second].become_(Wire::Slow(Duration::from_millis(700)));
+    // The last hit of the first is charged for a request that the other server denies, when it answers: long after others
+    // have asked.
+    wires[second].become_(Wire::Slow(Duration::from_secs(2)));
     let both = question("shop", &[&[("user", "first")], &[("user", &far)]]);
     let waiting = one.begin(tokio_stream::once(both));
     eventually_true("the charge", || remaining(&other, "user", "first") == 0);
     assert_eq!(answer(&other, "user", "first"), Ok(OVER_LIMIT), "by a hit that goes back");
     assert_eq!(one.finish(waiting).expect("there was time").overall_code, OVER_LIMIT);
-    let denied = Instant::now();
+    let (denied, watched) = (Instant::now(), Lateness::watch());
     eventually_true("it to be asked again", || answer(&other, "user", "first") == Ok(OK));
-    assert!(denied.elapsed() < Duration::from_secs(3), "{:?}", denied.elapsed());
+    let (took, late) = (denied.elapsed(), watched.allowance());
+    assert!(took < Duration::from_secs(3) + late, "{took:?}, the machine is {late:?} late");
 }
 
 #[test]
@@ -304,7 +313,8 @@ fn an_admission_is_told_when_as_many_replicas_have_it_as_have_to() {
         replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
     });
     let waits = |replicas: &str| {
-        setup(&master.url()).env("REDIS_WAIT_REPLICAS", replicas).env("REDIS_TIMEOUT", "400ms").start()
+        // A replica on a busy machine acknowledges later.
+        setup(&master.url()).env("REDIS_WAIT_REPLICAS", replicas).env("REDIS_TIMEOUT", "2s").start()
     };
     let (node, too_many) = (waits("1"), waits("2"));
     let client = node.client();

@@ -10,11 +10,12 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, question};
+use crate::harness::memory_folder::memory_folder;
 use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{eventually_true, free_port, http};
+use crate::harness::{eventually, eventually_true, free_port, http};
 
 /// Windows far longer than a test, but for the one of a second.
 const RULES: &str = "
@@ -234,8 +235,9 @@ impl TlsRedis {
 fn refused(setup: &Setup, why: &str) {
     let process = setup.spawn();
     eventually_true(why, || process.lines_with(why) > 0);
-    let answer = http::get(setup.ports.http, "/readyz");
-    assert!(answer.is_ok_and(|answer| answer.status == 500), "{:?}", process.output());
+    // Its port may be open a moment later.
+    let answer = eventually("the port of probes", || http::get(setup.ports.http, "/readyz").ok());
+    assert_eq!(answer.status, 500, "{:?}", process.output());
 }
 
 #[test]
@@ -280,7 +282,7 @@ fn sentinel(redis: &Redis, folder: &TempDir) -> (Process, String) {
 #[test]
 fn sentinels_have_a_password_of_their_own() {
     let redis = Redis::start(&[]);
-    let folder = tempfile::tempdir().expect("a folder can be made");
+    let folder = memory_folder();
     let (_sentinel, url) = sentinel(&redis, &folder);
     for [kind, place, auth] in [
         ["REDIS_TYPE", "REDIS_URL", "REDIS_SENTINEL_AUTH"],

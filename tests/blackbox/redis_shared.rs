@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
+use crate::harness::lateness::Lateness;
 use crate::harness::load::drive;
 use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{StopOnDrop, eventually_true, http};
+use crate::harness::{StopOnDrop, eventually, eventually_true, http};
 
 /// Windows far longer than a test.
 const RULES: &str = "
@@ -207,17 +208,19 @@ fn a_server_that_lost_its_scripts_is_told_them_again() {
 #[test]
 fn a_stopped_server_costs_no_more_than_the_budget_and_changes_nothing_when_it_wakes() {
     let redis = Redis::start(&[]);
-    let node = setup(&redis.url()).env("REDIS_TIMEOUT", "500ms").start();
+    let node = setup(&redis.url()).env("REDIS_TIMEOUT", "1s").start();
     let client = node.client();
     assert_eq!(passed(&client, "user", 10), 10);
     redis.stop();
-    let began = Instant::now();
+    let (began, watched) = (Instant::now(), Lateness::watch());
     for _ in 0..20 {
         let asked = Instant::now();
         assert_eq!(answer(&client, "user"), Err(Code::Unavailable));
-        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+        let (took, late) = (asked.elapsed(), watched.allowance());
+        assert!(took < Duration::from_secs(3) + late, "{took:?}, the machine is {late:?} late");
     }
-    assert!(began.elapsed() < Duration::from_secs(8), "a breaker opens: {:?}", began.elapsed());
+    let (took, late) = (began.elapsed(), watched.allowance());
+    assert!(took < Duration::from_secs(8) + late, "a breaker opens: {took:?}, the machine is {late:?} late");
     redis.wake();
     eventually_true("Redis to be asked again", || answer(&client, "one").is_ok());
     assert_eq!(remaining(&client, "user"), 290, "what came too late did nothing");
@@ -252,7 +255,7 @@ fn every_mode_answers_as_it_says_and_a_server_that_comes_back_is_used() {
 #[test]
 fn what_a_node_admitted_alone_counts_when_redis_is_back() {
     let redis = Redis::start(&[]);
-    let node = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "500ms").start();
+    let node = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "1s").start();
     let client = node.client();
     assert_eq!(passed(&client, "user", 10) + passed(&client, "log", 10), 20);
     redis.stop();
@@ -288,7 +291,9 @@ fn a_wrong_password_is_named_by_its_setting_and_tried_again() {
         .env("REDIS_STARTUP_MAX_INTERVAL", "200ms");
     let process = setup.spawn();
     eventually_true("the password to be logged", || process.lines_with("REDIS_AUTH") > 0);
-    assert_eq!(http::get(setup.ports.http, "/readyz").map_or(0, |answer| answer.status), 500);
+    // Its port may be open a moment later.
+    let ready = eventually("the port of probes", || http::get(setup.ports.http, "/readyz").ok());
+    assert_eq!(ready.status, 500, "{}", ready.body);
     let client = redis::Client::open(format!("redis://:right@127.0.0.1:{}", redis.port)).expect("a URL");
     let mut connection = client.get_connection().expect("the right password");
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "hunter2"]).exec(&mut connection).expect("it is set");

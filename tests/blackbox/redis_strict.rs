@@ -22,6 +22,8 @@ const HITS: u64 = 50_000;
 const HITS_LONG: u64 = 200_000;
 /// By how many seconds the clocks of the nodes are off.
 const CLOCKS_OFF: [i64; 4] = [30, -30, 15, 0];
+/// Of which all of these are multiples.
+const CLOCKS_APART: i64 = 15;
 /// Redis and the wire to it show the time of one machine; a node's clock is no less off than this.
 const APART_MICROS_MAX: u64 = 5_000_000;
 /// Far longer than a run.
@@ -152,9 +154,9 @@ fn clock_off(node: &Tidegate) -> i64 {
     let parts: Vec<i64> = date.split([' ', ':']).filter_map(|part| part.parse().ok()).collect();
     let [_, _, hours, minutes, seconds] = parts[..] else { panic!("a date: {date}") };
     let off = (hours * 3_600 + minutes * 60 + seconds - seconds_of_day(SystemTime::now())).rem_euclid(86_400);
-    // To the nearest of what they are set to: seconds are whole, and answers take a while.
+    // To the nearest of what they are set to: seconds are whole, and on a busy machine answers take seconds.
     let off = if off > 43_200 { off - 86_400 } else { off };
-    ((off + 2).div_euclid(5)) * 5
+    (off + CLOCKS_APART / 2).div_euclid(CLOCKS_APART) * CLOCKS_APART
 }
 
 fn ask_of(key: &str) -> RateLimitRequest {

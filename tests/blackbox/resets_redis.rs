@@ -26,7 +26,8 @@ fn setup(url: &str) -> Setup {
     let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
     // A node that starts is ready although a server is away.
     let setup = setup.env("REDIS_FAILURE_MODE", "deny");
-    setup.env("REDIS_URL", url).env("REDIS_TIMEOUT", "300ms")
+    // As long as a busy machine needs: servers that are away cost each node a few such times.
+    setup.env("REDIS_URL", url).env("REDIS_TIMEOUT", "1s")
 }
 
 fn of_cluster(servers: &[Redis]) -> Setup {
@@ -251,7 +252,9 @@ fn what_somebody_wrote_into_the_key_of_resets_is_shown_and_blocks_nothing() {
     assert!(decided(&client, "user", "a"), "it is no reason for the fallback");
     let troubles = |node: &Tidegate| node.metric("tidegate_redis_reset_troubles");
     eventually_true("the trouble", || troubles(&node) == 1.0);
-    assert!(node.lines_with("2 that cannot be read, or are more than an hour ahead") > 0);
+    eventually_true("it to be logged", || {
+        node.lines_with("2 that cannot be read, or are more than an hour ahead") > 0
+    });
     for _ in 0..2 {
         let (status, done) = reset(&node, &json!([{"key": "user"}]), &json!({}));
         assert_eq!((status, &done["done"]), (200, &json!("reset")), "{done}");
@@ -283,7 +286,7 @@ fn what_somebody_wrote_into_the_key_of_resets_is_shown_and_blocks_nothing() {
     redis.ask::<()>(&["ACL", "SETUSER", "default", "-hget"]);
     eventually_true("the trouble", || troubles(&node) == 1.0);
     assert_eq!(passed(&client, "user", "c"), N);
-    assert!(node.lines_with("NoPerm") > 0);
+    eventually_true("it to be logged", || node.lines_with("NoPerm") > 0);
 }
 
 #[test]

@@ -177,11 +177,12 @@ fn what_the_api_refuses_is_said_beside_the_field() {
             await_problem(&mut browser, field, problem);
         }
     }
-    fill(&mut browser, "from", "2030-01-02T10:00");
-    fill(&mut browser, "until", "2030-01-02T09:00");
+    // Long after anybody runs this.
+    fill(&mut browser, "from", "2130-01-02T10:00");
+    fill(&mut browser, "until", "2130-01-02T09:00");
     send(&mut browser);
     await_problem(&mut browser, "until", "is not after `from`");
-    fill(&mut browser, "until", "2031-01-02T09:00");
+    fill(&mut browser, "until", "2131-01-02T09:00");
     send(&mut browser);
     await_text(&mut browser, "#exceptions-said", "taken is replaced.");
     await_text(&mut browser, "#exception-rows", "not yet in force");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::grpc::question;
+use crate::harness::lateness::Lateness;
 use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
 use crate::harness::programs::{installed, succeed};
@@ -245,7 +246,7 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
             .env("OTEL_BSP_MAX_QUEUE_SIZE", "100")
             .start();
         let client = limiter.client();
-        let mut slowest = Duration::ZERO;
+        let (mut slowest, watched) = (Duration::ZERO, Lateness::watch());
         let mut ask = |count: usize| {
             for _ in 0..count {
                 let began = Instant::now();
@@ -258,7 +259,8 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
         let memory = limiter.memory_peak_bytes();
         ask(1_000);
         eventually_true("the limiter to notice", || limiter.lines_with("spans were not taken") > 0);
-        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        let late = watched.allowance();
+        assert!(slowest < Duration::from_secs(2) + late, "{slowest:?}, the machine is {late:?} late");
         let grown = limiter.memory_peak_bytes().saturating_sub(memory);
         assert!(grown < 8 << 20, "{grown} bytes");
         drop(deaf);

@@ -73,18 +73,18 @@ fn suggested_rules_are_good_rules_that_deny_what_their_comments_say() {
 const ENVOY_FORMAT: &str =
     "[%START_TIME%] %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %RESPONSE_CODE% %RESPONSE_FLAGS% %DURATION%";
 
-/// Three requests of each client in any two seconds.
-const ENVOY_RULES: &str = "domain: edge\ndescriptors:\n  - key: route\n    value: api\n    descriptors:\n      - key: remote_address\n        rate_limit: {window: 2s, requests_per_unit: 3, algorithm: sliding_log}\n";
+/// Three requests of each client in any four seconds.
+const ENVOY_RULES: &str = "domain: edge\ndescriptors:\n  - key: route\n    value: api\n    descriptors:\n      - key: remote_address\n        rate_limit: {window: 4s, requests_per_unit: 3, algorithm: sliding_log}\n";
 
-const WINDOW_MILLIS: u64 = 2_000;
+const WINDOW_MILLIS: u64 = 4_000;
 
 /// How near to a change of capacity a request may come: stamps are those of the start, decisions come a little later.
-const APART_MILLIS: u64 = 100;
+const APART_MILLIS: u64 = 200;
 
 /// When the clients send, in milliseconds: in bunches, and one by one.
 const SCHEDULE: [&[u64]; 2] = [
-    &[0, 0, 0, 0, 0, 1_000, 1_000, 2_300, 2_300, 2_300, 2_300, 3_300],
-    &[0, 700, 1_400, 1_700, 2_300, 2_500, 2_900, 3_150, 3_200, 3_650],
+    &[0, 0, 0, 0, 0, 2_000, 2_000, 4_600, 4_600, 4_600, 4_600, 6_600],
+    &[0, 1_400, 2_800, 3_400, 4_600, 5_000, 5_800, 6_300, 6_400, 7_300],
 ];
 
 /// A line of Envoy's log.

@@ -12,7 +12,9 @@ const puppeteer = require('puppeteer-core');
 
 const AXE = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 // Nothing here takes so long, also on a busy machine.
-const PATIENCE_MILLIS = 25_000;
+const PATIENCE_MILLIS = 60_000;
+// Of it, for what is said of a wait that fails.
+const LAST_WORDS_MILLIS = 5_000;
 
 const chromium = () => {
   const folders = process.env.PATH.split(':').map((folder) => path.join(folder, 'chromium'));
@@ -43,8 +45,12 @@ const commands = {
   // Runs outside of the page's policy, which is for what the page itself runs.
   eval: (page, { script }) => page.evaluate(script),
   wait: async (page, { script }) => {
-    const handle = await page.waitForFunction(script, { timeout: PATIENCE_MILLIS - 1_000, polling: 50 });
-    return handle.jsonValue();
+    try {
+      const handle = await page.waitForFunction(script, { timeout: PATIENCE_MILLIS - LAST_WORDS_MILLIS, polling: 50 });
+      return await handle.jsonValue();
+    } catch (error) {
+      throw new Error(`${error.message}; the page shows: ${await page.evaluate('document.body.innerText')}`);
+    }
   },
   look: async (page, { scheme, width, height }) => {
     await page.emulateMediaFeatures([

@@ -36,7 +36,7 @@ pub const INITIAL_WINDOW_SIZE: u16 = 4;
 /// What a connection may carry before the server has said anything.
 const WINDOW_DEFAULT: u64 = 65_535;
 /// A write that the peer does not take for so long is given up: it has stopped reading.
-const WRITE_PATIENCE: Duration = Duration::from_millis(500);
+const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One frame.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

@@ -4,7 +4,6 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
@@ -119,7 +118,7 @@ fn connect_from(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let stream = runtime.block_on(connect)?;
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(super::DEADLINE))?;
     Ok(stream)
 }
 

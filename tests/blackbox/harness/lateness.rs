@@ -1,5 +1,5 @@
-//! How late this machine wakes whoever sleeps: what a budget of milliseconds may be missed by when other tests keep the
-//! cores busy, and nothing else.
+//! How late this machine wakes whoever sleeps: what a bound in time may be missed by when other tests keep the cores busy,
+//! and nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,6 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const NAP: Duration = Duration::from_millis(1);
+/// An answer wakes threads of the client, of the limiter and of servers behind it, one after the other, and each may be
+/// about as late as this one.
+const WAKINGS: u32 = 10;
 
 /// A thread that sleeps again and again, and looks when it is woken.
 pub struct Lateness {
@@ -29,9 +32,9 @@ impl Lateness {
         Self { stop, most_nanos, sleeper: Some(sleeper) }
     }
 
-    /// The latest that it was since it began.
-    pub fn most(&self) -> Duration {
-        Duration::from_nanos(self.most_nanos.load(Relaxed))
+    /// By how much a bound may be missed of what happened since this watch began.
+    pub fn allowance(&self) -> Duration {
+        Duration::from_nanos(self.most_nanos.load(Relaxed)) * WAKINGS
     }
 }
 

@@ -1,13 +1,15 @@
 //! A server from Debian, Redis or Valkey, on a port and in a folder of its own; and a Cluster of three.
 
 use std::process::Command;
+use std::time::Duration;
 
 use redis::Connection;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use super::memory_folder::memory_folder;
 use super::process::Process;
-use super::{eventually, eventually_true, free_port};
+use super::{eventually, eventually_true, eventually_within, free_port};
 
 /// A running server.
 pub struct Redis {
@@ -40,7 +42,7 @@ impl Redis {
     }
 
     fn start_program(program: &'static str, port: u16, more: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder can be made");
+        let folder = memory_folder();
         let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
         let process = spawn(program, port, &folder, &more);
         let redis = Self { program, process, folder, port, more };
@@ -95,12 +97,45 @@ fn spawn(program: &str, port: u16, folder: &TempDir, more: &[String]) -> Process
     Process::spawn(&mut command)
 }
 
+/// How long servers may take to elect another master. A sentinel that was kept from running for two seconds does nothing for
+/// half a minute, and an election that fails is held again after some seconds: on a busy machine both happen, and neither is
+/// the limiter's.
+const TAKEOVER_MAX: Duration = Duration::from_secs(180);
+
 /// Servers one of which takes over when a master dies.
 pub struct Failover {
     masters: Vec<Redis>,
     replicas: Vec<Redis>,
-    _sentinel: Option<(Process, TempDir)>,
+    sentinel: Option<Sentinel>,
     url: String,
+}
+
+/// A sentinel that watches one master, which it calls `one`.
+struct Sentinel {
+    _process: Process,
+    _folder: TempDir,
+    client: redis::Client,
+}
+
+impl Sentinel {
+    fn start(port: u16, master: u16) -> Self {
+        let folder = memory_folder();
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor one 127.0.0.1 {master} 1\n\
+             sentinel down-after-milliseconds one 1000\nsentinel failover-timeout one 3000\n"
+        );
+        let file = folder.path().join("sentinel.conf");
+        std::fs::write(&file, settings).expect("the folder is ours");
+        let process = Process::spawn(Command::new("redis-sentinel").arg(&file));
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a good URL");
+        Self { _process: process, _folder: folder, client }
+    }
+
+    /// What it says of its master, once it listens.
+    fn ask<T: redis::FromRedisValue>(&self, what: &str) -> Option<T> {
+        let mut connection = self.client.get_connection().ok()?;
+        redis::cmd("SENTINEL").arg(what).arg("one").query(&mut connection).ok()
+    }
 }
 
 impl Failover {
@@ -108,24 +143,13 @@ impl Failover {
     pub fn of_sentinel() -> Self {
         let master = Redis::start(&[]);
         let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-        let (port, folder) = (free_port(), tempfile::tempdir().expect("a folder can be made"));
-        let settings = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor one 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds one 1000\nsentinel failover-timeout one 3000\n",
-            master.port
-        );
-        let file = folder.path().join("sentinel.conf");
-        std::fs::write(&file, settings).expect("the folder is ours");
-        let process = Process::spawn(Command::new("redis-sentinel").arg(&file));
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a good URL");
+        let port = free_port();
+        let sentinel = Sentinel::start(port, master.port);
         eventually_true("the sentinel to know the replica", || {
-            let known = client.get_connection().and_then(|mut connection| {
-                redis::cmd("SENTINEL").arg(&["REPLICAS", "one"]).query::<Vec<redis::Value>>(&mut connection)
-            });
-            known.is_ok_and(|known| !known.is_empty())
+            sentinel.ask::<Vec<redis::Value>>("REPLICAS").is_some_and(|known| !known.is_empty())
         });
         let url = format!("one,127.0.0.1:{port}");
-        Self { masters: vec![master], replicas: vec![replica], _sentinel: Some((process, folder)), url }
+        Self { masters: vec![master], replicas: vec![replica], sentinel: Some(sentinel), url }
     }
 
     /// Three masters with a replica each.
@@ -145,7 +169,7 @@ impl Failover {
         });
         let replicas = replicas.collect();
         let url = masters.iter().map(Redis::url).collect::<Vec<_>>().join(",");
-        let failover = Self { masters, replicas, _sentinel: None, url };
+        let failover = Self { masters, replicas, sentinel: None, url };
         eventually_true("every master to know its replica", || {
             failover.masters.iter().all(|master| {
                 let nodes: String = master.ask(&["CLUSTER", "NODES"]);
@@ -169,10 +193,14 @@ impl Failover {
         });
     }
 
-    /// From now on the replica of the first master hears nothing of it.
+    /// From now on the replica of the first master hears nothing of it. A replica that may not continue asks for all of
+    /// the data, by another command.
     pub fn stop_replication(&self) {
-        self.masters[0].ask::<()>(&["ACL", "SETUSER", "default", "-psync"]);
+        self.masters[0].ask::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
         self.masters[0].ask::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+        eventually_true("the replica to miss its master", || {
+            self.replicas[0].ask::<String>(&["INFO", "replication"]).contains("master_link_status:down")
+        });
     }
 
     /// The first master ends as by a crash.
@@ -185,13 +213,9 @@ impl Failover {
         self.masters[0].ask::<Vec<String>>(&["KEYS", &format!("*|{value}")]).pop()
     }
 
-    /// How many hits of a log of this value the replica of the first master has, once its master is gone.
+    /// How many hits of a log of this value the replica of the first master has.
     pub fn replicated(&self, value: &str) -> usize {
-        let replica = &self.replicas[0];
-        eventually_true("the replica to miss its master", || {
-            replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:down")
-        });
-        let mut connection = replica.connect();
+        let mut connection = self.replicas[0].connect();
         // In a Cluster a replica answers only whoever says so; elsewhere this is an error.
         let _ = redis::cmd("READONLY").exec(&mut connection);
         let keys: Vec<String> =
@@ -203,11 +227,29 @@ impl Failover {
         (log[log.len() - 1] - log[1]) as usize
     }
 
-    /// A replica is a master now. A sentinel closes all connections of the one that it promotes, this one too.
-    pub fn has_happened(&self) -> bool {
-        self.replicas.iter().any(|replica| {
-            let told = redis::cmd("INFO").arg("replication").query::<String>(&mut replica.connect());
-            told.is_ok_and(|told| told.contains("role:master"))
+    /// Waits until the replica of the first master is a master, and those say so whom clients ask.
+    pub fn wait_for_takeover(&self) {
+        let happened = || (self.is_promoted() && self.is_known()).then_some(());
+        eventually_within(TAKEOVER_MAX, "a replica to take over", happened);
+    }
+
+    /// A sentinel closes all connections of the one that it promotes, this one too.
+    fn is_promoted(&self) -> bool {
+        let told = redis::cmd("INFO").arg("replication").query::<String>(&mut self.replicas[0].connect());
+        told.is_ok_and(|told| told.contains("role:master"))
+    }
+
+    /// The sentinel names it, or every other master of the Cluster has it for one.
+    fn is_known(&self) -> bool {
+        let port = self.replicas[0].port.to_string();
+        if let Some(sentinel) = &self.sentinel {
+            let named = sentinel.ask::<(String, String)>("GET-MASTER-ADDR-BY-NAME");
+            return named.is_some_and(|(_, named)| named == port);
+        }
+        let place = format!("127.0.0.1:{port}@");
+        self.masters[1..].iter().all(|master| {
+            let nodes: String = master.ask(&["CLUSTER", "NODES"]);
+            nodes.lines().any(|line| line.contains(&place) && line.contains("master"))
         })
     }
 }

@@ -84,11 +84,12 @@ const update = async () => {
   if (isPaused || document.hidden) return;
   asked += 1;
   const number = asked;
+  // A later question was asked meanwhile, whose answer is newer; or the page was paused, and shows what it showed then.
+  const isPast = () => number !== asked || isPaused;
   const known = about === null ? 'about=1' : `since=${taken}&reloads=${reloadsKnown}`;
   try {
     const state = await ask(`/status?${known}&${wantedRules()}`);
-    // A later question was asked meanwhile: its answer is newer.
-    if (number !== asked) return;
+    if (isPast()) return;
     if (about !== null && about.process !== state.process) {
       about = null;
       return await update();
@@ -97,9 +98,9 @@ const update = async () => {
     show(state);
     showLiveness('live', 'on');
   } catch (error) {
-    if (number === asked) showLost(error);
+    if (!isPast()) showLost(error);
   }
-  if (number === asked) timer = setTimeout(update, INTERVAL_MILLIS);
+  if (!isPast()) timer = setTimeout(update, INTERVAL_MILLIS);
 };
 
 byId('pause').addEventListener('click', () => {
