@@ -79,7 +79,7 @@ const CPU_NOISE: Duration = Duration::from_millis(100);
 /// And by this part of what the calls take: beside an attack, and beside other tests, they cost more or less than alone.
 const CALLS_NOISE: u32 = 2;
 /// Other work on the machine makes the same attack dearer or cheaper. What holds for the cheapest of so many holds.
-const TRIES: usize = 3;
+const TRIES: usize = 5;
 /// Calls by which is measured what one takes.
 const CALLS_MEASURED: u64 = 1_000;
 
