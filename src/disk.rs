@@ -1,4 +1,4 @@
-//! Files that no crash leaves half written.
+//! Files that no crash leaves half written, and files of people, read within a bound.
 //!
 //! In: a path, and what writes the bytes. Out: the old file or the new one, whenever the process or the machine dies.
 //! A file is written beside the old one, synced, and renamed to its name; then the folder is synced, so that the name
@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Large writes, for few calls of the system.
 const WRITE_BYTES: usize = 1 << 20;
+/// What is read of a file that somebody has named at most. Certificates and mappings are smaller by far.
+const READ_BYTES_MAX: u64 = 16 << 20;
 /// Nobody else may read what is written: secrets of keys, names of users.
 const FILE_MODE: u32 = 0o600;
 
@@ -108,6 +110,27 @@ impl dyn Disk {
         file.get_mut().sync()?;
         Ok(written)
     }
+}
+
+/// The contents of a file that somebody has named: a certificate, a mapping.
+///
+/// # Errors
+/// When it cannot be read, or does not end soon enough, as `/dev/zero`.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > READ_BYTES_MAX {
+        true => Err(io::Error::other(format!("it is longer than {READ_BYTES_MAX} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// The same, as text.
+///
+/// # Errors
+/// As [`read`], and when it is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Where a file is written before it gets its name.

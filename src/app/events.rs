@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use crate::app::{AppError, dead};
 use crate::clock::{Clock, monotonic};
 use crate::configuration::{self, WebhookSettings};
+use crate::disk;
 use crate::webhook::{Endpoint, Webhook};
 use tidegate_engine::key::KeySecret;
 use tidegate_serve::events::{Events, KeyNames, Lines, Outlet, OutletTotals};
@@ -81,7 +82,7 @@ impl Telling {
 
 fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError> {
     let file = |path: PathBuf| {
-        std::fs::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
+        disk::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
     };
     let endpoint = Endpoint {
         url: settings.url.clone(),

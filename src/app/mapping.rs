@@ -1,10 +1,9 @@
 //! Reads the mapping file, which gives metrics other names than `envoyproxy/ratelimit` does.
 
-use std::fs;
-
 use tidegate_engine::Timestamp;
 
 use crate::app::AppError;
+use crate::disk;
 use tidegate_serve::metrics::{Mapping, Names};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
@@ -16,7 +15,7 @@ pub(super) fn names(
     now: Timestamp,
 ) -> Result<Names, AppError> {
     let remember = |in_force, what: String| reloads.add(Reload::new(Subject::Mapping, now, in_force, what));
-    match fs::read_to_string(path) {
+    match disk::read_text(path.as_ref()) {
         Ok(text) => {
             let mapping = Mapping::parse(path, &text).map_err(AppError::Mapping)?;
             remember(true, format!("mapping of metrics: {path} in force"));

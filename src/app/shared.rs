@@ -2,7 +2,6 @@
 
 mod contact;
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::{ClientTlsFiles, Redis, Server};
+use crate::disk;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
 use tidegate_redis::runtime::Tokio;
@@ -72,7 +72,7 @@ pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
 fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfig>, AppError> {
     let read = |name: &str, path: &Option<PathBuf>| match path {
         None => Ok(None),
-        Some(path) => fs::read(path)
+        Some(path) => disk::read(path)
             .map(Some)
             .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.display()) }),
     };

@@ -1,12 +1,12 @@
 //! Starts tracing: reads the collector's certificates and names this instance.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
 use crate::configuration::Tracing;
+use crate::disk;
 use crate::spans::Tracer;
 use tidegate_serve::metrics::{Kind, Metrics};
 
@@ -35,7 +35,7 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
 /// The contents of the file, if one is named.
 fn read(path: Option<PathBuf>) -> Result<Option<Vec<u8>>, AppError> {
     let read = |path: PathBuf| {
-        fs::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
+        disk::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
     };
     path.map(read).transpose()
 }

@@ -71,11 +71,11 @@ pub(super) fn exception_command() -> Command {
 
 /// The command of counters.
 pub(super) fn counter_command() -> Command {
-    let peek = Command::new("peek").about("Shows what a counter holds").args(path());
+    let peek = Command::new("peek").about("Shows what a counter holds").args(counter_path());
     let id =
         "its number, the nanoseconds since 1970 in 16 digits of hex; else now. Sent again it changes nothing";
     let id = || Arg::new(ID).long(ID).value_name("HEX").help(id);
-    let reset = Command::new("reset").about("Begins a counter anew").args(path());
+    let reset = Command::new("reset").about("Begins a counter anew").args(counter_path());
     let reset = reset.args(author(true)).arg(id());
     let [domain, entries] = path();
     let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
@@ -119,6 +119,17 @@ pub(super) fn path() -> [Arg; 2] {
     [domain, entries.help("the entries of a descriptor, in order; in exceptions, a `*` stands for any text")]
 }
 
+/// The entries that lead to one counter: each has a value.
+fn counter_path() -> [Arg; 2] {
+    let [domain, entries] = path();
+    let entry = |word: &str| match word.contains('=') {
+        true => Ok(word.to_owned()),
+        false => Err("a counter has a value for each key (expected KEY=VALUE)"),
+    };
+    let entries = entries.value_name("KEY=VALUE").value_parser(entry);
+    [domain, entries.help("the entries of a descriptor, in order, each with its value")]
+}
+
 /// What every one of these commands takes.
 pub(super) fn everywhere(command: Command) -> Command {
     let to = Arg::new("to").long("to").value_name("HOST:PORT").value_delimiter(',').action(ArgAction::Append);
@@ -160,8 +171,11 @@ pub(super) fn counter(
         "reset" | "reset-all" => {
             let mut fields = fields(own);
             fields.insert(ID.to_owned(), text(own, ID).unwrap_or_else(|| now.clone()).into());
-            let path = if command == "reset" { "/admin/counters/reset" } else { "/admin/resets" };
-            (Method::POST, path.to_owned(), Value::Object(fields), shown::change)
+            let (path, form): (_, Form) = match command {
+                "reset" => ("/admin/counters/reset", shown::reset),
+                _ => ("/admin/resets", shown::change),
+            };
+            (Method::POST, path.to_owned(), Value::Object(fields), form)
         }
         "peek" => (Method::POST, "/admin/counters/peek".to_owned(), Value::Object(fields(own)), shown::peek),
         _ => (Method::POST, "/admin/counters/top".to_owned(), Value::Object(fields(own)), shown::top),
@@ -221,9 +235,15 @@ pub(super) fn token(configuration: &Configuration) -> Result<Option<HeaderValue>
 pub(super) fn ask(limiter: &Limiter, call: &Call<'_>) -> Result<String, String> {
     match send(limiter, call) {
         Ok((status, body)) if status.is_success() => Ok(body),
-        Ok((status, body)) => Err(format!("{status}: {}", body.trim_end())),
+        Ok((status, body)) => Err(format!("{status}: {}", said(body.trim_end()))),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// What a refusal says: its `error`, if it is JSON that has one.
+fn said(body: &str) -> String {
+    let json = serde_json::from_str::<Value>(body).ok();
+    json.and_then(|json| Some(json["error"].as_str()?.to_owned())).unwrap_or_else(|| body.to_owned())
 }
 
 /// A text as a part of a path or as a value in a query.

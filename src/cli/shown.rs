@@ -31,6 +31,24 @@ pub(super) fn change(sent: &Value, lines: &[Value]) -> String {
     lines.iter().map(line).collect()
 }
 
+/// A counter that has begun anew: what it held before, and what it holds now.
+pub(super) fn reset(sent: &Value, lines: &[Value]) -> String {
+    let held = |it: &Value| match counter_of(it) {
+        Some(counter) => {
+            format!("{} counted, {} left", text(&counter["counted"]), text(&counter["remaining"]))
+        }
+        None => one_line(it["error"].as_str().unwrap_or("no counter")).into_owned(),
+    };
+    let held =
+        |line: &Value| format!("  before: {}\n  now: {}\n", held(&line["before"]), held(&line["after"]));
+    lines.iter().map(|line| change(sent, std::slice::from_ref(line)) + &held(line)).collect()
+}
+
+/// The counter of the only descriptor of an explanation.
+fn counter_of(explained: &Value) -> Option<&Value> {
+    Some(&explained["descriptors"][0]["counter"]).filter(|counter| !counter.is_null())
+}
+
 /// What a change is about.
 fn subject(sent: &Value, line: &Value) -> String {
     let id = line["id"].as_str().filter(|_| line["rules"].is_null() && sent["id"].is_null());
@@ -143,12 +161,10 @@ fn top_of_rule(line: &Value) -> String {
 /// What a counter holds.
 pub(super) fn peek(sent: &Value, lines: &[Value]) -> String {
     let line = |line: &Value| {
-        let descriptor = &line["descriptors"][0];
-        let counter = &descriptor["counter"];
-        if counter.is_null() {
-            let why = one_line(descriptor["reason"].as_str().unwrap_or("no counter")).into_owned();
-            return format!("{}: {why}\n", path(sent));
-        }
+        let Some(counter) = counter_of(line) else {
+            let why = line["descriptors"][0]["reason"].as_str().unwrap_or("no counter");
+            return format!("{}: {}\n", path(sent), one_line(why));
+        };
         let number = |name: &str| text(&counter[name]);
         let seconds = counter["capacity_in_seconds"].as_u64().filter(|seconds| *seconds > 0);
         let back = seconds.map(|seconds| format!(", room again in {}", span(seconds))).unwrap_or_default();

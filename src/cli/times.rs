@@ -11,7 +11,7 @@ use jiff::{SignedDuration, ToSpan, ZonedDateTime};
 use super::given;
 use crate::settings::Problem;
 use tidegate_engine::Timestamp;
-use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_engine::rules::{Unit, parse_duration_nanos};
 
 const FROM: &str = "from";
 const UNTIL: &str = "until";
@@ -52,7 +52,7 @@ pub(super) fn fields(own: &ArgMatches, now: Timestamp) -> Result<Vec<(&'static s
     };
     let (from, mut until) = (time(FROM), time(UNTIL));
     if let Some(text) = given::<String>(own, FOR) {
-        let nanos = parse_duration_nanos(text).filter(|nanos| *nanos > 0);
+        let nanos = duration_nanos(text).filter(|nanos| *nanos > 0);
         let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok()).map(SignedDuration::from_nanos);
         let end = nanos.and_then(|nanos| from.as_ref().unwrap_or(&now).checked_add(nanos).ok());
         until =
@@ -74,6 +74,14 @@ pub(super) fn shown(stamp: &str) -> String {
 pub(super) fn short(stamp: &str) -> String {
     let shown = shown(stamp);
     shown.split_once("day ").map_or(shown.clone(), |(_, rest)| rest.to_owned())
+}
+
+/// A duration as rules have it, after a number of days if it has one: `90m`, `3d`, `1d12h`.
+fn duration_nanos(text: &str) -> Option<u64> {
+    let Some((days, rest)) = text.split_once('d') else { return parse_duration_nanos(text) };
+    let days = days.parse::<u64>().ok()?.checked_mul(Unit::Day.nanos())?;
+    let rest = if rest.is_empty() { 0 } else { parse_duration_nanos(rest)? };
+    days.checked_add(rest)
 }
 
 fn local(now: Timestamp) -> ZonedDateTime {
@@ -109,6 +117,13 @@ fn weekday(word: &str) -> Option<Weekday> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_may_have_days() {
+        let hours = |text| duration_nanos(text).map(|nanos| nanos / Unit::Hour.nanos());
+        assert_eq!(["2h", "3d", "1d12h"].map(hours), [Some(2), Some(72), Some(36)]);
+        assert_eq!(["d", "3dd", "-1d", "3d ages", "days"].map(hours), [None; 5]);
+    }
 
     #[test]
     fn a_part_of_a_time_is_the_next_one_in_the_local_zone() {

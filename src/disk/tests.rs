@@ -286,3 +286,9 @@ fn what_cannot_be_written_leaves_nothing_beside() {
     assert_eq!(error, format!("cannot write {}.new: full", path.display()));
     assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
 }
+
+#[test]
+fn a_file_without_an_end_is_not_read_for_ever() {
+    let error = read(Path::new("/dev/zero")).expect_err("it has no end").to_string();
+    assert_eq!(error, "it is longer than 16777216 bytes");
+}

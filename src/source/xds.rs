@@ -12,6 +12,7 @@ mod proto;
 mod refusal;
 mod resource;
 
+use crate::disk;
 use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
@@ -268,7 +269,7 @@ impl XdsTls {
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, StreamError> {
-    std::fs::read(path).map_err(|error| StreamError::File(path.display().to_string(), error))
+    disk::read(path).map_err(|error| StreamError::File(path.display().to_string(), error))
 }
 
 /// The problems, one per line, as many as fit.

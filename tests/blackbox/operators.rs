@@ -135,6 +135,9 @@ fn times_are_typed_as_people_say_them_and_said_back_with_their_zone() {
         );
     }
     assert_eq!(put(&["--for", "1h", "--until", "Monday"]).0, 64);
+    for long in ["3d", "1d12h", "90m"] {
+        assert_eq!(put(&["--for", long]).0, 0, "{long}");
+    }
     let (_, json, _) = run(&["exception", "list", "--format", "json"]);
     assert!(json.starts_with("{") && json.contains("\"until\":\"20"), "{json}");
 }
@@ -167,6 +170,16 @@ fn counters_of_all_rules_are_watched_and_the_audit_lists_changes() {
     );
     let (_, text, _) = run(&[&["counter", "reset", "shop", "user=a"], &BY[..]].concat());
     assert!(text.starts_with("shop user=a: reset"), "{text}");
+    assert!(text.ends_with("\n  before: 2 counted, 0 left\n  now: 0 counted, 2 left\n"), "{text}");
+    for asked in [&["counter", "peek", "shop", "user"][..], &["counter", "reset", "shop", "user"]] {
+        let (code, _, complaint) = run(asked);
+        assert!(code == 64 && complaint.contains("(expected KEY=VALUE)"), "{complaint}");
+    }
+    let (code, _, complaint) = run(&[&["counter", "reset", "shop", "nobody=a"], &BY[..]].concat());
+    assert!(
+        code == 1 && complaint.ends_with(": 404 Not Found: no limit applies to these entries\n"),
+        "{complaint}"
+    );
     let (code, text, complaint) = run(&["audit"]);
     assert_eq!(code, 0, "{complaint}");
     let row: Vec<_> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();

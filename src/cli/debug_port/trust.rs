@@ -1,6 +1,6 @@
 //! TLS to a debug port. In: the options that name PEM files. Out: handshakes, with our certificate if there is one.
 
-use std::fs;
+use crate::disk;
 use std::io;
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ fn certificates(
 
 /// The file of an option; `None` if it is not given.
 fn pem(matches: &ArgMatches, option: &'static str) -> Result<Option<Vec<u8>>, TrustError> {
-    let read = |path: &String| fs::read(path).map_err(|error| bad(matches, option, error));
+    let read = |path: &String| disk::read(path.as_ref()).map_err(|error| bad(matches, option, error));
     matches.get_one::<String>(option).map(read).transpose()
 }
 

@@ -98,14 +98,17 @@ const showExceptions = (found) => {
   isTimed = shown.some(({ from, until }) => from !== undefined || until !== undefined);
 };
 
-/** Asks for the exceptions anew. Fails with a `Refusal`, or as `fetch` does. */
+/** Asks for the exceptions anew. Fails with a `Refusal`, or as `fetch` does; then the next state asks again. */
 const listExceptions = async () => {
   listings += 1;
   const number = listings;
   listedAt = Date.now();
   const wanted = encodeURIComponent(byId('exception-find').value.trim());
   // One more, to know whether there are more.
-  const found = await admin.list(`exceptions?find=${wanted}&most=${EXCEPTIONS_SHOWN + 1}`);
+  const found = await admin.list(`exceptions?find=${wanted}&most=${EXCEPTIONS_SHOWN + 1}`).catch((error) => {
+    listedState = null;
+    throw error;
+  });
   // Only the last question counts, and nothing is shown without the token.
   if (number === listings && admin.isOpen()) showExceptions(found);
 };
@@ -132,7 +135,6 @@ const followExceptions = ({ process, exceptions }) => {
   if (state === listedState && !(isTimed && Date.now() - listedAt > TIMED_MILLIS)) return;
   listedState = state;
   listExceptions().catch((error) => {
-    listedState = null;
     // Nobody asked for this, so the focus stays. That nothing answers is said at the top.
     if (error.status === 403) lock(error.message);
   });
