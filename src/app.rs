@@ -41,20 +41,23 @@ use crate::app::token::GuardedAdmin;
 pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
-use crate::exceptions::{AuditError, Book, FileError};
 use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
-use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
+use crate::front::http::HttpFront;
 use crate::logging;
-use crate::records::{Records, StoreError};
-use crate::resets::{self, Resets};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
 use crate::state::{Author, Begun, Checkpoints, Folder, FolderError, SecretError, StartError};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
+use tidegate_operate::api::AdminApi;
+use tidegate_operate::debug::{AdminFront, MetricsFront};
+use tidegate_operate::exceptions::{AuditError, Book, FileError};
+use tidegate_operate::gate::Gate;
+use tidegate_operate::records::{Records, StoreError};
+use tidegate_operate::resets::{self, Resets};
 use tidegate_serve::decisions::DecisionLog;
 use tidegate_serve::denied::DeniedKeys;
 use tidegate_serve::health::Health;
@@ -484,13 +487,13 @@ impl App {
         if let Some(listener) = debug {
             let service = Arc::clone(&self.service);
             let changed = (Arc::clone(&self.exceptions), Arc::clone(&self.resets));
-            let api = AdminApi::new(changed, Arc::clone(&service), Arc::clone(&handler), gate.clone())
+            let api = AdminApi::new(changed, Arc::clone(&service), *handler.bounds(), gate.clone())
                 .with_records(self.records.clone());
             exceptions::register_refused(&self.metrics, api.refused());
             let status = Arc::new(status::of(self, workers, api.refused()));
             let sampling = status::sample(Arc::clone(&status));
             tasks.spawn(async move { match sampling.await {} });
-            let front = AdminFront::new(service, handler, status, gate).with_api(api);
+            let front = AdminFront::new(service, handler, logging::SWITCH, status, gate).with_api(api);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

@@ -45,13 +45,15 @@ use std::thread;
 use std::time::Duration;
 
 use crate::front::connections::{GrpcFrontKind, MaxAge, WorkerOptions};
-use crate::front::http::{AdminToken, CheckOptions, Hosts};
-use crate::front::{AnswerOptions, Bounds, LimitHeaders};
+use crate::front::http::CheckOptions;
+use crate::front::{AnswerOptions, LimitHeaders};
 use crate::logging::LogLevel;
 use crate::settings::value::{Backend, FilePath};
 use crate::settings::{Problem, Row, Settings};
 use tidegate_engine::memory::MemoryOptions;
 use tidegate_engine::plan::Modes;
+use tidegate_operate::gate::{AdminToken, Hosts};
+use tidegate_serve::refusal::Bounds;
 
 /// What the process runs as.
 #[derive(Clone)]

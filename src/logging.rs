@@ -21,6 +21,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::clock;
 use tidegate_engine::text::{json_line, one_line};
+use tidegate_operate::debug::LogSwitch;
 use tidegate_serve::report::REPORT;
 
 /// Lines per second from one place in the code. Further lines are left out until the next second.
@@ -82,6 +83,9 @@ pub fn level() -> String {
     let level = LEVEL.get().and_then(|handle| handle.clone_current());
     level.map_or_else(|| "off".to_owned(), |level| level.to_string())
 }
+
+/// The level as the debug port reads and changes it.
+pub const SWITCH: LogSwitch = LogSwitch { level, set_level };
 
 /// Changes the level to this word of LOG_LEVEL.
 ///

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use crate::app::{AppError, dead};
 use crate::clock::{Clock, monotonic};
 use crate::configuration::{self, WebhookSettings};
-use crate::disk;
 use crate::webhook::{Endpoint, Webhook};
 use tidegate_engine::key::KeySecret;
+use tidegate_operate::disk;
 use tidegate_serve::events::{Events, KeyNames, Lines, Outlet, OutletTotals};
 use tidegate_serve::metrics::{Kind, Metrics};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::Admin;
-use crate::exceptions::{Audit, Book};
 use tidegate_engine::Timestamp;
+use tidegate_operate::exceptions::{Audit, Book};
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
-use crate::records::{Position, Records as Store, StoreError};
 use crate::state::Author;
+use tidegate_operate::records::{Position, Records as Store, StoreError};
 use tidegate_records::RecordKey;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};

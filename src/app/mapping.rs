@@ -3,7 +3,7 @@
 use tidegate_engine::Timestamp;
 
 use crate::app::AppError;
-use crate::disk;
+use tidegate_operate::disk;
 use tidegate_serve::metrics::{Mapping, Names};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 

@@ -7,7 +7,7 @@ use super::lookup::Follower;
 use super::shared::server_options;
 use crate::app::{AppError, CONTROL_NICENESS, Essential};
 use crate::configuration::Limits;
-use crate::records::Records;
+use tidegate_operate::records::Records;
 use tidegate_redis::RedisStore;
 use tidegate_serve::metrics::{Kind, Metrics};
 

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::{ClientTlsFiles, Redis, Server};
-use crate::disk;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
+use tidegate_operate::disk;
 use tidegate_redis::runtime::Tokio;
 use tidegate_redis::tls::{TlsError, TlsFiles, config};
 use tidegate_redis::{

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
 use crate::configuration::Tracing;
-use crate::disk;
 use crate::spans::Tracer;
+use tidegate_operate::disk;
 use tidegate_serve::metrics::{Kind, Metrics};
 
 /// The attribute that distinguishes the instances of a service.

@@ -10,9 +10,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::App;
 use crate::clock::monotonic;
 use crate::configuration::InForce;
-use crate::exceptions::{Book, Version};
 use crate::front::connections::Workers;
-use crate::status::{About, ExceptionsNow, Parts, Setting, Status};
+use tidegate_operate::exceptions::{Book, Version};
+use tidegate_operate::status::{About, ExceptionsNow, Parts, Setting, Status};
 
 /// How often counts are sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use crate::app::reload::Watching;
 use crate::app::{AppError, Essential, dead};
 use crate::clock::Clock;
 use crate::configuration::{Admin, Configuration};
-use crate::disk::{Disk, SystemDisk};
-use crate::front::http::{AdminToken, Gate, TokenError};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
+use tidegate_operate::disk::{Disk, SystemDisk};
+use tidegate_operate::gate::{AdminToken, Gate, TokenError};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
 /// The longest file that is read.

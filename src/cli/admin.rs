@@ -16,8 +16,8 @@ use super::{Done, arguments_of, flag_of, given, read_only, times};
 use crate::app::token_header;
 use crate::clock::Clock;
 use crate::configuration::Configuration;
-use crate::resets::id;
 use crate::settings::{Problem, Row};
+use tidegate_operate::resets::id;
 
 /// The option, and the field, of the number of a reset.
 const ID: &str = "id";

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::lane::{LaneFront, bare};
-use super::{Bounds, Handler, Reply};
+use super::{Handler, Reply};
 use tidegate_records::{Record, RecordKey};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::Bounds;
 use tidegate_serve::service::fixture;
 
 fn handler(rules: &str) -> Handler {

@@ -17,7 +17,6 @@ mod calm;
 mod drain;
 mod life;
 mod listener;
-mod peer;
 mod socket;
 mod spin;
 mod stream;
@@ -44,7 +43,6 @@ use self::calm::Calm;
 pub use self::drain::{Drain, DrainSwitch};
 pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
-pub use self::peer::Peer;
 pub use self::stream::Protocol;
 use self::stream_tasks::StreamTasks;
 pub use self::tls::{Identity, Tls, TlsError};
@@ -52,8 +50,8 @@ pub use self::workers::{ConnectionBounds, Fronts, Port, WorkerOptions, Workers};
 
 use crate::front::Handler;
 use crate::front::grpc::GrpcFront;
-use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
+use tidegate_operate::page::Respond;
 use tidegate_serve::health::Health;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more. When a connection ends, all

@@ -1,39 +1,21 @@
-//! The HTTP ports: decisions (`/check`, `/json`) and probes on one, pages for operators on the others.
+//! The HTTP port of clients: decisions (`/check`, `/json`) and probes.
 //!
 //! HTTP/1.1 and HTTP/2. A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
 
-mod admin;
-mod admin_api;
 mod check;
-mod gate;
-mod guesses;
-mod hosts;
 mod json;
-mod page;
 mod probes;
-mod rlconfig;
-mod status;
-mod token;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-pub use self::admin::{AdminFront, MetricsFront};
-pub use self::admin_api::AdminApi;
 pub use self::check::{CheckOptions, Proxy};
-pub use self::gate::Gate;
-pub use self::hosts::Hosts;
-pub use self::page::Page;
-pub use self::token::{AdminToken, TokenError};
 
-use self::page::{not_allowed, text};
-use crate::front::connections::Peer;
-use crate::front::{Bounds, Handler, Refusal, RefusalCode, trace};
+use crate::front::{Handler, trace};
+use tidegate_operate::page::{Page, Respond, not_allowed, read_body, refused, text};
+use tidegate_operate::peer::Peer;
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Front;
 
@@ -44,15 +26,6 @@ const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over H
   GET  /healthcheck, /readyz, /livez
 Envoy asks over gRPC, on GRPC_PORT (8081). The status page is on DEBUG_PORT (6070).
 ";
-
-/// How long a client may take to send one body.
-const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Answers requests on an HTTP port.
-pub trait Respond: Clone + Send + Sync + 'static {
-    /// Answers one request of this client.
-    fn respond(&self, request: Request<Incoming>, peer: &Peer) -> impl Future<Output = Page> + Send;
-}
 
 /// The port of decisions and probes. Clones share everything.
 #[derive(Clone)]
@@ -103,30 +76,5 @@ impl Respond for HttpFront {
             ("/", true) => text(StatusCode::NOT_FOUND, SPOKEN),
             _ => text(StatusCode::NOT_FOUND, "not found; / says what this port speaks\n"),
         }
-    }
-}
-
-/// Reads a body that is within `bounds`, for at most [`BODY_READ_TIMEOUT`].
-async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
-    let read = Limited::new(body, bounds.request_bytes_max).collect();
-    match tokio::time::timeout(BODY_READ_TIMEOUT, read).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(bounds)),
-        Ok(Err(error)) => Err(Refusal::invalid(error.to_string())),
-        Err(_) => Err(Refusal::late("the body did not arrive in time")),
-    }
-}
-
-/// The form of a refusal over HTTP.
-fn refused(refusal: &Refusal) -> Page {
-    text(status_of(refusal), format!("{refusal}\n"))
-}
-
-fn status_of(refusal: &Refusal) -> StatusCode {
-    match refusal.code {
-        RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
-        RefusalCode::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
-        RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
-        RefusalCode::Unavailable | RefusalCode::StoreFailure => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

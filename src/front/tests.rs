@@ -17,14 +17,18 @@ use std::time::Duration;
 use ::http::StatusCode;
 use tokio::task::JoinSet;
 
+use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, WorkerOptions, Workers,
     serve_pages,
 };
-use crate::front::http::{AdminFront, AdminToken, CheckOptions, Gate, Hosts, HttpFront, MetricsFront, Proxy};
-use crate::front::{Bounds, Handler};
+use crate::front::http::{CheckOptions, HttpFront, Proxy};
+use crate::logging;
+use tidegate_operate::debug::{AdminFront, MetricsFront};
+use tidegate_operate::gate::{AdminToken, Gate, Hosts};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
+use tidegate_serve::refusal::Bounds;
 use tidegate_serve::service::Service;
 pub(in crate::front) use tidegate_serve::service::fixture::{metrics, service, service_at};
 
@@ -110,7 +114,8 @@ impl Server {
         let front = AdminFront::new(
             service,
             handler,
-            crate::status::fixture::status(&metrics),
+            logging::SWITCH,
+            tidegate_operate::status::fixture::status(&metrics),
             Gate::new(Hosts::new("0.0.0.0", &[]), AdminToken::parse("let me in").ok()),
         );
         let serving = serve_pages(listener, front, 4, pages.drain());

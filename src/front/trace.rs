@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use prost::Message;
 
-use super::{Handler, Refusal};
+use super::{Handler, grpc_status};
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
@@ -13,6 +13,7 @@ use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::Rule;
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::Refusal;
 
 impl Handler {
     /// Traces calls from now on, if there is a tracer.
@@ -77,7 +78,7 @@ pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decis
 /// Ends the span of a refused call, if it has one.
 pub(super) fn refused((front, span): (Front, Option<CallSpan>), refusal: &Refusal) {
     let Some(mut span) = span else { return };
-    protocol(&mut span, front, refusal.code.grpc_status());
+    protocol(&mut span, front, grpc_status(refusal.code));
     span.failed(&refusal.message);
 }
 

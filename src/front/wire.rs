@@ -12,11 +12,11 @@ use prost::Message;
 
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{Bounds, Refusal};
 use tidegate_engine::decision::Decision;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
+use tidegate_serve::refusal::{Bounds, Refusal};
 
 pub use self::headers::LimitHeaders;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::front::connections::GrpcFrontKind;
-use crate::front::http::{AdminToken, Proxy};
+use crate::front::http::Proxy;
 use crate::logging::LogLevel;
 use crate::settings::Problem;
 use crate::settings::value::{
@@ -17,6 +17,7 @@ use crate::statsd::{Mogrifier, Transport};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::StoreFull;
 use tidegate_engine::rules::{Cost, StoreFailure, Sync};
+use tidegate_operate::gate::AdminToken;
 use tidegate_serve::events::Kinds;
 use tidegate_serve::service::StaleMode;
 

@@ -12,11 +12,11 @@ mod proto;
 mod refusal;
 mod resource;
 
-use crate::disk;
 use std::convert::Infallible;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tidegate_operate::disk;
 
 use prost_types::{Struct, Value, value::Kind};
 use tokio::sync::mpsc;
@@ -268,7 +268,7 @@ impl XdsTls {
     }
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>, StreamError> {
+fn read(path: &Path) -> Result<Vec<u8>, StreamError> {
     disk::read(path).map_err(|error| StreamError::File(path.display().to_string(), error))
 }
 

@@ -10,9 +10,9 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskError, SystemDisk, beside};
 use crate::state::sequence::{Sequence, SequenceError};
 use crate::state::writer::Writing;
+use tidegate_operate::disk::{Disk, DiskError, SystemDisk, beside};
 
 /// A file of the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

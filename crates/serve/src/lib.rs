@@ -21,5 +21,6 @@ pub mod events;
 pub mod denied;
 pub mod watches;
 pub mod service;
+pub mod refusal;
 pub mod health;
 pub mod reload;

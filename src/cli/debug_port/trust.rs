@@ -1,8 +1,8 @@
 //! TLS to a debug port. In: the options that name PEM files. Out: handshakes, with our certificate if there is one.
 
-use crate::disk;
 use std::io;
 use std::sync::Arc;
+use tidegate_operate::disk;
 
 use clap::{Arg, ArgMatches};
 use rustls::pki_types::pem::PemObject;

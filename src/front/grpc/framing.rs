@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::front::{Bounds, Refusal};
+use tidegate_serve::refusal::{Bounds, Refusal};
 
 /// Bytes of flag and length before every message.
 pub(in crate::front) const PREFIX_BYTES: usize = 5;

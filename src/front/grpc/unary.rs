@@ -12,11 +12,12 @@ use hyper::body::{Body, Frame, Incoming};
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
 use crate::front::trace::headers_in;
-use crate::front::{Bounds, Handler, Refusal};
+use crate::front::{Handler, grpc_status};
 use crate::spans::CallSpan;
 use tidegate_grpc::message::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded};
 use tidegate_grpc::timeout;
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::{Bounds, Refusal};
 
 /// How long a client may take to send one request. One that needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,7 +123,7 @@ fn refused(refusal: &Refusal) -> Response<UnaryBody> {
     let mut response = Response::new(UnaryBody::default());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
-    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(refusal.code.grpc_status())));
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(grpc_status(refusal.code))));
     let message = HeaderValue::try_from(percent_encoded(&refusal.message));
     headers.insert(GRPC_MESSAGE, message.expect("printable ASCII is a header value"));
     response

@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::front::{Refusal, RefusalCode};
 use tidegate_grpc::connection::{TOO_MUCH_UNFINISHED, UNFINISHED_BYTES_MAX};
+use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 /// The bytes that all calls of one connection hold.
 #[derive(Default)]

@@ -15,12 +15,13 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use self::client::Described;
 use self::query::{Form, Question};
-use super::page::{Page, empty, not_allowed, text};
-use crate::front::{CheckAnswer, Handler, Refusal, RefusalCode, trace};
+use crate::front::{CheckAnswer, Handler, trace};
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::{Actions, RuleSet};
+use tidegate_operate::page::{Page, empty, not_allowed, text};
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 /// The beginning of the path. The rest of it is the domain.
 pub(super) const PATH: &str = "/check/";

@@ -11,13 +11,18 @@ use http::StatusCode;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::page::{JSON, Page, page};
-use super::refused;
-use crate::front::{Handler, Refusal, proto};
+use crate::front::{Handler, proto};
 use crate::spans::CallSpan;
 use tidegate_engine::decision::Code;
+use tidegate_engine::explain::Explanation;
+use tidegate_engine::text::json_line;
+use tidegate_operate::debug::{Explain, Explained};
+use tidegate_operate::page::refused;
+use tidegate_operate::page::{JSON, Page, page};
 use tidegate_records::UniqueKeys;
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::Bounds;
+use tidegate_serve::refusal::Refusal;
 
 struct Messages {
     request: MessageDescriptor,
@@ -51,21 +56,28 @@ pub(super) async fn respond(handler: &Handler, body: &[u8], span: Option<CallSpa
     }
 }
 
+impl Explain for Handler {
+    fn bounds(&self) -> &Bounds {
+        self.bounds()
+    }
+
+    fn explain<'q>(&'q self, question: &'q [u8], as_json: bool) -> Explained<'q> {
+        let render = move |explanation: &Explanation<'_>| match as_json {
+            true => format!("{}\n", json_line(&explanation.json().to_string())),
+            false => explanation.to_string(),
+        };
+        Box::pin(async move { self.explain(&to_request(question)?, render).await })
+    }
+}
+
 /// Encodes this JSON as a `RateLimitRequest`.
-pub(super) fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize(MESSAGES.request.clone(), &mut deserializer);
     let message = message.and_then(|message| deserializer.end().map(|()| message));
     // An invalid message is reported before a field that stands twice.
     let message = message.and_then(|message| serde_json::from_slice(json).map(|UniqueKeys| message));
     message.map(|message| message.encode_to_vec()).map_err(|error| Refusal::invalid(error.to_string()))
-}
-
-/// A value in which no object has a field twice.
-pub(super) fn value(json: &[u8]) -> Result<serde_json::Value, Refusal> {
-    let value = serde_json::from_slice(json);
-    let value = value.and_then(|value| serde_json::from_slice(json).map(|UniqueKeys| value));
-    value.map_err(|error| Refusal::invalid(error.to_string()))
 }
 
 /// The JSON of an encoded `RateLimitResponse`.

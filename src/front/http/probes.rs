@@ -2,9 +2,9 @@
 
 use http::StatusCode;
 
-use super::page::{Page, parameter, text};
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_engine::time::ceil_secs;
+use tidegate_operate::page::{Page, parameter, text};
 use tidegate_serve::health::{Health, Status};
 
 /// Readiness: 200 `OK`, or 500 with the reason. `?window=60s` also waits until lost counters of windows of that length

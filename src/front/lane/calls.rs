@@ -11,7 +11,7 @@ use tonic_health::pb::HealthCheckRequest;
 use super::{LaneFront, reflection};
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
-use crate::front::{Bounds, Handler, Refusal};
+use crate::front::{Handler, grpc_status};
 use crate::spans::{self, CallSpan};
 use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
 use tidegate_grpc::status::Status;
@@ -19,6 +19,7 @@ use tidegate_grpc::status::code::{INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED};
 use tidegate_grpc::{KeptHeaders, Route, Served};
 use tidegate_serve::health::Status as HealthStatus;
 use tidegate_serve::metrics::{Front, GrpcMethod};
+use tidegate_serve::refusal::{Bounds, Refusal};
 use tidegate_serve::service::BATCH_MAX;
 
 /// What is served. A call's route is an index into its paths.
@@ -85,8 +86,8 @@ impl Calls {
     /// The status of a refusal. It is counted if the call asks for a decision, and ends its span.
     fn refuse(&self, route: Route, refusal: Refusal, span: Option<CallSpan>) -> Status {
         match route {
-            DECISION => self.front.handler.refuse_call(Front::Grpc, refusal, span).into(),
-            _ => refusal.into(),
+            DECISION => refused(self.front.handler.refuse_call(Front::Grpc, refusal, span)),
+            _ => refused(refusal),
         }
     }
 
@@ -172,7 +173,7 @@ fn decide_later(
     // Boxed, because it is moved several times before it runs.
     let answer = Box::pin(handler.finish(Front::Grpc, message, timeout, span));
     Outcome::Later(wait(waiting, call.stream, async {
-        Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
+        Event::Answer(answer.await.map(|answer| answer.message).map_err(refused))
     }))
 }
 
@@ -227,7 +228,7 @@ impl Serve for Calls {
         }
         handler.answer_batch(Front::Grpc, &messages, &mut spans, |place, decided, span| {
             let outcome = match decided {
-                Some(decided) => Outcome::Now(decided.map_err(Status::from)),
+                Some(decided) => Outcome::Now(decided.map_err(refused)),
                 None => {
                     let message = messages[place].expect("only places with a message are answered");
                     decide_later(handler, waiting, &calls[place], message, span.and_then(Option::take))
@@ -264,8 +265,7 @@ fn check_name(message: &[u8]) -> Result<(), Status> {
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        Self { code: refusal.code.grpc_status(), message: refusal.message.into() }
-    }
+/// The status of a refusal.
+fn refused(refusal: Refusal) -> Status {
+    Status { code: grpc_status(refusal.code), message: refusal.message.into() }
 }

@@ -352,11 +352,12 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
+    use crate::front::Handler;
     use crate::front::connections::DrainSwitch;
     use crate::front::tests::{metrics, service};
-    use crate::front::{Bounds, Handler};
     use tidegate_grpc::frames::{self, PREFACE, flag};
     use tidegate_serve::health::Health;
+    use tidegate_serve::refusal::Bounds;
 
     fn front() -> LaneFront {
         let metrics = metrics();

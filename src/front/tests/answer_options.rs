@@ -11,8 +11,9 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_de
     Entry, RateLimitOverride,
 };
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{AnswerOptions, Bounds, Handler, LimitHeaders, Reply};
+use crate::front::{AnswerOptions, Handler, LimitHeaders, Reply};
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::Bounds;
 
 const RULES: &str = "
 domain: shop

@@ -14,13 +14,16 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::{RULES, Server, TIMEOUT, bind, fronts, metrics, service};
 use crate::clock;
+use crate::front::Handler;
 use crate::front::connections::{
     DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
 };
-use crate::front::http::{AdminFront, Gate, Hosts};
-use crate::front::{Bounds, Handler};
+use crate::logging;
 use tidegate_grpc::frames::{self, flag};
+use tidegate_operate::debug::AdminFront;
+use tidegate_operate::gate::{Gate, Hosts};
 use tidegate_serve::health::Health;
+use tidegate_serve::refusal::Bounds;
 
 /// What serves a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,8 +253,9 @@ async fn a_page_that_nobody_takes_is_not_kept() {
     let (metrics, switch) = (metrics(), DrainSwitch::new());
     let service = Arc::new(service(Some(RULES), &metrics));
     let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-    let status = crate::status::fixture::status(&metrics);
-    let front = AdminFront::new(service, handler, status, Gate::new(Hosts::new("::", &[]), None));
+    let status = tidegate_operate::status::fixture::status(&metrics);
+    let front =
+        AdminFront::new(service, handler, logging::SWITCH, status, Gate::new(Hosts::new("::", &[]), None));
     let serving = tokio::spawn(serve_pages(listener, front, 4, switch.drain()));
     // The window lets nothing of the answer be sent, or only its beginning.
     for window in [0, 100] {

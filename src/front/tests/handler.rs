@@ -7,9 +7,10 @@ use prost::Message;
 
 use super::{metrics, service, service_at};
 use crate::clock::Clock;
-use crate::front::{Answer, Bounds, Handler, Refusal, RefusalCode, Reply, proto};
+use crate::front::{Answer, Handler, Reply, proto};
 use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::{Bounds, Refusal, RefusalCode};
 use tidegate_serve::service::BATCH_MAX;
 
 fn handler(bounds: Bounds) -> Handler {

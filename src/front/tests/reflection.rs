@@ -10,9 +10,10 @@ use tonic_reflection::pb::v1::{ExtensionRequest, ServerReflectionRequest, Server
 
 use super::grpc::channel;
 use super::{RULES, Server, bind, metrics, service};
+use crate::front::Handler;
 use crate::front::connections::{DrainSwitch, GrpcServer, Life, serve_grpc};
-use crate::front::{Bounds, Handler};
 use tidegate_serve::health::Health;
+use tidegate_serve::refusal::Bounds;
 
 const PATHS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
-use crate::front::Bounds;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_serve::refusal::Bounds;
 
 /// Wire types.
 const VARINT: u8 = 0;

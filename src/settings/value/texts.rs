@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::front::http::AdminToken;
 use crate::settings::value::Value;
 use crate::settings::value::numbers::decimal;
+use tidegate_operate::gate::AdminToken;
 
 impl Value for String {
     const NAME: &'static str = "TEXT";

@@ -9,9 +9,9 @@ use http::header::{HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 
 use super::{CheckOptions, Proxy};
-use crate::front::Refusal;
 use tidegate_engine::rules::{ClientRequest, Field};
 use tidegate_engine::text::query_parameter;
+use tidegate_serve::refusal::Refusal;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

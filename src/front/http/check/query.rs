@@ -5,9 +5,9 @@
 use http::{StatusCode, Uri};
 
 use super::PATH;
-use crate::front::{Bounds, Refusal};
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::text::{PercentError, cut, percent_decoded, query_decoded};
+use tidegate_serve::refusal::{Bounds, Refusal};
 
 /// The first character of a parameter that is an option, not an entry.
 const CONTROL: char = '~';

@@ -2,7 +2,7 @@
 //!
 //! In: a path, and what writes the bytes. Out: the old file or the new one, whenever the process or the machine dies.
 //! A file is written beside the old one, synced, and renamed to its name; then the folder is synced, so that the name
-//! stays. Every step goes through a [`Disk`]: `tests` has one that dies at any step.
+//! stays. Every step goes through a [`Disk`]: `mortal` is one that dies at any step, for tests.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -165,5 +165,8 @@ impl NewFile for File {
     }
 }
 
+#[cfg(any(test, feature = "fixture"))]
+#[doc(hidden)]
+pub mod mortal;
 #[cfg(test)]
-pub mod tests;
+mod tests;

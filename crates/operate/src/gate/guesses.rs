@@ -61,7 +61,7 @@ fn network(from: Option<IpAddr>) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::monotonic;
+    use tidegate_serve::clock::monotonic;
 
     fn address(text: &str) -> Option<IpAddr> {
         Some(text.parse().expect("an address"))

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::audited::DONE;
 use super::{AdminApi, Answer, Problem, fields, invalid, lines, shown, word};
-use crate::clock::Clock;
 use crate::exceptions::{Author, Caller};
-use crate::front::http::page::Page;
+use crate::page::Page;
 use crate::resets::{ResetError, Wanted, id, path, path_json, read_id};
 use tidegate_engine::Timestamp;
 use tidegate_engine::rules::Epoch;
 use tidegate_engine::stamp;
+use tidegate_serve::clock::Clock;
 
 impl AdminApi {
     /// The last reset of each path.

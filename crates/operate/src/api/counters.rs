@@ -8,9 +8,7 @@ use serde_json::{Value, json};
 use super::audited::DONE;
 use super::resets::{Done, number};
 use super::{AdminApi, Answer, Problem, fields, invalid, lines, refused, shown, word};
-use crate::clock::{Clock, monotonic};
 use crate::exceptions::{Author, Caller};
-use crate::front::Refusal;
 use crate::resets::{ResetError, counter, path};
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
@@ -18,6 +16,8 @@ use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{ResetPath, Rule};
 use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
+use tidegate_serve::clock::{Clock, monotonic};
+use tidegate_serve::refusal::Refusal;
 use tidegate_serve::service::Snapshot;
 use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 

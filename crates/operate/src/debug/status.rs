@@ -16,7 +16,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::page::{JSON, Page, page as page_of, parameter, text};
+use crate::page::{JSON, Page, page as page_of, parameter, text};
 use crate::status::{Order, Rows, Status, View};
 use tidegate_engine::text::{json_line, query_decoded};
 use tidegate_serve::service::Snapshot;

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::super::page::parameter;
 use super::{Problem, invalid};
 use crate::exceptions::Record;
+use crate::page::parameter;
 use tidegate_engine::text::query_decoded;
 
 /// Bytes of the text that is looked for.

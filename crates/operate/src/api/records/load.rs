@@ -13,11 +13,11 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::super::super::page::parameter;
 use super::super::unmet::{is_read, of_record};
 use super::super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, blocking, invalid, shown};
 use super::Asked;
 use crate::exceptions::Caller;
+use crate::page::parameter;
 use crate::records::{Records, StoreError};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::query_decoded;

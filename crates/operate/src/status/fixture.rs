@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{About, Parts, Status};
-use crate::clock::{Clock, monotonic};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_serve::clock::{Clock, monotonic};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture;
 
 /// The parts of a process that is starting.
-pub(crate) fn parts() -> Parts {
+pub fn parts() -> Parts {
     parts_of(fixture::metrics())
 }
 
@@ -37,6 +37,6 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
 }
 
 /// The state of a process with these counts.
-pub(crate) fn status(metrics: &Arc<Metrics>) -> Arc<Status> {
+pub fn status(metrics: &Arc<Metrics>) -> Arc<Status> {
     Arc::new(Status::new(parts_of(Arc::clone(metrics))))
 }

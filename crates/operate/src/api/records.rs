@@ -12,11 +12,11 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use self::load::Load;
-use super::super::page::not_allowed;
 use super::audited::{DONE, Made};
 use super::unmet::of_record;
 use super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, fields, invalid, shown};
 use crate::exceptions::{Author, Caller};
+use crate::page::not_allowed;
 use crate::records::{Records, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyPrefix, Record, RecordKey, key_of, read, show};
 

@@ -13,10 +13,10 @@ use super::history::Sample;
 use super::rates::{Order, STEP_MILLIS, TOP};
 use super::troubles::troubles;
 use super::{ExceptionsNow, Recent, Setting, Status, StoreSize};
-use crate::clock::Clock;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
+use tidegate_serve::clock::Clock;
 use tidegate_serve::reload::{Problem, Reload};
 use tidegate_serve::service::Snapshot;
 

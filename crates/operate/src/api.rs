@@ -1,7 +1,7 @@
 //! The admin API, on the debug port: exceptions, counters, resets, records, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
-//! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
+//! of its own, because this one serves scrapes. `api/openapi.json` describes all of it; a test compares.
 
 mod audited;
 mod counters;
@@ -23,21 +23,21 @@ use tokio::sync::Semaphore;
 
 use self::records::RECORDS;
 use self::wanted::Wanted;
-use super::gate::{Gate, NoBearer};
-use super::page::{JSON, Page, not_allowed, page, pieces};
-use super::{json as json_front, read_body};
-use crate::clock::Clock;
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
-use crate::front::connections::Peer;
-use crate::front::{Handler, Refusal};
+use crate::gate::{Gate, NoBearer};
+use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
+use crate::peer::Peer;
 use crate::records::Records;
 use crate::resets::Resets;
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
+use tidegate_records::UniqueKeys;
+use tidegate_serve::clock::Clock;
+use tidegate_serve::refusal::{Bounds, Refusal};
 use tidegate_serve::service::Service;
 
 /// What the paths of the admin API begin with.
-pub(super) const PREFIX: &str = "/admin/";
+pub(crate) const PREFIX: &str = "/admin/";
 
 /// How long a caller without the token waits for its answer. Guessing is slow, and few can guess at a time.
 const STRANGER_DELAY: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ const STRANGER_DELAY: Duration = Duration::from_secs(1);
 /// The longest text of who asks and why, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-const OPENAPI: &str = include_str!("openapi.json");
+const OPENAPI: &str = include_str!("api/openapi.json");
 const EXCEPTIONS: &str = "/admin/exceptions";
 
 /// The admin API. Clones share everything.
@@ -57,7 +57,7 @@ pub struct AdminApi {
     /// Held by the bulk load that runs.
     loading: Arc<Semaphore>,
     service: Arc<Service>,
-    handler: Arc<Handler>,
+    bounds: Bounds,
     gate: Gate,
     refused: Arc<AtomicU64>,
 }
@@ -70,16 +70,17 @@ struct Problem(StatusCode, String);
 type Answer = Result<Page, Problem>;
 
 impl AdminApi {
-    /// Changes `book`, `resets` and the counters of `service` for those whom `gate` admits as bearers.
+    /// Changes `book`, `resets` and the counters of `service` for those whom `gate` admits as bearers. Bodies are within
+    /// `bounds`.
     #[must_use]
     pub fn new(
         (book, resets): (Arc<Book>, Arc<Resets>),
         service: Arc<Service>,
-        handler: Arc<Handler>,
+        bounds: Bounds,
         gate: Gate,
     ) -> Self {
         let loading = Arc::new(Semaphore::new(1));
-        Self { book, resets, records: None, loading, service, handler, gate, refused: Arc::default() }
+        Self { book, resets, records: None, loading, service, bounds, gate, refused: Arc::default() }
     }
 
     /// With these records.
@@ -94,7 +95,7 @@ impl AdminApi {
     }
 
     /// Answers a request below [`PREFIX`].
-    pub(super) async fn respond(&self, head: &Parts, body: Incoming, peer: &Peer) -> Page {
+    pub(crate) async fn respond(&self, head: &Parts, body: Incoming, peer: &Peer) -> Page {
         let certificate = match self.gate.admit_bearer(peer, &head.uri, &head.headers) {
             Ok(name) => name.map(str::to_owned),
             Err(why) => return self.refuse(why).await,
@@ -238,8 +239,8 @@ impl AdminApi {
     }
 
     async fn read(&self, body: Incoming) -> Result<Value, Problem> {
-        let body = read_body(body, self.handler.bounds()).await.map_err(|refusal| refused(&refusal))?;
-        json_front::value(&body).map_err(|refusal| refused(&refusal))
+        let body = read_body(body, &self.bounds).await.map_err(|refusal| refused(&refusal))?;
+        value(&body).map_err(|refusal| refused(&refusal))
     }
 }
 
@@ -268,6 +269,13 @@ async fn blocking<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) 
     waited.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
+/// A value in which no object has a field twice.
+fn value(json: &[u8]) -> Result<Value, Refusal> {
+    let value = serde_json::from_slice(json);
+    let value = value.and_then(|value| serde_json::from_slice(json).map(|UniqueKeys| value));
+    value.map_err(|error| Refusal::invalid(error.to_string()))
+}
+
 /// The fields of an object that has no others than these.
 fn fields<'v>(asked: &'v Value, known: &[&str]) -> Result<&'v Map<String, Value>, Problem> {
     let fields = asked.as_object().ok_or_else(|| invalid("the body is no object"))?;
@@ -292,7 +300,7 @@ fn invalid(what: &(impl ToString + ?Sized)) -> Problem {
 }
 
 fn refused(refusal: &Refusal) -> Problem {
-    Problem(super::status_of(refusal), refusal.to_string())
+    Problem(status_of(refusal), refusal.to_string())
 }
 
 /// An exception as clients see it.

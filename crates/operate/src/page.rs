@@ -1,13 +1,21 @@
-//! Responses of an HTTP port: a whole text, or one that is rendered while it is sent.
+//! Requests and responses of an HTTP port: bodies within bounds, and pages, whole or rendered while they are sent.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Response, StatusCode};
-use hyper::body::{Body, Frame, SizeHint};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::peer::Peer;
+use tidegate_serve::refusal::{Bounds, Refusal, RefusalCode};
+
+/// How long a client may take to send one body.
+const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A response over HTTP.
 pub type Page = Response<PageBody>;
@@ -27,38 +35,35 @@ enum Content {
 }
 
 /// The content type of a text.
-pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub const TEXT: &str = "text/plain; charset=utf-8";
 /// The content type of JSON.
-pub(super) const JSON: &str = "application/json";
+pub const JSON: &str = "application/json";
 
 /// A page without a body.
-pub(super) fn empty(status: StatusCode) -> Page {
+pub fn empty(status: StatusCode) -> Page {
     let mut page = Response::new(PageBody(Content::Whole(Bytes::new())));
     *page.status_mut() = status;
     page
 }
 
 /// A page of text.
-pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
     page(status, TEXT, body)
 }
 
 /// A page.
-pub(super) fn page(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Page {
+pub fn page(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Page {
     respond(status, content_type, Content::Whole(body.into()))
 }
 
 /// A page that is never held whole: a piece is rendered when the one before it is on its way.
-pub(super) fn pieces(
-    content_type: &'static str,
-    pieces: impl Iterator<Item = String> + Send + 'static,
-) -> Page {
+pub fn pieces(content_type: &'static str, pieces: impl Iterator<Item = String> + Send + 'static) -> Page {
     let content = Content::Pieces { pieces: Box::new(pieces), rested: true, last: Bytes::new() };
     respond(StatusCode::OK, content_type, content)
 }
 
 /// The response to a method that a path does not take.
-pub(super) fn not_allowed(methods: &'static str) -> Page {
+pub fn not_allowed(methods: &'static str) -> Page {
     let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
     page.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     page
@@ -114,6 +119,41 @@ impl Body for PageBody {
 }
 
 /// A parameter of a query, not decoded: no value here needs encoding.
-pub(super) fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
+pub fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Answers requests on an HTTP port.
+pub trait Respond: Clone + Send + Sync + 'static {
+    /// Answers one request of this client.
+    fn respond(&self, request: Request<Incoming>, peer: &Peer) -> impl Future<Output = Page> + Send;
+}
+
+/// Reads a body that is within `bounds`, for at most [`BODY_READ_TIMEOUT`].
+///
+/// # Errors
+/// When it is too large, comes too late, or breaks off.
+pub async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    let read = Limited::new(body, bounds.request_bytes_max).collect();
+    match tokio::time::timeout(BODY_READ_TIMEOUT, read).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(bounds)),
+        Ok(Err(error)) => Err(Refusal::invalid(error.to_string())),
+        Err(_) => Err(Refusal::late("the body did not arrive in time")),
+    }
+}
+
+/// The form of a refusal over HTTP.
+pub fn refused(refusal: &Refusal) -> Page {
+    text(status_of(refusal), format!("{refusal}\n"))
+}
+
+/// The status of a refusal.
+pub fn status_of(refusal: &Refusal) -> StatusCode {
+    match refusal.code {
+        RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
+        RefusalCode::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
+        RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+        RefusalCode::Unavailable | RefusalCode::StoreFailure => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }

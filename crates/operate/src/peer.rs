@@ -21,7 +21,6 @@ pub struct Peer {
 #[derive(Clone, Debug)]
 pub struct Certificate(CertificateDer<'static>);
 
-#[cfg(test)]
 impl Peer {
     /// A client at this address, without a certificate.
     pub fn at(address: SocketAddr) -> Self {
@@ -31,7 +30,7 @@ impl Peer {
 
 impl Certificate {
     /// What the client showed in a handshake that is done.
-    pub(super) fn shown_by(connection: &ServerConnection) -> Option<Self> {
+    pub fn shown_by(connection: &ServerConnection) -> Option<Self> {
         let first = connection.peer_certificates()?.first()?;
         Some(Self(first.clone().into_owned()))
     }

@@ -10,8 +10,8 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{AdminApi, Problem, blocking};
-use crate::clock::Clock;
 use crate::exceptions::{Author, ChangeError};
+use tidegate_serve::clock::Clock;
 
 /// What was made, and the outcome in words, for the audit.
 pub(super) type Made<T, E> = Result<(T, String), E>;

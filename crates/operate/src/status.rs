@@ -15,8 +15,8 @@ mod rates;
 mod troubles;
 mod view;
 
-#[cfg(test)]
-pub(crate) mod fixture;
+#[doc(hidden)]
+pub mod fixture;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,10 +28,10 @@ pub use self::view::{Rows, View};
 
 use self::history::{History, Reading, RoundTripCounts};
 use self::rates::Rates;
-use crate::clock::{self, Clock};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::{Failure, SharedStore};
+use tidegate_serve::clock::{self, Clock};
 use tidegate_serve::denied::DeniedKeys;
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;

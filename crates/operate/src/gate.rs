@@ -7,17 +7,22 @@
 //! needs no such check, because no page has it. A browser shows a certificate for every page, so the origin has to be
 //! ours; the name of the host was compared with our own certificate by the browser.
 
+mod guesses;
+mod hosts;
+mod token;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderName, Uri};
 
-use super::guesses::Guesses;
-use super::hosts::{Hosts, hosts};
-use super::token::AdminToken;
-use crate::clock::monotonic;
-use crate::front::connections::Peer;
+use self::guesses::Guesses;
+pub use self::hosts::Hosts;
+use self::hosts::hosts;
+pub use self::token::{AdminToken, TokenError};
+use crate::peer::Peer;
+use tidegate_serve::clock::monotonic;
 
 const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
@@ -223,7 +228,7 @@ mod tests {
     use http::HeaderValue;
     use http::header::HOST;
 
-    use super::super::hosts::OTHER_HOST;
+    use super::hosts::OTHER_HOST;
     use super::*;
 
     const LOOPBACK: &str = "127.0.0.1:1";

@@ -4,27 +4,48 @@
 //! changes state (the log level) asks [`Gate`] first. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the
 //! same from outside without that risk.
 
+mod rlconfig;
+mod status;
+
+use std::pin::Pin;
 use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::admin_api::{self, AdminApi};
-use super::gate::Gate;
-use super::hosts::Hosts;
-use super::page::{JSON, Page, TEXT, not_allowed, page, parameter, pieces, text};
-use super::rlconfig::{Format, Listing};
-use super::status;
-use super::{Respond, json, read_body, refused};
-use crate::front::Handler;
-use crate::front::connections::Peer;
-use crate::logging;
+use self::rlconfig::{Format, Listing};
+use crate::api::{self, AdminApi};
+use crate::gate::{Gate, Hosts};
+use crate::page::{
+    JSON, Page, Respond, TEXT, not_allowed, page, parameter, pieces, read_body, refused, text,
+};
+use crate::peer::Peer;
 use crate::status::Status;
-use tidegate_engine::explain::Explanation;
-use tidegate_engine::text::json_line;
 use tidegate_serve::metrics::Metrics;
+use tidegate_serve::refusal::{Bounds, Refusal};
 use tidegate_serve::service::Service;
+
+/// Explains what a request would be answered: what fronts know of how requests are read.
+pub trait Explain: Send + Sync + 'static {
+    /// The bounds of a request.
+    fn bounds(&self) -> &Bounds;
+
+    /// Explains the answer to a request in the form of `/json`, as text or as a line of JSON.
+    fn explain<'q>(&'q self, question: &'q [u8], as_json: bool) -> Explained<'q>;
+}
+
+/// An explanation, or why there is none.
+pub type Explained<'q> = Pin<Box<dyn Future<Output = Result<String, Refusal>> + Send + 'q>>;
+
+/// How the level of the log is read and changed.
+#[derive(Clone, Copy)]
+pub struct LogSwitch {
+    /// The word of the level.
+    pub level: fn() -> String,
+    /// Sets the level of this word. The error says which words there are.
+    pub set_level: fn(&str) -> Result<(), &'static str>,
+}
 
 /// A page of the debug port.
 struct Endpoint {
@@ -99,18 +120,25 @@ impl Respond for MetricsFront {
 #[derive(Clone)]
 pub struct AdminFront {
     service: Arc<Service>,
-    handler: Arc<Handler>,
+    explain: Arc<dyn Explain>,
+    log: LogSwitch,
     status: Arc<Status>,
     gate: Gate,
     api: Option<AdminApi>,
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, what `handler` would answer, and `status` with its metrics. `gate` says who may
+    /// Shows the rules of `service`, what `explain` says, `log`, and `status` with its metrics. `gate` says who may
     /// change state, and whose pages may show it.
     #[must_use]
-    pub fn new(service: Arc<Service>, handler: Arc<Handler>, status: Arc<Status>, gate: Gate) -> Self {
-        Self { service, handler, status, gate, api: None }
+    pub fn new(
+        service: Arc<Service>,
+        explain: Arc<dyn Explain>,
+        log: LogSwitch,
+        status: Arc<Status>,
+        gate: Gate,
+    ) -> Self {
+        Self { service, explain, log, status, gate, api: None }
     }
 
     /// With the admin API below `/admin/`.
@@ -136,7 +164,7 @@ impl AdminFront {
         let pages = ENDPOINTS.iter().map(|endpoint| line(endpoint.path, endpoint.help));
         let api = self.api.as_ref().map(|_| {
             line(
-                admin_api::PREFIX,
+                api::PREFIX,
                 "the admin API, with ADMIN_TOKEN or ADMIN_TLS_SAN: /admin/openapi.json describes it",
             )
         });
@@ -164,24 +192,23 @@ impl AdminFront {
     /// Explains the answer to a request in the form of `/json`.
     async fn ask(&self, query: &str, body: Incoming) -> Page {
         let as_json = parameter(query, "format") == Some("json");
-        let asked = read_body(body, self.handler.bounds()).await.and_then(|body| json::to_request(&body));
-        let render = |explanation: &Explanation<'_>| match as_json {
-            true => page(StatusCode::OK, JSON, format!("{}\n", json_line(&explanation.json().to_string()))),
-            false => text(StatusCode::OK, explanation.to_string()),
-        };
-        let explained = match asked {
-            Ok(request) => self.handler.explain(&request, render).await,
+        let explained = match read_body(body, self.explain.bounds()).await {
+            Ok(question) => self.explain.explain(&question, as_json).await,
             Err(refusal) => Err(refusal),
         };
-        explained.unwrap_or_else(|refusal| refused(&refusal))
+        match explained {
+            Ok(text) if as_json => page(StatusCode::OK, JSON, text),
+            Ok(explained) => text(StatusCode::OK, explained),
+            Err(refusal) => refused(&refusal),
+        }
     }
 
     fn set_log_level(&self, query: &str, peer: &Peer, head: &Parts) -> Page {
         if let Err(why) = self.gate.admit(peer, &head.uri, &head.headers) {
             return text(StatusCode::FORBIDDEN, why);
         }
-        match logging::set_level(parameter(query, "level").unwrap_or_default()) {
-            Ok(()) => text(StatusCode::OK, format!("{}\n", logging::level())),
+        match (self.log.set_level)(parameter(query, "level").unwrap_or_default()) {
+            Ok(()) => text(StatusCode::OK, format!("{}\n", (self.log.level)())),
             Err(expected) => text(StatusCode::BAD_REQUEST, format!("level is not {expected}\n")),
         }
     }
@@ -191,7 +218,7 @@ impl Respond for AdminFront {
     async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Page {
         let (head, body) = request.into_parts();
         let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
-        if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(admin_api::PREFIX)) {
+        if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(api::PREFIX)) {
             return api.respond(&head, body, peer).await;
         }
         if let Err(why) = self.gate.hosts().admit_browser(&head.uri, &head.headers) {
@@ -207,7 +234,7 @@ impl Respond for AdminFront {
             DebugPage::Index => self.index(&head),
             DebugPage::Ask => self.ask(query, body).await,
             DebugPage::Logging if head.method == Method::POST => self.set_log_level(query, peer, &head),
-            DebugPage::Logging => text(StatusCode::OK, format!("{}\n", logging::level())),
+            DebugPage::Logging => text(StatusCode::OK, format!("{}\n", (self.log.level)())),
             DebugPage::Metrics => scrape(self.status.metrics()),
             DebugPage::Rules => self.rlconfig(query).await,
             DebugPage::Stats => pieces(TEXT, self.status.metrics().stats()),
@@ -229,23 +256,35 @@ mod tests {
     use http::header::AUTHORIZATION;
 
     use super::*;
-    use crate::front::http::AdminToken;
+    use crate::gate::AdminToken;
+
+    /// Explains nothing.
+    struct NoFront;
+
+    impl Explain for NoFront {
+        fn bounds(&self) -> &Bounds {
+            unreachable!("nobody asks")
+        }
+
+        fn explain<'q>(&'q self, _: &'q [u8], _: bool) -> Explained<'q> {
+            unreachable!("nobody asks")
+        }
+    }
 
     #[test]
     fn the_log_level_is_state() {
         let metrics = tidegate_serve::service::fixture::metrics();
         let service = Arc::new(tidegate_serve::service::fixture::service(None, &metrics));
-        let handler =
-            Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
+        let log = LogSwitch { level: String::new, set_level: |_| Err("a level") };
         let status = crate::status::fixture::status(&metrics);
         let front = AdminFront::new(
             service,
-            Arc::new(handler),
+            Arc::new(NoFront),
+            log,
             status,
             Gate::new(Hosts::new("::", &[]), AdminToken::parse("open").ok()),
         );
         let stranger = Peer::at("10.0.0.1:1".parse().expect("an address"));
-        // A bad level, so that the test does not change the level of the process.
         let set = |request: Request<()>| {
             front.set_log_level("level=loud", &stranger, &request.into_parts().0).status()
         };

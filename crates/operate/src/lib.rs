@@ -1,0 +1,21 @@
+//! The operators' plane of a limiter: what people change while it runs, who did, and the pages that show it.
+//!
+//! - [`exceptions`], [`resets`], [`records`]: what operators change, where it is kept, and the audit
+//! - [`api`]: the admin API over them
+//! - [`debug`]: the pages of the debug port and of the metrics port; [`status`]: the state of the process that they show
+//! - [`gate`]: who may change and see things, for the [`peer`] of a connection
+//! - [`page`]: requests and responses of an HTTP port, for all ports
+//! - [`disk`]: files that no crash leaves half written
+//!
+//! It opens no sockets and knows no settings. The items are for the program `tidegate`, and change with it.
+
+pub mod disk;
+pub mod exceptions;
+pub mod resets;
+pub mod records;
+pub mod status;
+pub mod peer;
+pub mod page;
+pub mod gate;
+pub mod api;
+pub mod debug;
