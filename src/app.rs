@@ -5,6 +5,7 @@
 //! lower priority, it does everything else.
 
 mod control;
+mod error;
 mod events;
 mod exceptions;
 mod listen;
@@ -29,8 +30,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
+pub use crate::app::error::AppError;
 use crate::app::events::Telling;
-use crate::app::listen::{NoSocket, Ports, listen};
+use crate::app::listen::{Ports, listen};
 use crate::app::lookup::Follower;
 use crate::app::reload::{Following, Starting};
 pub use crate::app::shared::declare_whole;
@@ -47,23 +49,22 @@ use crate::front::connections::{
 };
 use crate::front::http::HttpFront;
 use crate::logging;
-use crate::source::file::{Reread, SourceError};
-use crate::spans::{ExportError, Tracer};
-use crate::state::{Author, Begun, Checkpoints, Folder, FolderError, SecretError, StartError};
+use crate::source::file::Reread;
+use crate::spans::Tracer;
+use crate::state::{Author, Begun, Checkpoints, Folder};
 use tidegate_engine::memory::MemoryStore;
-use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
+use tidegate_engine::rules::{Example, Ink, StoreFailure};
 use tidegate_operate::api::AdminApi;
 use tidegate_operate::debug::{AdminFront, MetricsFront};
-use tidegate_operate::exceptions::{AuditError, Book, FileError};
+use tidegate_operate::exceptions::Book;
 use tidegate_operate::gate::Gate;
-use tidegate_operate::records::{Records, StoreError};
-use tidegate_operate::resets::{self, Resets};
+use tidegate_operate::records::Records;
+use tidegate_operate::resets::Resets;
 use tidegate_serve::decisions::DecisionLog;
 use tidegate_serve::denied::DeniedKeys;
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
-use tidegate_serve::reload::ReloadLog;
-use tidegate_serve::reload::{Installer, counted};
+use tidegate_serve::reload::{Installer, ReloadLog};
 use tidegate_serve::report::REPORT;
 use tidegate_serve::service::{Counters, Service};
 
@@ -81,93 +82,6 @@ const OTHER_FILES: usize = 2 * PAGE_CONNECTIONS_MAX + 64;
 const FOLDER_FILES: usize = tidegate_records::FILES_MAX + 32;
 /// Niceness of the control thread, and of threads that load rules. On one core, workers go first.
 const CONTROL_NICENESS: i32 = 10;
-
-/// Why the program ends with a failure.
-#[derive(Debug, thiserror::Error)]
-pub enum AppError {
-    /// Every socket that cannot be bound, one per line.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Listen(Vec<NoSocket>),
-    /// A file that cannot be used.
-    #[error("{setting}: {problem}")]
-    BadFile {
-        /// The setting that names it.
-        setting: &'static str,
-        /// The file, and what is wrong with it.
-        problem: String,
-    },
-    /// Redis options that cannot be used.
-    #[error("redis: {problem}")]
-    Redis {
-        /// What is wrong.
-        problem: String,
-    },
-    /// Rules that cannot be read.
-    #[error("cannot read the rules: {error} ({remedy})")]
-    Source {
-        /// Why.
-        error: SourceError,
-        /// The setting that says where rules lie.
-        remedy: &'static str,
-    },
-    /// Rules that were refused, with the number of problems. Each problem was logged.
-    #[error("the rules were refused for {}", counted(*.0, "problem"))]
-    Rules(usize),
-    /// A file that a setting names and that cannot be read.
-    #[error("cannot read {path}: {source}")]
-    File {
-        /// Which one.
-        path: String,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The file of events cannot be written.
-    #[error("EVENTS_LOG: cannot write {path}: {source}")]
-    EventsLog {
-        /// Which one.
-        path: String,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The folder of counters cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// The counters of the process before cannot be dealt with.
-    #[error(transparent)]
-    State(#[from] StartError),
-    /// The file of the secret of keys cannot be used.
-    #[error(transparent)]
-    Secret(#[from] SecretError),
-    /// The file of exceptions cannot be used.
-    #[error(transparent)]
-    Exceptions(#[from] FileError),
-    /// The file of resets cannot be used.
-    #[error(transparent)]
-    Resets(#[from] resets::FileError),
-    /// The store of records has no threads.
-    #[error(transparent)]
-    Records(#[from] StoreError),
-    /// Changes cannot be audited.
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// A metric mapping that was refused, with every problem.
-    #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
-    Mapping(Vec<Diagnostic>),
-    /// Spans could never be sent.
-    #[error("tracing: {0}")]
-    Tracing(#[from] ExportError),
-    /// Something that the system refused.
-    #[error("cannot start: {0}")]
-    System(#[from] io::Error),
-    /// A task ended that must not end.
-    #[error("{task} ended: {reason}")]
-    Task {
-        /// Which one.
-        task: &'static str,
-        /// Why.
-        reason: String,
-    },
-}
 
 /// Runs until a signal or a failure. `lines` shows the lines of bad rules beneath the log messages about them, for
 /// people at a terminal.

@@ -9,6 +9,7 @@
 //! | `tidegate-records` | limits for single keys, millions of them in a folder |
 //! | `tidegate-grpc` | HTTP/2 and gRPC as a state machine that knows no service |
 //! | `tidegate-serve` | the way of a request without sockets: planned, counted, concluded, told. A simulation runs it too |
+//! | `tidegate-operate` | what operators change and see: exceptions, resets, records, their API, the debug pages |
 //! | `tidegate-trial` | rules tried offline: on access logs, in cases, on what Envoy would ask |
 //! | `tidegate-yaml` | YAML with the place of every value, for files of rules and of mappings |
 //!
@@ -32,9 +33,8 @@
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
 //! callers. `tidegate-serve` stands on it and on the stores; its own documentation lists its rooms, of which `service` is the
 //! spine. Here, `source` reads rules and `front` asks the service. Beside the way of a request, `statsd` sends metrics,
-//! `webhook` sends events, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
-//! status page, which `front` shows, and `exceptions`, `resets` and `records` are what operators change meanwhile
-//! (`disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the
+//! `webhook` sends events, `front` begins `spans`, and `state` writes and reads counters. What operators change meanwhile, and
+//! the pages that they look at, are in `tidegate-operate`, which knows of fronts by a trait alone. `settings` reads the command line and the
 //! environment, one value per row of its table. `configuration` resolves these once into the options of all other
 //! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`, and only `cli` asks
 //! `tidegate-trial`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
@@ -99,17 +99,17 @@
 //! - **With Redis it is the scripts that deny while cold** (`mark.rs` and `primary.rs` of `crates/redis`), by a key that is named after the
 //!   process that is primary: a script can see that the key is gone, and a node sees on every new connection who is
 //!   primary. With COLD_START=allow the scripts are others, without any of this.
-//! - **Exceptions change a plan, not a rule** (`overlay` of the engine, `service/exceptions.rs`). They change N and never
+//! - **Exceptions change a plan, not a rule** (`overlay` of the engine, `service` of `crates/serve`). They change N and never
 //!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
 //!   decision that waits for Redis plans twice, under the overlay that it began with, and tells of that one.
-//! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets`). Counters are known by
+//! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets` of `crates/operate`). Counters are known by
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. For a counter that is
 //!   reset by itself, a copy of its rule with other seeds stands in for the rule, looked up by the key: rules without such
 //!   resets pay nothing. Leases, the deny cache and hits that go back belong to keys that nobody asks any more.
-//! - **Records are in an embedded store** (`records`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
+//! - **Records are in an embedded store** (`records` of `crates/operate`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
 //!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does. A folder that cannot
 //!   be used is a store that is away, at the start too: a limiter that would not start could not even keep the rules' limits.
-//! - **A record changes a plan too** (`overlay` of the engine, `service/records.rs`). What is known of a key, a record or none,
+//! - **A record changes a plan too** (`overlay` of the engine, `service/records` of `crates/serve`). What is known of a key, a record or none,
 //!   is in a cache (`known` of the engine), which a batch prefetches as it does counters and reads without a lock. What is not goes
 //!   the way of what waits for Redis; that decision holds the records that it found. The name of a record in the cache is made
 //!   of the entries alone, so a reload of rules drops none. A record with another

@@ -1,5 +1,5 @@
-//! Follows a source of rules: files at start and whenever they change, or what a control plane sends. What is taken of them is
-//! [`tidegate_serve::reload`]'s.
+//! Follows a source of rules: files at start and whenever they change, or what a control plane sends. What is taken of
+//! them, [`tidegate_serve::reload`] decides.
 
 mod control_plane;
 mod files;

@@ -151,7 +151,7 @@ fn packed(name: &str) -> Vec<String> {
 
 #[test]
 fn a_crate_holds_what_builds_it_and_no_tests() {
-    let crates: [(&str, &[&str], &[&str]); 7] = [
+    let crates: [(&str, &[&str], &[&str]); 9] = [
         (
             "tidegate",
             &[
@@ -167,7 +167,13 @@ fn a_crate_holds_what_builds_it_and_no_tests() {
         ("tidegate-engine", &["README.md", "src/lib.rs"], &["src/"]),
         ("tidegate-redis", &["src/lib.rs", "src/lua/window.lua"], &["src/"]),
         ("tidegate-grpc", &["src/lib.rs"], &["src/"]),
+        (
+            "tidegate-operate",
+            &["src/lib.rs", "src/api/openapi.json", "src/debug/status/page.html"],
+            &["src/"],
+        ),
         ("tidegate-records", &["src/lib.rs"], &["src/"]),
+        ("tidegate-serve", &["src/lib.rs"], &["src/"]),
         (
             "tidegate-trial",
             &["src/lib.rs", "src/replay/report/page.css", "src/replay/report/page.js"],
@@ -175,6 +181,8 @@ fn a_crate_holds_what_builds_it_and_no_tests() {
         ),
         ("tidegate-yaml", &["src/lib.rs"], &["src/"]),
     ];
+    let all = fs::read_dir("crates").expect("ours").count();
+    assert_eq!(crates.len(), all + 1, "each crate, and the program");
     for (name, needed, folders) in crates {
         let packed = packed(name);
         let has = |file: &str| packed.iter().any(|packed| packed == file);
@@ -204,7 +212,8 @@ fn all_crates_can_be_packed() {
     ]);
     cargo.arg("--target-dir").arg(folder.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
     let shown = run(&mut cargo);
-    assert_eq!(shown.matches("Packaged ").count(), 7, "{shown}");
+    let crates = fs::read_dir("crates").expect("ours").count();
+    assert_eq!(shown.matches("Packaged ").count(), crates + 1, "{shown}");
 }
 
 #[test]

@@ -35,8 +35,11 @@ impl Window {
     }
 
     /// The window of this many nanoseconds, in its largest unit of second, minute, hour and day. `None`: it is no whole
-    /// number of seconds, or too long.
+    /// number of seconds, too long, or 0.
     pub fn of_nanos(nanos: u64) -> Option<Self> {
+        if nanos == 0 {
+            return None;
+        }
         let units = [Unit::Day, Unit::Hour, Unit::Minute, Unit::Second];
         let unit = units.into_iter().find(|unit| nanos.is_multiple_of(unit.nanos()))?;
         Some(Self { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()? })

@@ -6,7 +6,6 @@
 //! at once. All of it is bounded.
 //!
 //! - `history`: the last minutes of the process; `rates`: the series of limits that matter most, and theirs
-//! - `reloads`: the last changes of rules, certificates and the mapping of metrics
 //! - `troubles`: what is wrong, in words
 //! - `view`: all of it as JSON
 

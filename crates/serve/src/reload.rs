@@ -1,7 +1,11 @@
 //! Puts sets of rules in force, and remembers what became of each.
 //!
-//! In: the texts of a set, from any source. Out: its rules in force, or every problem of it, logged, counted and told. A set is taken whole or not at all. A bad set leaves the rules in force; each of its problems is logged once, and
-//! the failure is counted.
+//! In: the texts of a set, from any source. Out: its rules in force, or every problem of it, logged, counted and told. A set
+//! is taken whole or not at all. A bad set leaves the rules in force; each of its problems is logged once, and the failure is
+//! counted.
+//!
+//! - `changes`: which limits a set adds, removes and changes
+//! - `log`: the last changes of rules, certificates and the mapping of metrics, with their problems
 
 mod changes;
 mod log;

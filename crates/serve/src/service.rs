@@ -461,7 +461,7 @@ impl<R: Runtime> Service<R> {
         }
         self.metrics.observe(handles, request, &decision);
         if overlay.exceptions.is_some() {
-            self.exceptions.tell(overlay.met(request, plan).collect(), &mut decision);
+            self.exceptions.tell(overlay, request, plan, &mut decision);
         }
         if DecisionLog::is_on() {
             let context = Context { rules, denials, metrics: &self.metrics };

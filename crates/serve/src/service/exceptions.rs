@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use arc_swap::{ArcSwap, Guard};
 
 use tidegate_engine::decision::Decision;
-use tidegate_engine::overlay::{Effect, Exceptions, Met};
+use tidegate_engine::overlay::{Effect, Exceptions, Overlay};
+use tidegate_engine::plan::Plan;
+use tidegate_engine::request::Request;
 
 /// What an exception may do, as metrics call it.
 pub const EFFECTS: [&str; 3] = ["limit", "unlimited", "deny"];
@@ -42,7 +44,14 @@ impl InForce {
 
     /// Counts those that a decision met, and adds them to it.
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
-    pub(super) fn tell(&self, met: Vec<Met>, decision: &mut Decision<'_>) {
+    pub(super) fn tell(
+        &self,
+        overlay: Overlay<'_>,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        decision: &mut Decision<'_>,
+    ) {
+        let met: Vec<_> = overlay.met(request, plan).collect();
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));
         if !met.is_empty() {
             decision.rare.get_or_insert_default().exceptions = met;
