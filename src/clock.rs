@@ -4,7 +4,7 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-pub use tidegate_serve::clock::{Clock, monotonic, nanos_since, timer};
+pub use tidegate_serve::clock::{Clock, monotonic, nanos_since, timer, wall};
 
 /// CPU time that all threads of the process have taken, in nanoseconds.
 pub fn cpu_nanos() -> u64 {

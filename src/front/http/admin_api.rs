@@ -26,7 +26,7 @@ use self::wanted::Wanted;
 use super::gate::{Gate, NoBearer};
 use super::page::{JSON, Page, not_allowed, page, pieces};
 use super::{json as json_front, read_body};
-use crate::clock::Clock;
+use crate::clock::wall;
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
 use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
@@ -133,7 +133,7 @@ impl AdminApi {
             "/admin/audit" => reading(method, || lines(self.book.audit().recent())),
             EXCEPTIONS => {
                 let wanted = Wanted::of(head.uri.query().unwrap_or_default())?;
-                let (all, now) = (self.all().await?, Clock::start().now());
+                let (all, now) = (self.all().await?, wall());
                 let found = blocking(move || wanted.among(all)).await?;
                 let line =
                     move |record: Arc<Record>| json_line(&listed(&record, now).to_string()).into_owned();
@@ -174,7 +174,7 @@ impl AdminApi {
         match head.method {
             Method::GET | Method::HEAD => {
                 match self.all().await?.into_iter().find(|record| record.id == id) {
-                    Some(record) => Ok(shown(StatusCode::OK, &listed(&record, Clock::start().now()))),
+                    Some(record) => Ok(shown(StatusCode::OK, &listed(&record, wall()))),
                     None => Err(ChangeError::Unknown(id).into()),
                 }
             }
@@ -205,7 +205,7 @@ impl AdminApi {
         change: impl FnOnce(&Book, Timestamp) -> Result<Change, ChangeError> + Send + 'static,
     ) -> Answer {
         let book = Arc::clone(&self.book);
-        let change = blocking(move || change(&book, Clock::start().now())).await??;
+        let change = blocking(move || change(&book, wall())).await??;
         let (status, done) = match change {
             Change::Made => (StatusCode::CREATED, "made"),
             Change::Replaced => (StatusCode::OK, "replaced"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::audited::DONE;
 use super::{AdminApi, Answer, Problem, fields, invalid, lines, shown, word};
-use crate::clock::Clock;
+use crate::clock::wall;
 use crate::exceptions::{Author, Caller};
 use crate::front::http::page::Page;
 use crate::resets::{ResetError, Wanted, id, path, path_json, read_id};
@@ -32,7 +32,7 @@ impl AdminApi {
         fields(asked, &["domain", "entries", "id", "who", "why"])?;
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
         let path = path(asked).map_err(|error| invalid(&error))?;
-        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now())?;
+        let wanted = self.resets.plan(path, number(asked)?, wall())?;
         let what = json!({"why": why, "rules": wanted.rules});
         let Done { id, done, rules } = self.begin(wanted, author, "reset_below", what).await?;
         Ok(shown(StatusCode::OK, &json!({"id": id, "done": done, "rules": rules})))
