@@ -5,7 +5,7 @@
 use rustix::time::{ClockId, clock_gettime};
 
 use tidegate_serve::clock::nanos;
-pub use tidegate_serve::clock::{Clock, monotonic, nanos_since, timer};
+pub use tidegate_serve::clock::{Clock, monotonic, nanos_since, timer, wall};
 
 /// Nanoseconds since the machine was booted, its sleep included: the same clock for all processes of a boot.
 pub fn since_boot() -> u64 {

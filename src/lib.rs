@@ -49,8 +49,10 @@
 //! - Everything that requests can cause to be held is bounded. No input makes the process panic.
 //!
 //! # Choices, with the reason
-//! - **One clock reading per request.** The wall clock is read once in the life of the process
-//!   (`tidegate_engine::Clock`), so its steps have no effect.
+//! - **One clock reading per request.** The clock of decisions read the wall clock once, when it started
+//!   (`tidegate_engine::Clock`), so steps of the wall clock change no count. Times that people or other machines write
+//!   are compared with the wall clock as it is then (`clock::wall`): when exceptions begin and end, and the times in
+//!   the audit, of resets and in files of counters.
 //! - **Workers**: one thread per core, each with a runtime of its own. A connection belongs to the worker that had the
 //!   fewest. A decision is made on the thread that read its bytes. Everything else (scrapes, expiry, reloads) runs on
 //!   other threads at a lower priority.

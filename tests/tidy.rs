@@ -16,6 +16,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
     (
         "crates/engine/src",
         &[
+            ("named", &[]),
             ("time", &[]),
             ("stamp", &["time"]),
             ("clock", &["time"]),
@@ -26,9 +27,9 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("key", &["sip"]),
             ("path", &["request"]),
             ("text", &[]),
-            ("cost", &[]),
+            ("cost", &["named"]),
             ("metric_name", &["request"]),
-            ("rule", &["cost", "key", "limit", "metric_name", "request", "unit"]),
+            ("rule", &["cost", "key", "limit", "metric_name", "named", "request", "unit"]),
             ("plan", &["key", "limit", "rule", "unit"]),
             (
                 "rules",
@@ -64,7 +65,10 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("reported", &["plan", "sync"]),
             (
                 "memory",
-                &["decision", "key", "limit", "look", "plan", "reported", "settle", "sync", "time", "unit"],
+                &[
+                    "decision", "key", "limit", "look", "named", "plan", "reported", "settle", "sync",
+                    "time", "unit",
+                ],
             ),
             (
                 "limiter",

@@ -15,24 +15,19 @@ use std::process::Command;
 use super::request::{DOMAIN, KEY};
 use super::server::free_port;
 
-/// Another limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    Ratelimit,
-    Limitador,
+tidegate_engine::named! {
+    /// Another limiter.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Peer {
+        Ratelimit = "envoyproxy/ratelimit, Redis",
+        Limitador = "limitador, memory",
+    }
 }
 
 impl Peer {
     /// The limiters whose binaries the user has named.
     pub(crate) fn named() -> impl Iterator<Item = Peer> {
-        [Peer::Ratelimit, Peer::Limitador].into_iter().filter(|peer| peer.binary().is_some())
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Peer::Ratelimit => "envoyproxy/ratelimit, Redis",
-            Peer::Limitador => "limitador, memory",
-        }
+        Peer::ALL.into_iter().filter(|peer| peer.binary().is_some())
     }
 
     fn binary(self) -> Option<OsString> {

@@ -32,27 +32,18 @@ const AGENTS: [&str; 5] = [
     "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
 ];
 
-/// What a log is written as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    Plain,
-    Gzip,
-    Zstd,
-    Json,
+tidegate_engine::named! {
+    /// What a log is written as.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub(crate) enum Kind {
+        Plain = "plain",
+        Gzip = "gzip",
+        Zstd = "zstd",
+        Json = "JSON",
+    }
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Gzip, Self::Zstd, Self::Json];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-            Self::Json => "JSON",
-        }
-    }
-
     /// What `tidegate replay` has to be told of it.
     pub(crate) fn flags(self) -> &'static [&'static str] {
         match self {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::app::AppError;
-use crate::clock::Clock;
+use crate::clock::wall;
 use crate::configuration::Admin;
 use tidegate_engine::Timestamp;
 use tidegate_operate::exceptions::{Audit, Book};
@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// The exceptions of the process before, and the audit of those to come.
 pub(super) fn open(admin: &Admin) -> Result<Book, AppError> {
-    let began = Clock::start().now();
+    let began = wall();
     let audit = match &admin.audit_log {
         Some(path) => Audit::to(path, began)?,
         None => Audit::in_memory(began),
@@ -31,7 +31,7 @@ pub(super) fn open(admin: &Admin) -> Result<Book, AppError> {
 
 /// Puts those in force that are due now. Returns when one begins or ends by itself.
 pub(super) fn install(book: &Book, service: &Service) -> Option<Timestamp> {
-    let compiled = book.compile(Clock::start().now());
+    let compiled = book.compile(wall());
     service.except(compiled.exceptions);
     compiled.until
 }
@@ -63,7 +63,7 @@ pub(super) async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible
 
 /// Waits until the wall clock is there.
 async fn passed(until: Timestamp) {
-    while Clock::start().now() < until {
+    while wall() < until {
         tokio::time::sleep(TICK).await;
     }
 }

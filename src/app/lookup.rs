@@ -74,14 +74,13 @@ impl Follower {
             if read.is_ok() {
                 confirmed = monotonic();
             }
+            let silent = monotonic().saturating_duration_since(confirmed);
             // At the start it is not connected yet.
-            if told != Some(read.is_ok())
-                && (read.is_ok() || told.is_some() || confirmed.elapsed() > FIRST_ANSWER_MAX)
-            {
+            if told != Some(read.is_ok()) && (read.is_ok() || told.is_some() || silent > FIRST_ANSWER_MAX) {
                 told = Some(read.is_ok());
                 self.tell(read.as_ref().err());
             }
-            self.records.doubt(read.is_err() && confirmed.elapsed() > self.stale_max);
+            self.records.doubt(read.is_err() && silent > self.stale_max);
             tokio::time::sleep(READ_INTERVAL).await;
         }
     }

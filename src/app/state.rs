@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control};
-use crate::clock::Clock;
+use crate::clock::{Clock, wall};
 use crate::configuration::Configuration;
 use crate::state::{
     Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions,
@@ -77,7 +77,7 @@ fn report_cold(cold: &Cold, window_max: Duration, begun: &Begun) {
 fn report(begun: &Begun, folder: &Folder) {
     let path = folder.path().display();
     let taken = begun.taken.as_ref().map(|(totals, written)| {
-        let age = Duration::from_nanos(Clock::start().now().nanos_since(written.wall)).as_secs();
+        let age = Duration::from_nanos(wall().nanos_since(written.wall)).as_secs();
         format!(
             "{}, written {age} s ago",
             counted(usize::try_from(totals.all()).unwrap_or(usize::MAX), "counter")
@@ -111,7 +111,7 @@ fn report(begun: &Begun, folder: &Folder) {
 
 /// Logs a clock of decisions that has come far from the wall clock.
 fn report_clock(clock: &Clock) {
-    let (clock, wall) = (clock.now(), Clock::start().now());
+    let (clock, wall) = (clock.now(), wall());
     let off = Duration::from_nanos(wall.nanos_since(clock).max(clock.nanos_since(wall)));
     if off >= Duration::from_secs(1) {
         tracing::info!(

@@ -14,7 +14,7 @@ use super::debug_port::{self, Call, Limiter, send};
 use super::shown::{self, Form};
 use super::{Done, arguments_of, flag_of, given, read_only, times};
 use crate::app::token_header;
-use crate::clock::Clock;
+use crate::clock::wall;
 use crate::configuration::Configuration;
 use crate::settings::{Problem, Row};
 use tidegate_operate::resets::id;
@@ -165,7 +165,7 @@ pub(super) fn counter(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     // One number for all limiters, so that sending it again to those that failed changes nothing at the others.
-    let now = id(Clock::start().now().as_nanos());
+    let now = id(wall().as_nanos());
     run(matches.subcommand(), flag, variable, |command, own| match command {
         "resets" => (Method::GET, "/admin/resets".to_owned(), Value::Null, shown::resets),
         "reset" | "reset-all" => {
@@ -205,7 +205,7 @@ pub(super) fn run(
     let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
     let limiters = Limiter::named(own, &configuration.listeners)?;
     let (method, path, mut sent, form) = request(command, own);
-    for (name, at) in times::fields(own, Clock::start().now())? {
+    for (name, at) in times::fields(own, wall())? {
         sent[name] = at.into();
     }
     let token = token(&configuration)?;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::envoy::{Source, SourceError};
 use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
-use crate::clock::Clock;
+use crate::clock::wall;
 use crate::configuration::Configuration;
 use crate::settings::{Problem, Row};
 use tidegate_engine::explain::explain;
@@ -208,7 +208,7 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
         request.push(entries, descriptor.options);
     }
     let plan = rules.plan(&request, configuration.modes);
-    let shown = explain(&rules, &request, &plan, store.look(&plan, Clock::start().now()));
+    let shown = explain(&rules, &request, &plan, store.look(&plan, wall()));
     Ok(if question.as_json {
         format!("{}\n", json_line(&shown.json().to_string()))
     } else {

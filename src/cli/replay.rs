@@ -11,7 +11,7 @@ use clap::{ArgAction, ArgMatches, Command};
 
 use super::logs::{self, ALLOW_UNMATCHED, allow_unmatched, failed, option, text, texts, with_progress};
 use super::{DECIDING, Done, arguments_of, loaded, print_error, read_only};
-use crate::clock::Clock;
+use crate::clock::wall;
 use crate::configuration::Configuration;
 use crate::settings::{Problem, Row};
 use tidegate_trial::replay::{About, Condition, Options, Report, replay};
@@ -84,7 +84,7 @@ pub(super) fn run(
     let page = || {
         let [rules, against] = rules.each_ref().map(Option::as_deref);
         let rules = rules.expect("clap demands it");
-        let made = Clock::start().now();
+        let made = wall();
         report.html(&About { logs: &logs, options: &options, rules, against, made })
     };
     if let Some(file) = text(matches, "html")

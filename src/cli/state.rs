@@ -166,7 +166,7 @@ fn begin_without_in_redis(redis: Redis) -> Result<String, StateError> {
 fn show(state: &State) -> Result<String, StateError> {
     let folder = folder(state)?;
     let mut text = String::new();
-    for file in [File::Counters, File::Checkpoint] {
+    for file in File::ALL {
         let path = folder.join(file.name());
         match read(&path) {
             Ok((header, totals)) => describe(&mut text, (file, &path), &header, &totals),

@@ -14,22 +14,14 @@ use crate::state::sequence::{Sequence, SequenceError};
 use crate::state::writer::Writing;
 use tidegate_operate::disk::{Disk, DiskError, SystemDisk, beside};
 
-/// A file of the folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum File {
-    /// The counters of a process that has ended, after its last decision.
-    Counters,
-    /// The counters of a process at some moment of its life.
-    Checkpoint,
-}
-
-impl File {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counters => "counters",
-            Self::Checkpoint => "checkpoint",
-        }
+tidegate_engine::named! {
+    /// A file of the folder.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum File {
+        /// The counters of a process that has ended, after its last decision.
+        Counters = "counters",
+        /// The counters of a process at some moment of its life.
+        Checkpoint = "checkpoint",
     }
 }
 
@@ -88,7 +80,7 @@ impl Folder {
             Ok(()) => {
                 let folder = Self { path: path.to_owned(), disk, sequence: None, _lock: lock };
                 // A process that was killed while it wrote leaves half of a file, which only takes room.
-                for file in [File::Counters, File::Checkpoint] {
+                for file in File::ALL {
                     let _ = folder.disk.remove(&beside(&folder.file(file)));
                 }
                 Ok(folder)

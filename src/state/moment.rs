@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Clock, since_boot};
+use crate::clock::{Clock, since_boot, wall};
 use crate::state::outcome::Distrust;
 use tidegate_engine::time::Timestamp;
 
@@ -32,7 +32,7 @@ impl Moment {
     pub fn now(clock: &Clock) -> Self {
         // In this order the clock that goes on is behind by the time between two readings, never ahead.
         let clock = clock.now();
-        let wall = Clock::start().now();
+        let wall = wall();
         Self { boot_id: boot_id().unwrap_or_default(), boot_nanos: since_boot(), clock, wall }
     }
 

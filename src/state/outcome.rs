@@ -3,72 +3,36 @@
 use std::io;
 use std::time::Duration;
 
-/// What a start found in the folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The counters of a process that ended cleanly: all of them count.
-    Clean,
-    /// Nothing: there was never a process here.
-    None,
-    /// The process before was killed.
-    Unclean,
-    /// The file ends too early.
-    Truncated,
-    /// The file was changed.
-    Corrupt,
-    /// The file was written by a newer version.
-    NewerVersion,
-    /// The counters have keys under another secret.
-    OtherSecret,
-    /// The system cannot read the file.
-    Unreadable,
-    /// The file was written later than now.
-    Ahead,
-    /// The file was written under another SHARD_MEMBERS.
-    OtherMembers,
-    /// The file was written under another SHARD_NAME.
-    OtherName,
-    /// The file is of an earlier start than the last one.
-    Restored,
-    /// The counters do not fit MAX_COUNTER_BYTES.
-    TooLarge,
-}
-
-impl Outcome {
-    /// All of them.
-    pub const ALL: [Self; 13] = [
-        Self::Clean,
-        Self::None,
-        Self::Unclean,
-        Self::Truncated,
-        Self::Corrupt,
-        Self::NewerVersion,
-        Self::OtherSecret,
-        Self::Unreadable,
-        Self::Ahead,
-        Self::OtherMembers,
-        Self::OtherName,
-        Self::Restored,
-        Self::TooLarge,
-    ];
-
-    /// Its name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Clean => "clean",
-            Self::None => "none",
-            Self::Unclean => "unclean",
-            Self::Truncated => "truncated",
-            Self::Corrupt => "corrupt",
-            Self::NewerVersion => "newer_version",
-            Self::OtherSecret => "other_secret",
-            Self::Unreadable => "unreadable",
-            Self::Ahead => "ahead",
-            Self::OtherMembers => "other_members",
-            Self::OtherName => "other_name",
-            Self::Restored => "restored",
-            Self::TooLarge => "too_large",
-        }
+tidegate_engine::named! {
+    /// What a start found in the folder. Names are those of metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Outcome {
+        /// The counters of a process that ended cleanly: all of them count.
+        Clean = "clean",
+        /// Nothing: there was never a process here.
+        None = "none",
+        /// The process before was killed.
+        Unclean = "unclean",
+        /// The file ends too early.
+        Truncated = "truncated",
+        /// The file was changed.
+        Corrupt = "corrupt",
+        /// The file was written by a newer version.
+        NewerVersion = "newer_version",
+        /// The counters have keys under another secret.
+        OtherSecret = "other_secret",
+        /// The system cannot read the file.
+        Unreadable = "unreadable",
+        /// The file was written later than now.
+        Ahead = "ahead",
+        /// The file was written under another SHARD_MEMBERS.
+        OtherMembers = "other_members",
+        /// The file was written under another SHARD_NAME.
+        OtherName = "other_name",
+        /// The file is of an earlier start than the last one.
+        Restored = "restored",
+        /// The counters do not fit MAX_COUNTER_BYTES.
+        TooLarge = "too_large",
     }
 }
 

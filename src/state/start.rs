@@ -158,7 +158,7 @@ pub fn init(
 
 /// The file that says how the process before ended.
 fn found_in(folder: &Folder) -> Option<File> {
-    [File::Counters, File::Checkpoint].into_iter().find(|&file| folder.has(file))
+    File::ALL.into_iter().find(|&file| folder.has(file))
 }
 
 fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Distrust> {

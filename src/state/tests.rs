@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, wall};
 use crate::state::format::{Header, ShardName};
 use crate::state::moment::Moment;
 use crate::state::reader::StateReader;
@@ -437,7 +437,7 @@ fn hits_of_another_machine_count_longer_never_shorter() {
         let begun = begin(Some(&held), &options()).expect("it can begin");
         assert_eq!(begun.outcome, Outcome::Clean, "{wall_off} s");
         // A process that begins comes after the last hit. Beyond that, its clock is behind by what clocks may differ.
-        let wall = Clock::start().now().as_nanos();
+        let wall = wall().as_nanos();
         let behind = wall.saturating_sub(begun.clock.now().as_nanos());
         assert!(wall_off > -3 || behind >= skew - SECOND_NANOS / 10, "{behind} ns behind");
         let verdict = begun.store.take(&limit(), Key(1), 1, begun.clock.now());

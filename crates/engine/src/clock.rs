@@ -1,8 +1,9 @@
 //! The only reader of clocks.
 //!
-//! The wall clock is read once, at start. From then on, the time is that reading plus the monotonic clock. So steps of
-//! the wall clock (NTP, an operator, a leap second) do not exist in the process: time never stands still, jumps or
-//! goes back. Tests pass times of their own to the engine.
+//! A [`Clock`] reads the wall clock once, at its start. From then on, its time is that reading plus the monotonic clock.
+//! So steps of the wall clock (NTP, an operator, a leap second) do not exist for decisions: time never stands still, jumps
+//! or goes back. [`wall`] reads the wall clock each time, for what is compared with times that people or other machines
+//! wrote. Tests pass times of their own to the engine.
 
 #![allow(clippy::disallowed_methods, reason = "this is the one place")]
 
@@ -20,8 +21,9 @@ pub struct Clock {
 impl Clock {
     /// Reads the wall clock, once.
     pub fn start() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        Self { unix_nanos_at_start: nanos(since_epoch), started: Instant::now() }
+        // Read in this order, the clock is behind by the time between the two readings, never ahead.
+        let time = wall();
+        Self::new(Instant::now(), time)
     }
 
     /// A clock that shows `time` at this monotonic reading: for programs with clocks of their own, such as simulations.
@@ -47,6 +49,11 @@ impl Clock {
         let since_start = reading.saturating_duration_since(self.started);
         Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(since_start))
     }
+}
+
+/// The time by the wall clock, which may jump or go back: never for decisions. A time before 1970 counts as 1970.
+pub fn wall() -> Timestamp {
+    Timestamp::from_nanos(nanos(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)))
 }
 
 /// A monotonic reading, for measuring how long something takes.

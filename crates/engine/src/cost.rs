@@ -9,29 +9,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// What a descriptor's own cost means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cost {
-    /// Learnt from what comes.
-    #[default]
-    Auto,
-    /// It is already spent: charged in full, whatever the answer.
-    Reported,
-    /// It is asked for: charged if it fits and the request passes.
-    Asked,
-}
-
-impl Cost {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Reported, Self::Asked];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Reported => "reported",
-            Self::Asked => "asked",
-        }
+crate::named! {
+    /// What a descriptor's own cost means. Names are those of rule files.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Cost {
+        /// Learnt from what comes.
+        #[default]
+        Auto = "auto",
+        /// It is already spent: charged in full, whatever the answer.
+        Reported = "reported",
+        /// It is asked for: charged if it fits and the request passes.
+        Asked = "asked",
     }
 }
 

@@ -38,6 +38,7 @@
 //! | see what records and exceptions change | `overlay` |
 //! | see where records are cached | `known` |
 
+mod named;
 #[doc(hidden)]
 pub mod time;
 #[doc(hidden)]

@@ -58,26 +58,15 @@ impl MemoryOptions {
     }
 }
 
-/// The answer to a descriptor that needs new state when the store is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreFull {
-    /// Over the limit, remaining 0, for one second.
-    #[default]
-    Deny,
-    /// Within the limit, uncounted.
-    Allow,
-}
-
-impl StoreFull {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Deny, Self::Allow];
-
-    /// Its name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-        }
+crate::named! {
+    /// The answer to a descriptor that needs new state when the store is full. Names are those of settings.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum StoreFull {
+        /// Over the limit, remaining 0, for one second.
+        #[default]
+        Deny = "deny",
+        /// Within the limit, uncounted.
+        Allow = "allow",
     }
 }
 

@@ -12,53 +12,29 @@ use crate::metric_name::MetricName;
 use crate::request::Entry;
 use crate::unit::Window;
 
-/// How a rule's counters are shared between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
-    /// Every decision asks the shared store.
-    Strict,
-    /// A node takes several hits at once and then decides alone.
-    Leased,
-}
-
-impl Sync {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Strict, Self::Leased];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Leased => "leased",
-        }
+crate::named! {
+    /// How a rule's counters are shared between nodes. Names are those of rule files.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Sync {
+        /// Every decision asks the shared store.
+        Strict = "strict",
+        /// A node takes several hits at once and then decides alone.
+        Leased = "leased",
     }
 }
 
-/// What a rule answers when the shared store does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreFailure {
-    /// The call fails; the proxy's own failure mode decides.
-    Error,
-    /// Over the limit.
-    Deny,
-    /// Within the limit, uncounted.
-    Allow,
-    /// This node decides alone, with its share of the limit.
-    Local,
-}
-
-impl StoreFailure {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-            Self::Local => "local",
-        }
+crate::named! {
+    /// What a rule answers when the shared store does not. Names are those of rule files.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum StoreFailure {
+        /// The call fails; the proxy's own failure mode decides.
+        Error = "error",
+        /// Over the limit.
+        Deny = "deny",
+        /// Within the limit, uncounted.
+        Allow = "allow",
+        /// This node decides alone, with its share of the limit.
+        Local = "local",
     }
 }
 

@@ -32,7 +32,7 @@ use crate::resets::Resets;
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
 use tidegate_records::UniqueKeys;
-use tidegate_serve::clock::Clock;
+use tidegate_serve::clock::wall;
 use tidegate_serve::refusal::{Bounds, Refusal};
 use tidegate_serve::service::Service;
 
@@ -134,7 +134,7 @@ impl AdminApi {
             "/admin/audit" => reading(method, || lines(self.book.audit().recent())),
             EXCEPTIONS => {
                 let wanted = Wanted::of(head.uri.query().unwrap_or_default())?;
-                let (all, now) = (self.all().await?, Clock::start().now());
+                let (all, now) = (self.all().await?, wall());
                 let found = blocking(move || wanted.among(all)).await?;
                 let line =
                     move |record: Arc<Record>| json_line(&listed(&record, now).to_string()).into_owned();
@@ -175,7 +175,7 @@ impl AdminApi {
         match head.method {
             Method::GET | Method::HEAD => {
                 match self.all().await?.into_iter().find(|record| record.id == id) {
-                    Some(record) => Ok(shown(StatusCode::OK, &listed(&record, Clock::start().now()))),
+                    Some(record) => Ok(shown(StatusCode::OK, &listed(&record, wall()))),
                     None => Err(ChangeError::Unknown(id).into()),
                 }
             }
@@ -206,7 +206,7 @@ impl AdminApi {
         change: impl FnOnce(&Book, Timestamp) -> Result<Change, ChangeError> + Send + 'static,
     ) -> Answer {
         let book = Arc::clone(&self.book);
-        let change = blocking(move || change(&book, Clock::start().now())).await??;
+        let change = blocking(move || change(&book, wall())).await??;
         let (status, done) = match change {
             Change::Made => (StatusCode::CREATED, "made"),
             Change::Replaced => (StatusCode::OK, "replaced"),

@@ -21,31 +21,22 @@ pub const LINE_BYTES_MAX: usize = 16 << 10;
 /// What a column of CSV begins with that holds the values of an entry. The entry's key follows.
 const ENTRY: &str = "entry.";
 
-/// How records are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// A JSON object in each line.
-    JsonLines,
-    /// Cells, separated by commas. A quote has to be closed in its line.
-    Csv,
+tidegate_engine::named! {
+    /// How records are written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Format {
+        /// A JSON object in each line.
+        JsonLines = "json",
+        /// Cells, separated by commas. A quote has to be closed in its line.
+        Csv = "csv",
+    }
 }
 
 impl Format {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::JsonLines, Self::Csv];
-
     /// That of a file, as its name ends: CSV, else JSON.
     pub fn of_file(path: &Path) -> Self {
         let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
         if is_csv { Self::Csv } else { Self::JsonLines }
-    }
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::JsonLines => "json",
-            Self::Csv => "csv",
-        }
     }
 }
 

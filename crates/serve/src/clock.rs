@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-pub use tidegate_engine::clock::{Clock, monotonic, nanos_since};
+pub use tidegate_engine::clock::{Clock, monotonic, nanos_since, wall};
 
 /// The time by the clock of the runtime's timers. It differs from [`monotonic`] only in tests that pause that clock.
 pub fn timer() -> Instant {

@@ -32,13 +32,13 @@ pub(in crate::app) async fn watch(
     let began = monotonic();
     loop {
         let now: Vec<State> = contacts.iter_mut().map(|watched| watched.update(events.as_deref())).collect();
-        let mut reached = true;
+        let (mut reached, waited) = (true, monotonic().saturating_duration_since(began));
         for state in &now {
             match state {
                 State::Unusable(why) => return dead("redis", why),
                 State::Never(why) => {
                     reached = false;
-                    if startup_timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
+                    if startup_timeout.is_some_and(|timeout| waited >= timeout) {
                         return dead("redis", why.as_deref().unwrap_or("it was not reached in time"));
                     }
                 }
@@ -50,9 +50,7 @@ pub(in crate::app) async fn watch(
         let changed = futures_util::future::select_all(changes);
         match startup_timeout.filter(|_| !reached) {
             None => drop(changed.await),
-            Some(timeout) => {
-                drop(tokio::time::timeout(timeout.saturating_sub(began.elapsed()), changed).await);
-            }
+            Some(timeout) => drop(tokio::time::timeout(timeout.saturating_sub(waited), changed).await),
         }
     }
 }

@@ -15,6 +15,7 @@ mod src {
     pub mod look;
     pub mod memory;
     pub mod metric_name;
+    mod named;
     pub mod overlay;
     pub mod path;
     pub mod plan;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{AdminApi, Problem, blocking};
 use crate::exceptions::{Author, ChangeError};
-use tidegate_serve::clock::Clock;
+use tidegate_serve::clock::wall;
 
 /// What was made, and the outcome in words, for the audit.
 pub(super) type Made<T, E> = Result<(T, String), E>;
@@ -35,13 +35,13 @@ impl AdminApi {
         let book = Arc::clone(&self.book);
         let made = tokio::spawn(async move {
             let intending = Arc::clone(&book);
-            let intend = move || intending.audit().intend(&author, Clock::start().now(), does, what);
+            let intend = move || intending.audit().intend(&author, wall(), does, what);
             let intended = blocking(intend).await?.map_err(ChangeError::from)?;
             let made = change.await;
             let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
             let end = move || {
                 let outcome = outcome.as_deref().map_err(Clone::clone);
-                book.audit().ended(intended, Clock::start().now(), outcome);
+                book.audit().ended(intended, wall(), outcome);
             };
             blocking(end).await?;
             Ok(made.map_err(Into::into)?.0)

@@ -16,7 +16,7 @@ use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{ResetPath, Rule};
 use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
-use tidegate_serve::clock::{Clock, monotonic};
+use tidegate_serve::clock::{monotonic, wall};
 use tidegate_serve::refusal::Refusal;
 use tidegate_serve::service::Snapshot;
 use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
@@ -37,7 +37,7 @@ impl AdminApi {
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
         let path = counter_path(asked)?;
         let before = self.look_or_say_why(&counter).await;
-        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now());
+        let wanted = self.resets.plan(path, number(asked)?, wall());
         let Done { id, done, .. } = match wanted {
             Err(ResetError::Full) => self.give_back(&counter, author, &why, &before).await?,
             wanted => {
@@ -67,7 +67,7 @@ impl AdminApi {
             let live = api.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
             let given = api.service.reset(live.in_force(), &counter.request()).await;
             given.map_err(Refusal::from).map_err(|refusal| unknown_whether_done(&refusal))?;
-            api.resets.publish_counter(Clock::start().now()).await?;
+            api.resets.publish_counter(wall()).await?;
             Ok::<_, Problem>(((), DONE.to_owned()))
         };
         self.audited(author, "counter_reset", what, give).await?;
@@ -130,7 +130,7 @@ fn unknown_whether_done(refusal: &Refusal) -> Problem {
 
 /// What is known of the counters of a rule.
 fn top_json(rule: &Rule, told: &Watched) -> Value {
-    let (now, asked) = (Clock::start().now(), monotonic());
+    let (now, asked) = (wall(), monotonic());
     let ago = |at: Instant| asked.saturating_duration_since(at);
     let shown_at = |at: Instant| {
         let ago = u64::try_from(ago(at).as_nanos()).unwrap_or(u64::MAX);

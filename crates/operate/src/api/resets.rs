@@ -13,7 +13,7 @@ use crate::resets::{ResetError, Wanted, id, path, path_json, read_id};
 use tidegate_engine::Timestamp;
 use tidegate_engine::rules::Epoch;
 use tidegate_engine::stamp;
-use tidegate_serve::clock::Clock;
+use tidegate_serve::clock::wall;
 
 impl AdminApi {
     /// The last reset of each path.
@@ -32,7 +32,7 @@ impl AdminApi {
         fields(asked, &["domain", "entries", "id", "who", "why"])?;
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
         let path = path(asked).map_err(|error| invalid(&error))?;
-        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now())?;
+        let wanted = self.resets.plan(path, number(asked)?, wall())?;
         let what = json!({"why": why, "rules": wanted.rules});
         let Done { id, done, rules } = self.begin(wanted, author, "reset_below", what).await?;
         Ok(shown(StatusCode::OK, &json!({"id": id, "done": done, "rules": rules})))

@@ -28,31 +28,25 @@ const AVERAGED_MILLIS: f32 = 10_000.0;
 /// Smaller rates are 0: less than a hit in five minutes.
 const RATE_MIN: f32 = 0.003;
 
-/// An order of series, the one that matters most first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Hits that are over the limit, then those near it.
-    Denied,
-    /// The share of hits that are near or over the limit.
-    Tight,
-    /// Hits that are near the limit.
-    Near,
-    /// Hits.
-    Busy,
+tidegate_engine::named! {
+    /// An order of series, the one that matters most first. Names are those in requests for the page's data.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Order {
+        /// Hits that are over the limit, then those near it.
+        Denied = "denied",
+        /// The share of hits that are near or over the limit.
+        Tight = "tight",
+        /// Hits that are near the limit.
+        Near = "near",
+        /// Hits.
+        Busy = "busy",
+    }
 }
 
 impl Order {
-    pub(super) const ALL: [Self; 4] = [Self::Denied, Self::Tight, Self::Near, Self::Busy];
-
-    /// The order with this name, as requests for the page's data have it.
+    /// The order with this name.
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "denied" => Some(Self::Denied),
-            "tight" => Some(Self::Tight),
-            "near" => Some(Self::Near),
-            "busy" => Some(Self::Busy),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|order| order.name() == name)
     }
 
     /// Compared part by part; greater comes first.

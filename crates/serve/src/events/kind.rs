@@ -1,49 +1,27 @@
 //! What can happen.
 
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A key came near its limit.
-    NearLimit,
-    /// A key was denied, for the first time in a window.
-    Denied,
-    /// A key was denied again and again for a whole window.
-    DeniedWholeWindow,
-    /// A set of rules was refused.
-    ReloadRefused,
-    /// The shared store does not answer any more.
-    StoreLost,
-    /// The shared store answers again.
-    StoreBack,
+tidegate_engine::named! {
+    /// What happened. Names are those of events, metrics and settings.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// A key came near its limit.
+        NearLimit = "near_limit",
+        /// A key was denied, for the first time in a window.
+        Denied = "denied",
+        /// A key was denied again and again for a whole window.
+        DeniedWholeWindow = "denied_whole_window",
+        /// A set of rules was refused.
+        ReloadRefused = "reload_refused",
+        /// The shared store does not answer any more.
+        StoreLost = "store_lost",
+        /// The shared store answers again.
+        StoreBack = "store_back",
+    }
 }
 
 /// Some kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u8);
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::NearLimit,
-        Self::Denied,
-        Self::DeniedWholeWindow,
-        Self::ReloadRefused,
-        Self::StoreLost,
-        Self::StoreBack,
-    ];
-
-    /// Its name in events, metrics and settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NearLimit => "near_limit",
-            Self::Denied => "denied",
-            Self::DeniedWholeWindow => "denied_whole_window",
-            Self::ReloadRefused => "reload_refused",
-            Self::StoreLost => "store_lost",
-            Self::StoreBack => "store_back",
-        }
-    }
-}
 
 impl Kinds {
     /// The error text that lists the words.

@@ -9,41 +9,47 @@ use super::statsd_name::{self, StatsdName};
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples, header};
 
-/// The front that a request for a decision came by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front {
-    /// `ShouldRateLimit` over gRPC.
-    Grpc,
-    /// `POST /json`.
-    Json,
-    /// `/check`.
-    Check,
+tidegate_engine::named! {
+    /// The front that a request for a decision came by.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Front {
+        /// `ShouldRateLimit` over gRPC.
+        Grpc = "grpc",
+        /// `POST /json`.
+        Json = "json",
+        /// `/check`.
+        Check = "check",
+    }
 }
 
-/// How a request for a decision ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It may pass.
-    Ok,
-    /// It may not.
-    OverLimit,
-    /// The request makes no sense.
-    InvalidArgument,
-    /// The request is too large.
-    ResourceExhausted,
-    /// No rules are loaded yet, or the process is ending.
-    Unavailable,
-    /// The shared store did not answer.
-    StoreFailure,
-    /// It was not answered in time.
-    DeadlineExceeded,
+tidegate_engine::named! {
+    /// How a request for a decision ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Outcome {
+        /// It may pass.
+        Ok = "OK",
+        /// It may not.
+        OverLimit = "OVER_LIMIT",
+        /// The request makes no sense.
+        InvalidArgument = "INVALID_ARGUMENT",
+        /// The request is too large.
+        ResourceExhausted = "RESOURCE_EXHAUSTED",
+        /// No rules are loaded yet, or the process is ending.
+        Unavailable = "UNAVAILABLE",
+        /// The shared store did not answer.
+        StoreFailure = "STORE_FAILURE",
+        /// It was not answered in time.
+        DeadlineExceeded = "DEADLINE_EXCEEDED",
+    }
 }
 
-/// The cause of an error, as `envoyproxy/ratelimit` names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ErrorType {
-    Redis,
-    Service,
+tidegate_engine::named! {
+    /// The cause of an error, as `envoyproxy/ratelimit` names it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum ErrorType {
+        Redis = "redis_error",
+        Service = "service_error",
+    }
 }
 
 /// The counters of calls.
@@ -72,57 +78,12 @@ pub(super) enum ResponseTimeFamily {
 #[derive(Clone, Debug)]
 pub(super) struct ResponseTimes([(ResponseTimeFamily, Buckets); GrpcMethod::ALL.len()]);
 
-impl Front {
-    pub(super) const ALL: [Self; 3] = [Self::Grpc, Self::Json, Self::Check];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Grpc => "grpc",
-            Self::Json => "json",
-            Self::Check => "check",
-        }
-    }
-}
-
 impl Outcome {
-    pub(super) const ALL: [Self; 7] = [
-        Self::Ok,
-        Self::OverLimit,
-        Self::InvalidArgument,
-        Self::ResourceExhausted,
-        Self::Unavailable,
-        Self::StoreFailure,
-        Self::DeadlineExceeded,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "OK",
-            Self::OverLimit => "OVER_LIMIT",
-            Self::InvalidArgument => "INVALID_ARGUMENT",
-            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
-            Self::Unavailable => "UNAVAILABLE",
-            Self::StoreFailure => "STORE_FAILURE",
-            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        }
-    }
-
     const fn error_type(self) -> Option<ErrorType> {
         match self {
             Self::Ok | Self::OverLimit => None,
             Self::StoreFailure => Some(ErrorType::Redis),
             _ => Some(ErrorType::Service),
-        }
-    }
-}
-
-impl ErrorType {
-    const ALL: [Self; 2] = [Self::Redis, Self::Service];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Redis => "redis_error",
-            Self::Service => "service_error",
         }
     }
 }

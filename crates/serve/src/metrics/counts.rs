@@ -5,40 +5,21 @@
 use tidegate_engine::decision::Limited;
 use tidegate_engine::plan::Hits;
 
-/// The stats that every rule has. Dashboards of `envoyproxy/ratelimit` use these names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stat {
-    TotalHits,
-    OverLimit,
-    NearLimit,
-    WithinLimit,
-    ShadowMode,
-    /// Denied by the deny cache. [`observe_remembered`](super::Metrics::observe_remembered) counts it.
-    OverLimitWithLocalCache,
+tidegate_engine::named! {
+    /// The stats that every rule has. A name is the last part of a metric's; dashboards of `envoyproxy/ratelimit` use it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Stat {
+        TotalHits = "total_hits",
+        OverLimit = "over_limit",
+        NearLimit = "near_limit",
+        WithinLimit = "within_limit",
+        ShadowMode = "shadow_mode",
+        /// Denied by the deny cache. [`observe_remembered`](super::Metrics::observe_remembered) counts it.
+        OverLimitWithLocalCache = "over_limit_with_local_cache",
+    }
 }
 
 impl Stat {
-    pub(super) const ALL: [Self; 6] = [
-        Self::TotalHits,
-        Self::OverLimit,
-        Self::NearLimit,
-        Self::WithinLimit,
-        Self::ShadowMode,
-        Self::OverLimitWithLocalCache,
-    ];
-
-    /// Its name: the last part of a metric's name.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::TotalHits => "total_hits",
-            Self::OverLimit => "over_limit",
-            Self::NearLimit => "near_limit",
-            Self::WithinLimit => "within_limit",
-            Self::ShadowMode => "shadow_mode",
-            Self::OverLimitWithLocalCache => "over_limit_with_local_cache",
-        }
-    }
-
     /// The help text of its family.
     pub(super) const fn help(self) -> &'static str {
         match self {

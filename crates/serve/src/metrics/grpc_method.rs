@@ -1,22 +1,12 @@
 //! The gRPC methods that metrics distinguish.
 
-/// A gRPC method that has metrics of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrpcMethod {
-    /// Asks for a decision.
-    ShouldRateLimit,
-    /// The health service's `Check`.
-    Check,
-}
-
-impl GrpcMethod {
-    pub(super) const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
-
-    /// Its name, without the name of its service.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::ShouldRateLimit => "ShouldRateLimit",
-            Self::Check => "Check",
-        }
+tidegate_engine::named! {
+    /// A gRPC method that has metrics of its own. Names are without the name of the service.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum GrpcMethod {
+        /// Asks for a decision.
+        ShouldRateLimit = "ShouldRateLimit",
+        /// The health service's `Check`.
+        Check = "Check",
     }
 }

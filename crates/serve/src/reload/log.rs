@@ -25,37 +25,22 @@ pub struct Problem {
     pub excerpt: Option<String>,
 }
 
-/// What is read, and what has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// The rules.
-    Rules,
-    /// Certificates and keys of the gRPC port.
-    GrpcTls,
-    /// Those of the HTTP port.
-    HttpTls,
-    /// Those of the debug port.
-    DebugTls,
-    /// The file of the admin token.
-    AdminToken,
-    /// The mapping of metrics. It is read at the start only.
-    Mapping,
-}
-
-impl Subject {
-    const ALL: [Self; 6] =
-        [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::DebugTls, Self::AdminToken, Self::Mapping];
-
-    /// As people call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rules => "rules",
-            Self::GrpcTls => "TLS files of the gRPC port",
-            Self::HttpTls => "TLS files of the HTTP port",
-            Self::DebugTls => "TLS files of the debug port",
-            Self::AdminToken => "file of the admin token",
-            Self::Mapping => "mapping of metrics",
-        }
+tidegate_engine::named! {
+    /// What is read, and what has changed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Subject {
+        /// The rules.
+        Rules = "rules",
+        /// Certificates and keys of the gRPC port.
+        GrpcTls = "TLS files of the gRPC port",
+        /// Those of the HTTP port.
+        HttpTls = "TLS files of the HTTP port",
+        /// Those of the debug port.
+        DebugTls = "TLS files of the debug port",
+        /// The file of the admin token.
+        AdminToken = "file of the admin token",
+        /// The mapping of metrics. It is read at the start only.
+        Mapping = "mapping of metrics",
     }
 }
 

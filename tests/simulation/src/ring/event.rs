@@ -4,23 +4,25 @@ use crate::random::Random;
 use crate::ring::node::Begin;
 use tidegate_engine::time::SECOND_NANOS;
 
-/// What happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Nothing: what the measurement itself shows.
-    Nothing,
-    /// Every node ends, writes its counters, and begins on another machine, one after the other.
-    Rollout,
-    /// A node is killed, and comes back.
-    Death,
-    /// A third of the nodes is killed at once, and comes back.
-    Zone,
-    /// A node is added: first all proxies change their ring, one after the other, then the node begins.
-    Grow,
-    /// The same in the wrong order: the node began a window before the proxies change.
-    GrowTooEarly,
-    /// A node is taken away: all nodes stop, all proxies change, all others begin without counters.
-    Shrink,
+tidegate_engine::named! {
+    /// What happens. Names are those of results.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Event {
+        /// Nothing: what the measurement itself shows.
+        Nothing = "nothing",
+        /// Every node ends, writes its counters, and begins on another machine, one after the other.
+        Rollout = "rollout",
+        /// A node is killed, and comes back.
+        Death = "death",
+        /// A third of the nodes is killed at once, and comes back.
+        Zone = "zone",
+        /// A node is added: first all proxies change their ring, one after the other, then the node begins.
+        Grow = "grow",
+        /// The same in the wrong order: the node began a window before the proxies change.
+        GrowTooEarly = "grow, too early",
+        /// A node is taken away: all nodes stop, all proxies change, all others begin without counters.
+        Shrink = "shrink",
+    }
 }
 
 /// What a node does without its counters: COLD_START.
@@ -52,23 +54,6 @@ const ZONE_SECS: u64 = 30;
 const TURN_SECS: u64 = 3;
 
 impl Event {
-    /// All.
-    pub const ALL: [Self; 7] =
-        [Self::Nothing, Self::Rollout, Self::Death, Self::Zone, Self::Grow, Self::GrowTooEarly, Self::Shrink];
-
-    /// Its name in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Rollout => "rollout",
-            Self::Death => "death",
-            Self::Zone => "zone",
-            Self::Grow => "grow",
-            Self::GrowTooEarly => "grow, too early",
-            Self::Shrink => "shrink",
-        }
-    }
-
     /// How many nodes the second ring has.
     pub(super) const fn nodes_after(self, nodes: usize) -> usize {
         match self {

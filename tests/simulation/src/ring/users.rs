@@ -4,25 +4,14 @@ use crate::random::Random;
 use crate::ring::envoy::{Ring, hash};
 use tidegate_engine::key::Key;
 
-/// How requests are spread over users.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crowd {
-    /// The k-th user asks 1/k as often as the first.
-    Zipf,
-    /// Everybody asks as often.
-    Uniform,
-}
-
-impl Crowd {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Zipf, Self::Uniform];
-
-    /// Its name in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zipf => "zipf",
-            Self::Uniform => "uniform",
-        }
+tidegate_engine::named! {
+    /// How requests are spread over users. Names are those of results.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Crowd {
+        /// The k-th user asks 1/k as often as the first.
+        Zipf = "zipf",
+        /// Everybody asks as often.
+        Uniform = "uniform",
     }
 }
 

@@ -12,13 +12,15 @@ pub struct Promise {
     pub(super) of: Of,
 }
 
-/// What a promise counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
-    /// Keys that are denied at least once.
-    Keys,
-    /// Requests that are denied.
-    Requests,
+tidegate_engine::named! {
+    /// What a promise counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Of {
+        /// Keys that are denied at least once.
+        Keys = "keys",
+        /// Requests that are denied.
+        Requests = "requests",
+    }
 }
 
 /// Why a text is no promise.
@@ -28,15 +30,6 @@ pub(super) enum Of {
      such as '0.1 % of keys')"
 )]
 pub struct PromiseError(String);
-
-impl Of {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Keys => "keys",
-            Self::Requests => "requests",
-        }
-    }
-}
 
 impl Promise {
     /// Reads a promise.
@@ -49,7 +42,7 @@ impl Promise {
             let percent: f64 =
                 percent.trim().parse().ok().filter(|it| (0.0..100.0).contains(it) && *it > 0.0)?;
             let of = of.trim().strip_prefix("of ")?.trim_start();
-            let of = [Of::Keys, Of::Requests].into_iter().find(|known| known.name() == of)?;
+            let of = Of::ALL.into_iter().find(|known| known.name() == of)?;
             Some(Self { part: percent / 100.0, of })
         };
         parse().ok_or_else(|| PromiseError(text.to_owned()))
