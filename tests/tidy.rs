@@ -729,6 +729,22 @@ fn the_shared_store_and_the_service_ask_their_runtime() {
     breaches.check();
 }
 
+/// The way of a request opens no sockets, and reads no settings.
+#[test]
+fn the_way_of_a_request_knows_no_sockets_and_no_settings() {
+    let mut breaches = Breaches::default();
+    for source in sources().iter().filter(|source| source.house() == Path::new("crates/serve/src")) {
+        for line in numbered(&source.production()) {
+            for word in ["tokio::net", "std::net", "std::env", "hyper::", "tonic::"] {
+                if line.code.contains(word) {
+                    breaches.add(&source.path, line.number, &format!("`{word}`: that is the program's"));
+                }
+            }
+        }
+    }
+    breaches.check();
+}
+
 /// Those who embed the engine, or the protocol, take neither a runtime nor a server with it. Rules are tried without either.
 #[test]
 fn no_runtime_and_no_server_come_with_the_engine_the_protocol_or_trials() {

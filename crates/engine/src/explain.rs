@@ -12,7 +12,7 @@ mod settled;
 use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude};
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
-use crate::overlay::{Known, Met, Overlay};
+use crate::overlay::{Finding, Met, Overlay};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
@@ -47,7 +47,7 @@ struct Explained<'a> {
     /// The exception that changed its limit.
     exception: Option<Met>,
     /// Its record. `None`: nothing was looked for.
-    record: Option<Known>,
+    record: Option<Finding>,
     /// Its rule's limit on trial, and what that counter says.
     trial: Option<(Trial<'a>, Look)>,
     /// One sentence.

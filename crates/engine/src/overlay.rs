@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::rules::RuleSet;
 
 pub use self::exceptions::{Effect, Exception, Exceptions, Label, Met};
-pub use self::found::{Doubt, Found, Known};
+pub use self::found::{Doubt, Finding, Found};
 pub use self::record::Record;
 
 /// What lies over the rules for one request.

@@ -10,19 +10,19 @@ pub struct Path {
     /// The domain.
     pub domain: Arc<str>,
     /// The entries.
-    pub entries: Vec<Level>,
+    pub entries: Vec<PathEntry>,
 }
 
 /// One entry of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Level {
+pub struct PathEntry {
     /// The key.
     pub key: String,
     /// The value, in which `*` stands for zero or more characters. `None`: the path says none.
     pub value: Option<String>,
 }
 
-impl Level {
+impl PathEntry {
     /// Whether it names one value.
     pub fn is_exact(&self) -> bool {
         self.value.as_ref().is_some_and(|value| !value.contains('*'))

@@ -129,7 +129,7 @@ pub trait Respond: Clone + Send + Sync + 'static {
     fn respond(&self, request: Request<Incoming>, peer: &Peer) -> impl Future<Output = Page> + Send;
 }
 
-/// Reads a body that is within `bounds`, for at most [`BODY_READ_TIMEOUT`].
+/// Reads a body that is within `bounds`, for at most ten seconds.
 ///
 /// # Errors
 /// When it is too large, comes too late, or breaks off.

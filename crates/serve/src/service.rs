@@ -152,6 +152,14 @@ pub enum ServiceError {
 /// The records of each request of a batch. `None`: one of them is not known here.
 type AllFound = ArrayVec<Option<Found>, BATCH_MAX>;
 
+/// Puts the plan of each request of a batch under its overlay.
+#[inline(never)] // Most have nothing over their rules: the way of all others stays short.
+fn lay_over<'p>(batch: &Batch<'_>, plans: &mut [Plan<'p>], overlay_of: impl Fn(usize) -> Overlay<'p>) {
+    for (place, request) in batch.places().enumerate() {
+        overlay_of(place).apply(request, &mut plans[place]);
+    }
+}
+
 /// A request with its plan under an overlay, which holds until it is answered.
 #[derive(Clone, Copy)]
 struct Planned<'p, 'r, 'o> {
@@ -321,9 +329,7 @@ impl<R: Runtime> Service<R> {
             exceptions: exceptions.as_deref().map(Arc::as_ref),
         };
         if has_records || exceptions.is_some() {
-            for (place, request) in batch.places().enumerate() {
-                overlay_of(place).apply(request, &mut plans[place]);
-            }
+            lay_over(batch, &mut plans, overlay_of);
         }
         let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied).without(lacking);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Explained, Explanation, denying};
 use crate::decision::{Limited, Status, Trial};
 use crate::look::Look;
-use crate::overlay::{Doubt, Known, Met as Exception, Record};
+use crate::overlay::{Doubt, Finding, Met as Exception, Record};
 use crate::plan::Hits;
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
 use crate::time::ceil_secs;
@@ -155,7 +155,7 @@ fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
 }
 
 /// What a record says, and what the rule would say without it. Null: there is none, and the store says so.
-fn record_of(Known { record, doubt }: &Known, rule: Option<&Rule>) -> Value {
+fn record_of(Finding { record, doubt }: &Finding, rule: Option<&Rule>) -> Value {
     let mut json = record.as_ref().map_or(Value::Null, |record| says(record, rule));
     match doubt {
         None => {}

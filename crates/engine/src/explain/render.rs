@@ -6,7 +6,7 @@ use super::{Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
 use crate::limit::Limit;
 use crate::look::Look;
-use crate::overlay::{Doubt, Effect, Known, Met as Exception, Record};
+use crate::overlay::{Doubt, Effect, Finding, Met as Exception, Record};
 use crate::plan::{Hits, Origin};
 use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
 use crate::text::{one_line, span};
@@ -130,7 +130,7 @@ impl Explained<'_> {
 }
 
 /// What the record of a descriptor says, or what holds because nobody knows.
-fn record_text(Known { record, doubt }: &Known, own: Option<&Limit>) -> String {
+fn record_text(Finding { record, doubt }: &Finding, own: Option<&Limit>) -> String {
     let away = "the store of records does not answer";
     match (record, doubt) {
         (None, None) => "none: the limit is the rule's".to_owned(),

@@ -16,7 +16,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
 use crate::limit::{Algorithm, Limit};
-use crate::path::{Level, Path};
+use crate::path::{Path, PathEntry};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Request};
 use crate::rule::Rule;
@@ -102,7 +102,7 @@ struct Place {
 impl Exception {
     /// Whether it names one value at every level. Others are tested one after the other, so there may be few of them.
     pub fn is_exact(&self) -> bool {
-        self.path.entries.iter().all(Level::is_exact)
+        self.path.entries.iter().all(PathEntry::is_exact)
     }
 }
 
@@ -202,7 +202,7 @@ impl Patterns {
 }
 
 impl Values {
-    fn of(level: &Level) -> Self {
+    fn of(level: &PathEntry) -> Self {
         match &level.value {
             None => Self::Any,
             Some(value) if level.is_exact() => Self::This(value.as_str().into()),

@@ -26,14 +26,14 @@ pub enum Doubt {
 
 /// What is known of the record of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct Finding {
     /// What holds. `None`: it has no record, as far as is known.
     pub record: Option<Record>,
     /// The store did not say it.
     pub doubt: Option<Doubt>,
 }
 
-impl From<Option<Record>> for Known {
+impl From<Option<Record>> for Finding {
     /// The store said so.
     fn from(record: Option<Record>) -> Self {
         Self { record, doubt: None }
@@ -57,7 +57,7 @@ impl Found {
 
     /// Adds what is known of the record of a descriptor, which meets this rule.
     #[inline]
-    pub fn add(&mut self, descriptor: usize, rule: &Rule, Known { record, doubt }: Known) {
+    pub fn add(&mut self, descriptor: usize, rule: &Rule, Finding { record, doubt }: Finding) {
         if let Some(record) = record {
             self.found.push(OneFound { descriptor, record, counting: counting(rule, &record) });
         }
@@ -65,10 +65,10 @@ impl Found {
     }
 
     /// What is known of the record of a descriptor, by its index.
-    pub fn of(&self, descriptor: usize) -> Known {
+    pub fn of(&self, descriptor: usize) -> Finding {
         let record = self.found.iter().find(|found| found.descriptor == descriptor).map(|found| found.record);
         let doubt = self.doubts.iter().find(|(doubted, _)| *doubted == descriptor).map(|&(_, doubt)| doubt);
-        Known { record, doubt }
+        Finding { record, doubt }
     }
 
     /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with. A

@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
-use crate::path::{Level, Path};
+use crate::path::{Path, PathEntry};
 use crate::plan::{Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rule::{CandidateLimit, Counting, Rule};
@@ -170,7 +170,7 @@ impl RuleSet {
 
     /// The rule and the key of the counter that a path leads to.
     fn counter_of(&self, path: &Path) -> Option<(&Rule, Key)> {
-        let entries: Option<SmallVec<[Entry<'_>; 8]>> = path.entries.iter().map(Level::entry).collect();
+        let entries: Option<SmallVec<[Entry<'_>; 8]>> = path.entries.iter().map(PathEntry::entry).collect();
         let entries = entries?;
         let root = self.domains.get(&*path.domain)?.root;
         let rule = self.rule(self.tree.find(root, &entries)? as usize)?;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tidegate_engine::Timestamp;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
@@ -34,8 +34,10 @@ fn rules() -> RuleSet {
 }
 
 fn exception(path: &[(&str, Option<&str>)], effect: Effect) -> Exception {
-    let level =
-        |&(key, value): &(&str, Option<&str>)| Level { key: key.to_owned(), value: value.map(str::to_owned) };
+    let level = |&(key, value): &(&str, Option<&str>)| PathEntry {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+    };
     let path = Path { domain: "shop".into(), entries: path.iter().map(level).collect() };
     Exception { path, effect }
 }
@@ -158,7 +160,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
 /// The exception that holds, by reading the list from its end.
 fn expected(all: &[Exception], domain: &str, entries: &[(String, String)]) -> Option<usize> {
     let fit = |exception: &Exception| {
-        let level = |(level, (key, value)): (&Level, &(String, String))| {
+        let level = |(level, (key, value)): (&PathEntry, &(String, String))| {
             level.key == *key
                 && level.value.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), value.as_bytes()))
         };
@@ -172,9 +174,9 @@ fn expected(all: &[Exception], domain: &str, entries: &[(String, String)]) -> Op
     newest(|exception| exception.effect == Effect::Deny).or_else(|| newest(|_| true))
 }
 
-fn level() -> impl Strategy<Value = Level> {
+fn level() -> impl Strategy<Value = PathEntry> {
     let value = proptest::option::of("[ab*]{0,3}");
-    ("[kl]", value).prop_map(|(key, value)| Level { key, value })
+    ("[kl]", value).prop_map(|(key, value)| PathEntry { key, value })
 }
 
 fn any_exception() -> impl Strategy<Value = Exception> {

@@ -3,7 +3,7 @@
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Found, Overlay, Record};
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Check, Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit, load};
@@ -188,7 +188,7 @@ fn what_no_counter_can_hold_is_cut() {
 #[test]
 fn an_exception_stands_before_a_record_and_leaves_its_counter() {
     let exception = |effect| {
-        let level = Level { key: "user".to_owned(), value: Some("alice".to_owned()) };
+        let level = PathEntry { key: "user".to_owned(), value: Some("alice".to_owned()) };
         let path = Path { domain: "shop".into(), entries: vec![level] };
         Exceptions::new(&[Exception { path, effect }])
     };

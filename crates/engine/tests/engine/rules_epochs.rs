@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet};
@@ -39,8 +39,8 @@ const ASKED: [Asked; 5] = [
 /// `user path=/b*` as a path, `one user=a` as that of a counter.
 fn path(text: &str) -> ResetPath {
     let node = |word: &str| match word.split_once('=') {
-        Some((key, value)) => Level { key: key.to_owned(), value: Some(value.to_owned()) },
-        None => Level { key: word.to_owned(), value: None },
+        Some((key, value)) => PathEntry { key: key.to_owned(), value: Some(value.to_owned()) },
+        None => PathEntry { key: word.to_owned(), value: None },
     };
     let nodes = text.trim_start_matches("one ").split_whitespace().map(node).collect();
     let reach = if text.starts_with("one ") { Reach::Counter } else { Reach::Below };

@@ -3,7 +3,7 @@
 //! In: what was made, and the rules. Out: a sentence, or nothing. An exception with a pattern is only compared by its domain.
 
 use tidegate_engine::overlay::Exception;
-use tidegate_engine::path::Level;
+use tidegate_engine::path::PathEntry;
 use tidegate_engine::request::Entry;
 use tidegate_engine::rules::RuleSet;
 use tidegate_records::RecordKey;
@@ -29,6 +29,6 @@ pub(super) fn is_read(key: &RecordKey, rules: &RuleSet) -> bool {
 }
 
 /// The entry that a level fits, if it names its value.
-fn entry_of(Level { key, value }: &Level) -> Entry<'_> {
+fn entry_of(PathEntry { key, value }: &PathEntry) -> Entry<'_> {
     Entry { key, value: value.as_deref().unwrap_or_default() }
 }

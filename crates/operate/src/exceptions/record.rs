@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use tidegate_engine::overlay::{Effect, Exception, Label};
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::stamp;
 use tidegate_engine::time::Timestamp;
 
@@ -121,7 +121,7 @@ impl Record {
 
     /// Its JSON, for clients and the audit.
     pub fn json(&self) -> Value {
-        let level = |level: &Level| match &level.value {
+        let level = |level: &PathEntry| match &level.value {
             None => json!({"key": level.key}),
             Some(value) => json!({"key": level.key, "value": value}),
         };
@@ -252,7 +252,7 @@ fn effect(fields: &Map<String, Value>) -> Result<Effect, BadRecord> {
     }
 }
 
-fn entries(fields: &Map<String, Value>) -> Result<Vec<Level>, BadRecord> {
+fn entries(fields: &Map<String, Value>) -> Result<Vec<PathEntry>, BadRecord> {
     let entries = fields.get("entries").and_then(Value::as_array);
     let Some(entries) = entries.filter(|entries| (1..=LEVELS_MAX).contains(&entries.len())) else {
         return bad(
@@ -264,7 +264,7 @@ fn entries(fields: &Map<String, Value>) -> Result<Vec<Level>, BadRecord> {
         let named = |error: BadRecord| BadRecord { field: format!("entries[{at}].{}", error.field), ..error };
         let fields = object("entry", entry, &["key", "value"]).map_err(named)?;
         let key = needed(fields, "key").map_err(named)?;
-        Ok(Level { key, value: text(fields, "value").map_err(named)? })
+        Ok(PathEntry { key, value: text(fields, "value").map_err(named)? })
     };
     entries.iter().enumerate().map(level).collect()
 }

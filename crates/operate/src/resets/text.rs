@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Epoch, Reach, ResetPath};
 
 /// The longest text of any field, in bytes.
@@ -41,7 +41,7 @@ pub fn read_id(text: &str) -> Option<Epoch> {
 
 /// A path as JSON.
 pub fn path_json(path: &ResetPath) -> Value {
-    let node = |node: &Level| match &node.value {
+    let node = |node: &PathEntry| match &node.value {
         None => json!({"key": node.key}),
         Some(value) => json!({"key": node.key, "value": value}),
     };
@@ -99,13 +99,13 @@ fn counter_of(path: Path) -> Result<ResetPath, BadPath> {
     Ok(ResetPath { path, reach: Reach::Counter })
 }
 
-fn node(entry: &Value) -> Result<Level, BadPath> {
+fn node(entry: &Value) -> Result<PathEntry, BadPath> {
     let Some(fields) = entry.as_object() else { return bad("entry", "is no object") };
     if let Some(unknown) = fields.keys().find(|name| !["key", "value"].contains(&name.as_str())) {
         return bad(unknown, "is unknown (expected key, value)");
     }
     match text(fields, "key")? {
-        Some(key) => Ok(Level { key, value: text(fields, "value")? }),
+        Some(key) => Ok(PathEntry { key, value: text(fields, "value")? }),
         None => bad("key", "is missing"),
     }
 }

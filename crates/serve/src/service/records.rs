@@ -29,8 +29,8 @@ use tokio::sync::Semaphore;
 use self::fetches::{Fetches, Flight, Landing};
 use super::{AllFound, BATCH_MAX};
 use tidegate_engine::key::{Key, KeySecret, KeySeed};
-use tidegate_engine::known::Known as Cache;
-use tidegate_engine::overlay::{Doubt, Found, Known, Record};
+use tidegate_engine::known::Known;
+use tidegate_engine::overlay::{Doubt, Finding, Found, Record};
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::Rule;
@@ -89,7 +89,7 @@ pub struct Records<R: Runtime = Tokio> {
     source: Box<dyn RecordSource>,
     secret: KeySecret,
     options: RecordsOptions,
-    cache: Cache,
+    cache: Known,
     fetches: Fetches,
     waiting: Semaphore,
     /// Changes are heard of, so what is fetched may be kept.
@@ -141,7 +141,7 @@ impl<R: Runtime> Records<R> {
             runtime,
             source: Box::new(source),
             secret,
-            cache: Cache::new(options.cache_entries),
+            cache: Known::new(options.cache_entries),
             options,
             fetches: Fetches::default(),
             waiting: Semaphore::new(WAITING_MAX),
@@ -212,7 +212,7 @@ impl<R: Runtime> Records<R> {
         for (Asked { descriptor, rule, .. }, name, fetched) in all {
             let known = match fetched {
                 Fetched::Known(known) => Ok(self.as_known(known, is_confirmed)),
-                Fetched::Flight(flight) => flight.landed(time_is_over.as_mut()).await.map(Known::from),
+                Fetched::Flight(flight) => flight.landed(time_is_over.as_mut()).await.map(Finding::from),
                 Fetched::Refused => Err(NoAnswer),
             };
             let known = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(name)));
@@ -264,19 +264,19 @@ impl<R: Runtime> Records<R> {
     }
 
     /// What holds for a key of which this is in the cache.
-    fn as_known(&self, known: Option<Record>, is_confirmed: bool) -> Known {
+    fn as_known(&self, known: Option<Record>, is_confirmed: bool) -> Finding {
         if is_confirmed { known.into() } else { self.without_store(Some(known)) }
     }
 
     /// What holds for a key while the store is away, of which this was known last.
-    fn without_store(&self, last: Option<Option<Record>>) -> Known {
+    fn without_store(&self, last: Option<Option<Record>>) -> Finding {
         self.stats.stale.fetch_add(1, Relaxed);
         let (record, doubt) = match (self.options.stale_mode, last) {
             (StaleMode::Last, Some(last)) => (last, Doubt::KnownLast),
             (StaleMode::Last, None) | (StaleMode::Rule, _) => (None, Doubt::NotKnown),
             (StaleMode::Deny, _) => (Some(Record::NOTHING_PASSES), Doubt::NotKnown),
         };
-        Known { record, doubt: Some(doubt) }
+        Finding { record, doubt: Some(doubt) }
     }
 
     /// The record of this key is this one, or it has none.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Epochs, Reach, ResetPath};
 
 use super::Run;
@@ -60,7 +60,7 @@ impl Run {
 /// The path to a counter; to all of a limit, or of all limits.
 fn path((limit, key): Which) -> ResetPath {
     let value = key.map(|key| KEYS[key as usize].to_owned());
-    let node = |limit: usize| Level { key: LIMITS[limit].to_owned(), value: value.clone() };
+    let node = |limit: usize| PathEntry { key: LIMITS[limit].to_owned(), value: value.clone() };
     let reach = if key.is_some() { Reach::Counter } else { Reach::Below };
     let path = Path { domain: "sim".into(), entries: limit.into_iter().map(node).collect() };
     ResetPath { path, reach }

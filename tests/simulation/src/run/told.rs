@@ -13,7 +13,7 @@ use super::{Kind, Run};
 use crate::oracle::Record;
 use crate::world::{MILLI, Time, lock};
 use tidegate_engine::overlay::{Exception, Exceptions};
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 
 /// By which limit a descriptor is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Excepted {
         let exception = |made: &Made| Exception {
             path: Path {
                 domain: "sim".into(),
-                entries: vec![Level {
+                entries: vec![PathEntry {
                     key: LIMITS[made.limit].to_owned(),
                     value: made.key.map(|key| KEYS[key as usize].to_owned()),
                 }],

@@ -106,22 +106,29 @@ const listExceptions = async () => {
   const wanted = encodeURIComponent(byId('exception-find').value.trim());
   // One more, to know whether there are more.
   const found = await admin.list(`exceptions?find=${wanted}&most=${EXCEPTIONS_SHOWN + 1}`).catch((error) => {
-    listedState = null;
+    if (number === listings) listedState = null;
     throw error;
   });
   // Only the last question counts, and nothing is shown without the token.
   if (number === listings && admin.isOpen()) showExceptions(found);
 };
 
+/** Asks for the exceptions when nobody has asked for that, so the focus stays. That nothing answers is said at the top. */
+const relist = () => listExceptions().catch((error) => {
+  if (error.status === 403) lock(error.message);
+});
+
 /** Does something with the API, shows what it refuses, and then the exceptions as they are. */
 const changing = async (change) => {
   clearProblems();
   try {
     await change();
-    await listExceptions();
   } catch (error) {
     refuse(error);
+    return;
   }
+  // A change that is done stays done, whether the list can be shown or not.
+  await relist();
 };
 
 /** Called with each state: shows the number of exceptions, and asks for them when they have changed. */
@@ -134,10 +141,7 @@ const followExceptions = ({ process, exceptions }) => {
   const state = `${process} ${exceptions.changes}`;
   if (state === listedState && !(isTimed && Date.now() - listedAt > TIMED_MILLIS)) return;
   listedState = state;
-  listExceptions().catch((error) => {
-    // Nobody asked for this, so the focus stays. That nothing answers is said at the top.
-    if (error.status === 403) lock(error.message);
-  });
+  relist();
 };
 
 byId('unlock').addEventListener('submit', async (event) => {

@@ -10,7 +10,7 @@ use super::*;
 use crate::service::{Batch, Service, ServiceError};
 use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions};
-use tidegate_engine::path::{Level, Path};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::request::DescriptorOptions;
 
 /// Each with the N of its record, or without one: then it has that of its rule.
@@ -126,7 +126,7 @@ async fn judged(batches: Vec<Vec<Place>>, has_exception: bool) -> Result<(), Tes
     USERS.iter().for_each(|(user, n)| shop.source.set(user, n.map(Record::of)));
     let service = shop.service(1_000);
     if has_exception {
-        let level = Level { key: "user".to_owned(), value: Some(USERS[EXCEPTED.0].0.to_owned()) };
+        let level = PathEntry { key: "user".to_owned(), value: Some(USERS[EXCEPTED.0].0.to_owned()) };
         let effect = Effect::Limit { requests: Some(EXCEPTED.1), burst: None };
         service.except(Exceptions::new(&[Exception {
             path: Path { domain: "shop".into(), entries: vec![level] },
