@@ -11,7 +11,9 @@ const readline = require('readline');
 const puppeteer = require('puppeteer-core');
 
 const AXE = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-// Nothing here takes so long, also on a busy machine.
+// The first start reads all of Chromium from the disk: over 30 s were seen beside a build.
+const START_MILLIS = 180_000;
+// Nothing else here takes so long, also on a busy machine.
 const PATIENCE_MILLIS = 60_000;
 // Of it, for what is said of a wait that fails.
 const LAST_WORDS_MILLIS = 5_000;
@@ -84,6 +86,7 @@ const within = (promise) => {
 const main = async () => {
   const browser = await puppeteer.launch({
     executablePath: chromium(),
+    timeout: START_MILLIS,
     // Tests run as root, where Chromium has no sandbox. It loads nothing but what the tests serve.
     args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--disable-crash-reporter'],
   });
