@@ -194,11 +194,14 @@ fn a_replica_that_hangs_costs_a_few_calls_their_budget() {
     let waited = |_| {
         let asked = Instant::now();
         assert_eq!(answer(&client), Err(Code::Unavailable));
+        let waited = asked.elapsed() >= budget;
         std::thread::sleep(Duration::from_millis(2));
-        asked.elapsed() >= budget / 2
+        waited
     };
     let waited = (0..500).filter(|call| waited(*call)).count();
-    assert!((1..=6).contains(&waited), "{waited} calls waited");
+    // Five in a row open the circuit breaker. Where the reply to the change itself was late, too little was left to wait
+    // for replicas, and that call proves nothing about them.
+    assert!((1..=10).contains(&waited), "{waited} calls waited");
     assert!(failures(&node, "unreplicated") > 0.0);
     eventually_true("it to be logged", || node.lines_with(" does not answer: ") > 0);
     // The line names what came first, perhaps a connection that was just closed for that.

@@ -234,13 +234,15 @@ impl<R: Runtime> Shared<R> {
     pub(super) fn lost(&self, was_up: bool, why: ConnectError) {
         self.workers_up.fetch_sub(was_up.into(), Relaxed);
         self.contact.send_if_modified(|contact| {
-            let turned = matches!(contact, Contact::Up | Contact::Never(None));
-            *contact = match contact {
+            let now = match contact {
                 Contact::Never(_) => Contact::Never(Some(why)),
                 Contact::Unusable(_) => return false,
-                _ => Contact::Lost(why),
+                Contact::Up | Contact::Lost(_) => Contact::Lost(why),
             };
-            turned
+            // A reason that changes is told too: what is in the way now is seldom what came first.
+            let changed = *contact != now;
+            *contact = now;
+            changed
         });
     }
 
@@ -279,7 +281,14 @@ mod tests {
         shared.lost(true, ConnectError::Unanswered);
         shared.reached(true);
         assert_eq!(contact(), Contact::Lost(ConnectError::Unanswered), "the other one still probes");
+        let mut told = shared.contact.subscribe();
+        shared.lost(false, ConnectError::Unanswered);
+        assert!(!told.has_changed().expect("it lives"), "the same once more");
         shared.lost(false, ConnectError::NoSlots);
+        assert_eq!(*told.borrow_and_update(), Contact::Lost(ConnectError::NoSlots));
+        assert!(!told.has_changed().expect("it lives"));
+        shared.lost(false, ConnectError::Unanswered);
+        assert!(told.has_changed().expect("it lives"), "another reason is told");
         shared.reached(false);
         assert_eq!(contact(), Contact::Up);
         let too_old = || ConnectError::TooOld("5".to_owned());
