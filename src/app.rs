@@ -156,8 +156,11 @@ async fn serve(
     {
         return Ok(());
     }
+    let first_reads = async {
+        tokio::join!(app.resets.read_first(), exceptions::read_first(&app.exceptions, &app.service))
+    };
     tokio::select! {
-        () = app.resets.read_first() => {}
+        ((), ()) = first_reads => {}
         () = signals.end.received() => return Ok(()),
     }
     app.announce(&ports);
@@ -202,7 +205,7 @@ impl App {
         let service = service.recorded(looked_up).logging(log).telling(telling.events.clone());
         let service = Arc::new(service.counting_denied_keys(denied.clone()));
         state::register_cold(&metrics, &service, clock);
-        let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
+        let exceptions = Arc::new(exceptions::open(&configuration.admin, configuration.redis.as_ref())?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
         control::register_costs(&metrics, &service);
@@ -338,8 +341,7 @@ impl App {
         let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
-        let following = exceptions::follow(Arc::clone(&self.exceptions), Arc::clone(&self.service));
-        control.spawn(async move { match following.await {} });
+        exceptions::keep(&mut control, &self.exceptions, &self.service);
         if self.service.counters().shared().is_some() {
             let resets = Arc::clone(&self.resets);
             control.spawn(async move { match resets.follow().await {} });

@@ -5,28 +5,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::app::AppError;
+use super::shared::server_options;
+use crate::app::{AppError, Essential};
 use crate::clock::wall;
-use crate::configuration::Admin;
+use crate::configuration::{Admin, Redis};
 use tidegate_engine::Timestamp;
 use tidegate_operate::exceptions::{Audit, Book};
+use tidegate_redis::RedisStore;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
 
 /// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The exceptions of the process before, and the audit of those to come.
-pub(super) fn open(admin: &Admin) -> Result<Book, AppError> {
+/// The exceptions of the process before, and the audit of those to come. With a Redis, all nodes share them.
+pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppError> {
     let began = wall();
     let audit = match &admin.audit_log {
         Some(path) => Audit::to(path, began)?,
         None => Audit::in_memory(began),
     };
-    Ok(match &admin.exceptions_file {
+    let book = match &admin.exceptions_file {
         Some(path) => Book::open(path.clone(), audit)?,
         None => Book::new(audit),
-    })
+    };
+    let Some(redis) = redis else { return Ok(book) };
+    // A connection of its own: reading 100,000 exceptions holds up no decision.
+    let options = server_options(redis.main.clone(), &redis.tls, redis.tls_any_name)?;
+    Ok(book.shared_in(RedisStore::new(options.workers(1).pool_size(1).without_counters())))
+}
+
+/// Reads those of all nodes, and puts them in force before anybody is served.
+pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
+    book.read_first(wall).await;
+    install(book, service);
+}
+
+/// Keeps them in force, in step with other nodes, and copied to the file.
+pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Service>) {
+    let following = follow(Arc::clone(book), Arc::clone(service));
+    control.spawn(async move { match following.await {} });
+    let (sharing, copying) = (Arc::clone(book).follow(wall), Arc::clone(book).copy());
+    control.spawn(async move { match sharing.await {} });
+    control.spawn(async move { match copying.await {} });
 }
 
 /// Puts those in force that are due now. Returns when one begins or ends by itself.
@@ -37,7 +58,7 @@ pub(super) fn install(book: &Book, service: &Service) -> Option<Timestamp> {
 }
 
 /// Puts every change in force, and what begins or ends by itself.
-pub(super) async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
+async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
     let mut changes = book.changes();
     loop {
         let until = {
@@ -74,6 +95,11 @@ pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Servic
     let name = "tidegate_exceptions";
     metrics.register(name, "Exceptions that were made and not ended.", Kind::Gauge, move |samples| {
         samples.push(&[], counted.version().count);
+    });
+    let shared = Arc::clone(book);
+    let help = "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.";
+    metrics.register("tidegate_exceptions_up", help, Kind::Gauge, move |samples| {
+        shared.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
     });
     let service = Arc::clone(service);
     metrics.register(

@@ -45,6 +45,10 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         denied: app.denied.clone(),
         connections: Box::new(move || workers.connections()),
         exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions), refused)),
+        exceptions_trouble: {
+            let book = Arc::clone(&app.exceptions);
+            Box::new(move || book.trouble())
+        },
     })
 }
 

@@ -32,6 +32,7 @@ mod envoy;
 mod envoy_answers;
 mod envoy_descriptors;
 mod events;
+mod exceptions_shared;
 mod explained;
 mod footprint;
 mod fronts;

@@ -80,21 +80,22 @@ fn under_load<T>(node: &Tidegate, during: impl FnOnce() -> T) -> T {
 #[test]
 fn five_calls_learn_that_redis_is_gone_and_all_others_are_told_at_once() {
     let redis = Redis::start(&[]);
-    let node = setup(&redis.url()).start();
+    // Long beside what a busy machine keeps the node waiting.
+    let node = setup(&redis.url()).env("REDIS_TIMEOUT", "4s").start();
     wait_for_redis(&node);
     let clients = [(); 8].map(|()| node.client());
     redis.stop();
     let ask = |client: &Client| client.begin(tokio_stream::once(question("shop", &[&[("user", "x")]])));
     let mut waiting: Vec<_> = clients[..5].iter().map(|client| (client, ask(client))).collect();
     eventually_true("five calls to wait", || node.metric("tidegate_redis_in_flight") >= 5.0);
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(2));
     waiting.extend((0..400).map(|call| (&clients[call % 8], ask(&clients[call % 8]))));
     let (asked, watched) = (Instant::now(), Lateness::watch());
     for (client, call) in waiting {
         assert_eq!(client.finish(call).map_err(|status| status.code()), Err(Code::Unavailable));
     }
     let (took, late) = (asked.elapsed(), watched.allowance());
-    assert!(took < Duration::from_millis(950) + late, "they did not wait: {took:?}, {late:?} late");
+    assert!(took < Duration::from_millis(3_900) + late, "they did not wait: {took:?}, {late:?} late");
     assert_eq!(failures(&node, "timeout"), 5.0);
     assert_eq!(node.metric("tidegate_redis_breaker_open"), 1.0);
     redis.wake();

@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use self::records::RECORDS;
 use self::wanted::Wanted;
-use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
+use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, Wanted as WantedChange};
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
 use crate::peer::Peer;
@@ -185,28 +185,28 @@ impl AdminApi {
                 let author = Author { who: record.who.clone(), caller };
                 let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
                 let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
-                self.change(id, warning, move |book, now| book.put(record, may_replace, &author, now)).await
+                self.change(id, warning, WantedChange::Put { record, may_replace }, author).await
             }
             Method::DELETE => {
                 let asked = self.read(body).await?;
                 fields(&asked, &["who", "why"])?;
                 let why = asked.get("why").map_or(Ok(String::new()), |_| word(&asked, "why"))?;
-                let (author, of) = (Author { who: word(&asked, "who")?, caller }, id.clone());
-                self.change(id, None, move |book, now| book.end(&of, &why, &author, now)).await
+                let author = Author { who: word(&asked, "who")?, caller };
+                self.change(id.clone(), None, WantedChange::End { id, why }, author).await
             }
             _ => Ok(not_allowed("GET, HEAD, PUT, DELETE")),
         }
     }
 
-    /// Runs a change where it may wait for a disk.
+    /// Makes a change, and says for how long and for whom it holds.
     async fn change(
         &self,
         id: String,
         warning: Option<String>,
-        change: impl FnOnce(&Book, Timestamp) -> Result<Change, ChangeError> + Send + 'static,
+        wanted: WantedChange,
+        author: Author,
     ) -> Answer {
-        let book = Arc::clone(&self.book);
-        let change = blocking(move || change(&book, wall())).await??;
+        let change = self.book.change(wanted, author, wall()).await?;
         let (status, done) = match change {
             Change::Made => (StatusCode::CREATED, "made"),
             Change::Replaced => (StatusCode::OK, "replaced"),
@@ -217,7 +217,7 @@ impl AdminApi {
             "id": id,
             "done": done,
             "survives_restart": self.book.is_kept(),
-            "holds_for": "this process",
+            "holds_for": if self.book.is_shared() { "all nodes with this Redis" } else { "this process" },
         });
         if let Some(warning) = warning {
             answer["warning"] = warning.into();
@@ -256,8 +256,10 @@ impl From<ChangeError> for Problem {
             ChangeError::Unknown(_) => StatusCode::NOT_FOUND,
             ChangeError::Exists(_) => StatusCode::PRECONDITION_FAILED,
             ChangeError::Past => StatusCode::BAD_REQUEST,
-            ChangeError::Full | ChangeError::FullOfPatterns => StatusCode::CONFLICT,
+            ChangeError::Full | ChangeError::FullOfPatterns | ChangeError::Busy => StatusCode::CONFLICT,
             ChangeError::Audit(_) | ChangeError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ChangeError::Redis(_) | ChangeError::NotKnown(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ChangeError::Thread(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())
     }

@@ -3,21 +3,27 @@
 //! In: changes, each with who and why. Out: the exceptions in force at a time, for the service, and lines of the audit.
 //! A change is written to the audit before it is done, and its outcome after. What cannot be audited is not done. With a
 //! file ([`Book::open`]) exceptions survive a restart: it is written beside, synced and renamed before a change counts.
-//! It reads no clock and knows no sockets.
+//! With a Redis ([`Book::shared_in`]) they hold for all nodes, and the file is a copy for a start without Redis. It reads no
+//! clock and knows no sockets.
 //!
 //! - `record`: one exception as people write it, and its JSON
+//! - `pages`: what is known of each id, and what a change would do; `entry`: one of these, as nodes tell it each other
+//! - `shared`: how nodes agree; `redis`: where they keep what they agree on
 //! - `file`: all of them in a file
 //! - `audit`: who did what, when
 
 mod audit;
+mod entry;
 mod file;
+mod pages;
 mod record;
+mod redis;
+mod shared;
 
 pub use self::audit::{Audit, AuditError, Author, Caller};
 pub use self::file::FileError;
 pub use self::record::Record;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,8 +31,13 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use self::entry::Entry;
+use self::pages::{Pages, Planned};
+use self::redis::InRedis;
+use self::shared::Shared;
 use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
+use tidegate_redis::{ConnectError, RedisStore};
 
 /// How many exceptions there may be.
 pub const EXCEPTIONS_MAX: usize = 100_000;
@@ -40,21 +51,34 @@ pub struct Book {
     audit: Audit,
     pages: Mutex<Pages>,
     version: watch::Sender<Version>,
+    shared: Option<Shared>,
 }
 
-#[derive(Default)]
-struct Pages {
-    records: BTreeMap<String, Page>,
-    /// The number of the next record: a later one is newer.
-    next: u64,
+/// What somebody wants to change.
+pub enum Wanted {
+    /// An exception, in the place of the one with its id if that may be replaced.
+    Put {
+        /// Which.
+        record: Record,
+        /// Whether there may be another one of its id.
+        may_replace: bool,
+    },
+    /// The end of an exception.
+    End {
+        /// Which.
+        id: String,
+        /// Why. Empty: nobody said it.
+        why: String,
+    },
 }
 
-/// One exception.
-struct Page {
-    record: Arc<Record>,
-    /// Its line in the file; empty without a file. A change writes all lines, and making them takes far longer than
-    /// writing them.
-    line: Box<str>,
+impl Wanted {
+    fn id(&self) -> &str {
+        match self {
+            Self::Put { record, .. } => &record.id,
+            Self::End { id, .. } => id,
+        }
+    }
 }
 
 /// A state of the book.
@@ -113,12 +137,24 @@ pub enum ChangeError {
     /// It could not be kept, so it was not done.
     #[error("not done, because it cannot be kept: {0}")]
     File(#[from] FileError),
+    /// Redis did not take it.
+    #[error("not done, because Redis does not take it: {0}")]
+    Redis(ConnectError),
+    /// It may be done or not.
+    #[error("it is not known whether it is done (expected to be sent again): {0}")]
+    NotKnown(ConnectError),
+    /// Other nodes were faster, again and again.
+    #[error("not done, because other nodes change it at the same time (expected to be sent again)")]
+    Busy,
+    /// The thread that does it is gone.
+    #[error("not done: {0}")]
+    Thread(#[from] tokio::task::JoinError),
 }
 
 impl Book {
     /// Without a file: exceptions end with the process.
     pub fn new(audit: Audit) -> Self {
-        Self { file: None, audit, pages: Mutex::default(), version: watch::Sender::default() }
+        Self::with(None, audit, Vec::new())
     }
 
     /// The exceptions in this file, which need not be there yet.
@@ -127,18 +163,29 @@ impl Book {
     /// When it cannot be read, or does not hold exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
         let read = file::read(&path)?;
-        let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
-        let named =
-            |(record, line): (Record, Box<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
-        let records: BTreeMap<_, _> = read.into_iter().map(named).collect();
-        let version = watch::Sender::new(Version { number: 0, count: records.len() as u64 });
-        let pages = Mutex::new(Pages { records, next });
-        Ok(Self { file: Some(path), audit, pages, version })
+        Ok(Self::with(Some(path), audit, read))
+    }
+
+    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Record, Box<str>)>) -> Self {
+        let pages = Pages::new(read, file.is_some());
+        let version = watch::Sender::new(Version { number: 0, count: pages.count() });
+        Self { file, audit, pages: Mutex::new(pages), version, shared: None }
+    }
+
+    /// Shares them with all nodes that have this Redis. It holds no counters, and is not connected yet.
+    #[must_use]
+    pub fn shared_in(self, store: RedisStore) -> Self {
+        Self { shared: Some(Shared::new(InRedis::new(store))), ..self }
+    }
+
+    /// Whether they hold for all nodes with the same Redis.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Whether they survive a restart.
     pub fn is_kept(&self) -> bool {
-        self.file.is_some()
+        self.file.is_some() || self.is_shared()
     }
 
     /// Its state now. Waits for no change.
@@ -151,78 +198,64 @@ impl Book {
         &self.audit
     }
 
-    /// Makes an exception, or replaces the one with its id if it may. Writes files: not for a thread that decides. Where
-    /// there is no room, those that have ended by themselves leave: the audit has them.
+    /// Makes a change, to its end, even if nobody waits for it any more. Where there is no room, exceptions that have ended by
+    /// themselves leave: the audit has them.
     ///
     /// # Errors
-    /// When another one has its id, it is over already, there is no room, or it cannot be audited or kept. Nothing has
-    /// changed then.
-    pub fn put(
-        &self,
-        mut record: Record,
-        may_replace: bool,
-        author: &Author,
+    /// When another one has its id, there is none to end, it is over already, there is no room, or it cannot be audited or
+    /// kept. Nothing has changed then, but for [`ChangeError::NotKnown`].
+    pub async fn change(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        author: Author,
         now: Timestamp,
     ) -> Result<Change, ChangeError> {
-        let mut pages = self.pages.lock();
-        let before = pages.records.get(&record.id).map(|page| Arc::clone(&page.record));
-        match &before {
-            Some(before) if before.says_the_same(&record) => return Ok(Change::Unchanged),
-            Some(_) if !may_replace => return Err(ChangeError::Exists(record.id)),
-            _ if record.is_over(now) => return Err(ChangeError::Past),
-            _ => {}
+        let book = Arc::clone(self);
+        match &self.shared {
+            None => tokio::task::spawn_blocking(move || book.change_here(&wanted, &author, now)).await?,
+            Some(_) => {
+                let change = async move {
+                    let shared = book.shared.as_ref().expect("it is shared");
+                    book.change_everywhere(shared, wanted, author, now).await
+                };
+                tokio::spawn(change).await?
+            }
         }
-        pages.make_room(&record, now)?;
-        (record.number, record.made) = (pages.next, now);
-        let after = Arc::new(record);
-        let change = if before.is_some() { Change::Replaced } else { Change::Made };
-        let (id, before, why) = (&after.id, before.as_deref(), "");
-        let what = Audited { does: "exception_put", id, before, after: Some(&after), why };
-        self.change(&mut pages, author, now, &what, Some(Arc::clone(&after)))?;
-        pages.next += 1;
-        Ok(change)
     }
 
-    /// Ends an exception. The audit keeps it, and why, if that is not empty.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be audited or kept. Nothing has changed then.
-    pub fn end(&self, id: &str, why: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+    /// Audits, keeps and does a change of this process alone, in this order. The outcome is audited too. Writes files: not
+    /// for a thread that decides.
+    fn change_here(&self, wanted: &Wanted, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
         let mut pages = self.pages.lock();
-        let before = pages.records.get(id).map(|page| Arc::clone(&page.record));
-        let before = before.ok_or_else(|| ChangeError::Unknown(id.to_owned()))?;
-        let what = Audited { does: "exception_end", id, before: Some(&before), after: None, why };
-        self.change(&mut pages, author, now, &what, None)?;
-        Ok(Change::Ended)
-    }
-
-    /// Audits, keeps and does a change, in this order. The outcome is audited too. `after` takes the place of what has
-    /// its id.
-    fn change(
-        &self,
-        pages: &mut Pages,
-        author: &Author,
-        now: Timestamp,
-        what: &Audited<'_>,
-        after: Option<Arc<Record>>,
-    ) -> Result<(), ChangeError> {
+        let number = pages.next();
+        let Planned { change, before, after } = pages.plan(wanted, number, now)?;
+        if change == Change::Unchanged {
+            return Ok(change);
+        }
+        let what = Audited::of(wanted, before.as_deref(), &after);
         let intended = self.audit.intend(author, now, what.does, what.json())?;
-        let line = |record: &Record| match &self.file {
-            Some(_) => file::line(record),
-            None => Box::default(),
-        };
-        let before = pages.replace(what.id, after.map(|record| Page { line: line(&record), record }));
-        let lines = pages.records.values().map(|page| &*page.line);
-        let kept = self.file.as_deref().map_or(Ok(()), |path| file::write(path, lines));
+        let page = pages.forget(wanted.id());
+        pages.put(after, false);
+        let kept = self.write(&pages);
         self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
         if let Err(error) = kept {
             // Nobody has seen it: the pages are locked.
-            pages.replace(what.id, before);
+            pages.put_back(wanted.id(), page);
             return Err(error.into());
         }
-        let count = pages.records.len() as u64;
+        self.changed(&pages);
+        Ok(change)
+    }
+
+    /// Writes the file, if there is one.
+    fn write(&self, pages: &Pages) -> Result<(), FileError> {
+        self.file.as_deref().map_or(Ok(()), |path| file::write(path, pages.lines()))
+    }
+
+    /// Tells whoever follows that something has changed.
+    fn changed(&self, pages: &Pages) {
+        let count = pages.count();
         self.version.send_modify(|version| *version = Version { number: version.number + 1, count });
-        Ok(())
     }
 
     /// Changes with every change.
@@ -232,7 +265,7 @@ impl Book {
 
     /// All of them, by their ids.
     pub fn all(&self) -> Vec<Arc<Record>> {
-        self.pages.lock().records.values().map(|page| Arc::clone(&page.record)).collect()
+        self.pages.lock().records().map(Arc::clone).collect()
     }
 
     /// Those in force.
@@ -247,37 +280,6 @@ impl Book {
     }
 }
 
-impl Pages {
-    /// Puts a page in the place of the one with this id, or removes that. Returns what was there.
-    fn replace(&mut self, id: &str, after: Option<Page>) -> Option<Page> {
-        match after {
-            Some(after) => self.records.insert(id.to_owned(), after),
-            None => self.records.remove(id),
-        }
-    }
-
-    fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
-        if self.check_room(record).is_err() {
-            self.records.retain(|_, other| !other.record.is_over(now));
-        }
-        self.check_room(record)
-    }
-
-    fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
-        let others = self.records.len() - usize::from(self.records.contains_key(&record.id));
-        if others >= EXCEPTIONS_MAX {
-            return Err(ChangeError::Full);
-        }
-        if !record.exception.is_exact() {
-            let others = self.records.values().map(|page| &page.record).filter(|other| other.id != record.id);
-            if others.filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
-                return Err(ChangeError::FullOfPatterns);
-            }
-        }
-        Ok(())
-    }
-}
-
 /// What a line of the audit says of a change.
 struct Audited<'a> {
     does: &'static str,
@@ -288,7 +290,19 @@ struct Audited<'a> {
     why: &'a str,
 }
 
-impl Audited<'_> {
+impl<'a> Audited<'a> {
+    fn of(wanted: &'a Wanted, before: Option<&'a Record>, after: &'a Entry) -> Self {
+        match (wanted, after) {
+            (Wanted::End { id, why }, _) => Self { does: "exception_end", id, before, after: None, why },
+            (Wanted::Put { record, .. }, Entry::Made(after)) => {
+                Self { does: "exception_put", id: &record.id, before, after: Some(after), why: "" }
+            }
+            (Wanted::Put { record, .. }, Entry::Ended(_)) => {
+                Self { does: "exception_put", id: &record.id, before, after: None, why: "" }
+            }
+        }
+    }
+
     fn json(&self) -> Value {
         let record = |record: Option<&Record>| record.map_or(Value::Null, Record::json);
         let mut json =

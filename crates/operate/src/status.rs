@@ -81,6 +81,8 @@ pub struct Parts {
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
     /// The exceptions. `None`: there is no admin token, so nobody may see or change them.
     pub exceptions: Option<Box<dyn Fn() -> ExceptionsNow + Send + Sync>>,
+    /// What is wrong with exceptions that nodes share, in a sentence.
+    pub exceptions_trouble: Box<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
 /// What the page may know of exceptions without the admin token.

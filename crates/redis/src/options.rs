@@ -122,10 +122,10 @@ impl RedisOptions {
         Self { startup_pauses, ..self }
     }
 
-    /// Says that there are no counters in this store.
+    /// Says that there are no counters in this store, and so none that could be cold.
     #[must_use]
     pub fn without_counters(self) -> Self {
-        Self { holds_counters: false, ..self }
+        Self { holds_counters: false, deny_cold: None, ..self }
     }
 
     /// Has no server decide before its epochs are read, and again and again since.

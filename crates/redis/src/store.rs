@@ -137,6 +137,25 @@ impl<R: Runtime> RedisStore<R> {
         connection.ask(&self.shared, command).await
     }
 
+    /// Sends a command that changes something to the server of this key, reads its reply, and waits until enough replicas
+    /// have the change.
+    pub(super) async fn change<T: FromRedisValue>(
+        &self,
+        key: impl AsRef<[u8]>,
+        command: &Cmd,
+    ) -> Result<T, ConnectError> {
+        let connections = self.worker_connections().ok_or(ConnectError::NoConnection)?;
+        let connection = connections.route(self.slot(key.as_ref())).ok_or(ConnectError::NoConnection)?;
+        let reply = connection.ask(&self.shared, command).await?;
+        let replicas = self.shared.options.wait_replicas;
+        if replicas > 0 {
+            let until = self.shared.runtime.monotonic() + self.shared.connect_timeout();
+            let replicated = connection.replicate(&self.shared, until).await;
+            replicated.map_err(|_| ConnectError::Unreplicated(replicas, connection.wire.address.clone()))?;
+        }
+        Ok(reply)
+    }
+
     /// Asks the server of this slot to decide.
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply<R>, Failure> {
         let connections = self.worker_connections().ok_or(Failure::Down)?;

@@ -120,10 +120,11 @@ impl<R: Runtime> Values<R> {
         self.store.ask(&self.stream, &command).await
     }
 
-    /// Sets the value of a key, or removes it, if its value is `before`, and announces it. Returns whether it was.
+    /// Sets the value of a key, or removes it, if its value is `before`, and announces it. Returns whether it was. It is done
+    /// when as many replicas have it as the store waits for.
     ///
     /// # Errors
-    /// As those of [`change`](Self::change).
+    /// As those of [`change`](Self::change), and when too few replicas have it.
     pub async fn exchange(
         &self,
         name: &[u8],
@@ -134,7 +135,7 @@ impl<R: Runtime> Values<R> {
         let mut command = redis::cmd("EVAL");
         if let Kind::Cluster(_) = self.store.options().kind {
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
-            let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
+            let is_done = self.store.change::<i64>(&key, &command).await? >= 0;
             if is_done {
                 self.list(name, after.is_some()).await?;
                 self.announce(&[(name, after)]).await?;
@@ -143,7 +144,7 @@ impl<R: Runtime> Values<R> {
         }
         command.arg([COMPARE, CHANGE].concat()).arg(3).arg(&self.stream).arg(&self.index).arg(&key);
         command.arg(CHANGES_KEPT).arg(self.prefix.len()).arg(value).arg(before);
-        Ok(self.store.ask::<i64>(&self.stream, &command).await? >= 0)
+        Ok(self.store.change::<i64>(&self.stream, &command).await? >= 0)
     }
 
     async fn change_each(
@@ -217,16 +218,24 @@ impl<R: Runtime> Values<R> {
     /// # Errors
     /// When the server does not answer.
     pub async fn end(&self) -> Result<Position, ConnectError> {
-        let mut command = redis::cmd("XREVRANGE");
-        command.arg(&self.stream).arg("+").arg("-").arg("COUNT").arg(1);
-        let last: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
-        if let Some(last) = last.into_iter().next() {
-            return Ok(Position(last));
+        if let Some(last) = self.last().await? {
+            return Ok(last);
         }
         let mut command = redis::cmd("XADD");
         command.arg(&self.stream).arg("*").arg("begun").arg(1);
         let id = self.store.ask(&self.stream, &command).await?;
         Ok(Position(Entry(id, vec![b"begun".to_vec(), b"1".to_vec()])))
+    }
+
+    /// The end of the stream, if it is there: nothing may have been changed yet.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn last(&self) -> Result<Option<Position>, ConnectError> {
+        let mut command = redis::cmd("XREVRANGE");
+        command.arg(&self.stream).arg("+").arg("-").arg("COUNT").arg(1);
+        let last: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
+        Ok(last.into_iter().next().map(Position))
     }
 
     /// What has changed since this position. Some of it may be left for the next call.

@@ -59,7 +59,7 @@ pub struct BadRecord {
     what: String,
 }
 
-fn bad<T>(field: impl Into<String>, what: impl Into<String>) -> Result<T, BadRecord> {
+pub(super) fn bad<T>(field: impl Into<String>, what: impl Into<String>) -> Result<T, BadRecord> {
     Err(BadRecord { field: field.into(), what: what.into() })
 }
 
@@ -216,7 +216,7 @@ fn needed(fields: &Map<String, Value>, name: &str) -> Result<String, BadRecord> 
     }
 }
 
-fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>, BadRecord> {
+pub(super) fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>, BadRecord> {
     let Some(text) = text(fields, name)? else { return Ok(None) };
     match stamp::rfc_3339(&text) {
         Some(at) => Ok(Some(at)),

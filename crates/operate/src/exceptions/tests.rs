@@ -10,6 +10,22 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
+impl Book {
+    fn put(
+        &self,
+        record: Record,
+        may_replace: bool,
+        author: &Author,
+        now: Timestamp,
+    ) -> Result<Change, ChangeError> {
+        self.change_here(&Wanted::Put { record, may_replace }, author, now)
+    }
+
+    fn end(&self, id: &str, why: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+        self.change_here(&Wanted::End { id: id.to_owned(), why: why.to_owned() }, author, now)
+    }
+}
+
 fn author() -> Author {
     let caller = Caller { peer: "10.0.0.1".to_owned(), certificate: None };
     Author { who: "jane".to_owned(), caller }

@@ -33,6 +33,7 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
         denied: None,
         connections: Box::new(|| 0),
         exceptions: None,
+        exceptions_trouble: Box::new(|| None),
     }
 }
 

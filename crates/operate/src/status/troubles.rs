@@ -27,6 +27,7 @@ pub(super) fn troubles<'s>(
     let found = found.into_iter().chain(reloads.iter().map(refused)).chain([
         resets(parts),
         records(parts),
+        exceptions(parts),
         full(parts, store_bytes),
         cold(parts),
         lease_times(parts),
@@ -88,6 +89,10 @@ fn records(parts: &Parts) -> Option<Value> {
         "The store of records does not answer. Keys whose record is not known {gets} (LIMITS_STALE_MODE)."
     );
     bad("records", &text)
+}
+
+fn exceptions(parts: &Parts) -> Option<Value> {
+    warning("exceptions", &(parts.exceptions_trouble)()?)
 }
 
 fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {
@@ -187,6 +192,14 @@ mod tests {
                 "Metrics have their built-in names. PROMETHEUS_MAPPER_YAML: cannot read it",
             ]
         );
+    }
+
+    #[test]
+    fn exceptions_that_are_not_shared_as_they_should_be_are_said() {
+        let mut parts = parts();
+        parts.health.serve();
+        parts.exceptions_trouble = Box::new(|| Some("Exceptions have no copy.\nIt is full.".to_owned()));
+        assert_eq!(texts(&parts, &[]), ["Exceptions have no copy.\\nIt is full."]);
     }
 
     #[test]

@@ -1,0 +1,177 @@
+//! What this node knows of every id, and what a change would make of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::entry::{Ended, Entry};
+use super::{Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, Record, Wanted, file};
+use tidegate_engine::time::Timestamp;
+
+/// All that is known.
+pub(super) struct Pages {
+    records: BTreeMap<String, Page>,
+    /// Ids that were ended, where nodes share exceptions.
+    ended: BTreeMap<String, Ended>,
+    /// Greater than the number of any entry: a later one is newer.
+    next: u64,
+    /// Whether there is a file, which has a line for each exception.
+    has_file: bool,
+}
+
+/// One exception.
+pub(super) struct Page {
+    pub(super) record: Arc<Record>,
+    /// Its line in the file; empty without a file. A change writes all lines, and making them takes far longer than
+    /// writing them.
+    line: Box<str>,
+}
+
+/// A change that may be made.
+pub(super) struct Planned {
+    pub(super) change: Change,
+    pub(super) before: Option<Arc<Record>>,
+    /// What is known of the id afterwards.
+    pub(super) after: Entry,
+}
+
+impl Pages {
+    /// Those of a file, if there is one.
+    pub(super) fn new(read: Vec<(Record, Box<str>)>, has_file: bool) -> Self {
+        let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
+        let named =
+            |(record, line): (Record, Box<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
+        Self { records: read.into_iter().map(named).collect(), ended: BTreeMap::new(), next, has_file }
+    }
+
+    /// Greater than the number of any entry.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// How many exceptions there are.
+    pub(super) fn count(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// All exceptions, by their ids.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
+        self.records.values().map(|page| &page.record)
+    }
+
+    /// The lines of the file.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
+        self.records.values().map(|page| &*page.line)
+    }
+
+    /// What is known of an id.
+    pub(super) fn entry(&self, id: &str) -> Option<Entry> {
+        let made = self.records.get(id).map(|page| Entry::Made(Arc::clone(&page.record)));
+        made.or_else(|| self.ended.get(id).cloned().map(Entry::Ended))
+    }
+
+    /// All ids of which something is known.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &String> {
+        self.records.keys().chain(self.ended.keys())
+    }
+
+    /// What a change would do now. `number` is that of the entry that it makes.
+    ///
+    /// # Errors
+    /// When it may not be made.
+    pub(super) fn plan(
+        &mut self,
+        wanted: &Wanted,
+        number: u64,
+        now: Timestamp,
+    ) -> Result<Planned, ChangeError> {
+        let before = self.records.get(wanted.id()).map(|page| Arc::clone(&page.record));
+        match wanted {
+            Wanted::End { id, .. } => match (before, self.ended.get(id)) {
+                (Some(record), _) => {
+                    let after = Entry::ended(&record, number, now);
+                    Ok(Planned { change: Change::Ended, before: Some(record), after })
+                }
+                (None, Some(ended)) => {
+                    let after = Entry::Ended(ended.clone());
+                    Ok(Planned { change: Change::Unchanged, before: None, after })
+                }
+                (None, None) => Err(ChangeError::Unknown(id.clone())),
+            },
+            Wanted::Put { record, may_replace } => {
+                match &before {
+                    Some(before) if before.says_the_same(record) => {
+                        let after = Entry::Made(Arc::clone(before));
+                        return Ok(Planned { change: Change::Unchanged, before: None, after });
+                    }
+                    Some(_) if !may_replace => return Err(ChangeError::Exists(record.id.clone())),
+                    _ if record.is_over(now) => return Err(ChangeError::Past),
+                    _ => {}
+                }
+                self.make_room(record, now)?;
+                let change = if before.is_some() { Change::Replaced } else { Change::Made };
+                let record = Record { number, made: now, ..Record::clone(record) };
+                Ok(Planned { change, before, after: Entry::Made(Arc::new(record)) })
+            }
+        }
+    }
+
+    /// Puts an entry in the place of what is known of its id. That an exception was ended is remembered where nodes share
+    /// them.
+    pub(super) fn put(&mut self, entry: Entry, remembers: bool) {
+        self.next = self.next.max(entry.number().saturating_add(1));
+        self.forget(entry.id());
+        match entry {
+            Entry::Made(record) => {
+                let line = if self.has_file { file::line(&record) } else { Box::default() };
+                self.records.insert(record.id.clone(), Page { record, line });
+            }
+            Entry::Ended(ended) if remembers => {
+                if self.ended.len() >= EXCEPTIONS_MAX
+                    && let Some(first) = self.ended.values().min_by_key(|ended| ended.until)
+                {
+                    let first = first.id.clone();
+                    self.ended.remove(&first);
+                }
+                self.ended.insert(ended.id.clone(), ended);
+            }
+            Entry::Ended(_) => {}
+        }
+    }
+
+    /// Forgets an id. Returns the exception that was there.
+    pub(super) fn forget(&mut self, id: &str) -> Option<Page> {
+        self.ended.remove(id);
+        self.records.remove(id)
+    }
+
+    /// Puts back what [`forget`](Self::forget) took.
+    pub(super) fn put_back(&mut self, id: &str, page: Option<Page>) {
+        self.forget(id);
+        self.records.extend(page.map(|page| (id.to_owned(), page)));
+    }
+
+    fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
+        if self.check_room(record).is_err() {
+            self.records.retain(|_, other| !other.record.is_over(now));
+        }
+        self.check_room(record)
+    }
+
+    /// Whether there is room for this exception.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
+        let others = self.records.len() - usize::from(self.records.contains_key(&record.id));
+        if others >= EXCEPTIONS_MAX {
+            return Err(ChangeError::Full);
+        }
+        if !record.exception.is_exact() {
+            let others = self.records.values().map(|page| &page.record).filter(|other| other.id != record.id);
+            if others.filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
+                return Err(ChangeError::FullOfPatterns);
+            }
+        }
+        Ok(())
+    }
+}

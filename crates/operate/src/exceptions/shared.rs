@@ -1,0 +1,383 @@
+//! Exceptions that all nodes with one Redis share.
+//!
+//! In: changes at this node, and what other nodes changed. Out: the same entries at all nodes within a second, and in Redis.
+//! Each node has all of them in memory, so none is missing while Redis is away. A change is done when Redis has it. The
+//! greatest number of an id wins everywhere; what Redis has lost, each node writes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use parking_lot::Mutex;
+
+use super::entry::Entry;
+use super::pages::Planned;
+use super::redis::Store;
+use super::{Audited, Author, Book, Change, ChangeError, Wanted};
+use tidegate_engine::time::Timestamp;
+use tidegate_redis::ConnectError;
+
+/// How often changes of other nodes are read.
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+/// How often a node that starts looks whether it has read all, and how long it waits for that before it serves.
+const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+/// Every so many reads all ids are compared, about every five minutes: Redis may have evicted some, and some may be over.
+const COMPARE_ALL_EVERY: u32 = 1_500;
+/// How often a change is tried that another node makes at the same time.
+const TRIES_MAX: usize = 5;
+/// Ids that are compared with Redis at a time.
+const COMPARED: usize = 250;
+/// Values of Redis that are remembered as left out.
+const LEFT_OUT_MAX: usize = 100;
+/// The least time between two copies in the file.
+const COPY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a book has that shares its exceptions.
+pub(super) struct Shared {
+    store: Box<dyn Store>,
+    /// One change at a time: each is compared with what is known after the one before.
+    one_at_a_time: tokio::sync::Mutex<()>,
+    /// Changes of this node whose announcement it has not read yet. One that Redis has lost since is never announced.
+    unread: Mutex<BTreeSet<String>>,
+    /// Whether all ids have to be compared: at the start, and when some of the changes may have been missed.
+    compares_all: AtomicBool,
+    trouble: Mutex<Trouble>,
+}
+
+/// What is wrong with exceptions that are shared.
+#[derive(Clone, Debug, Default)]
+struct Trouble {
+    /// Whether they were read at all.
+    is_read: bool,
+    /// Why they cannot be read now.
+    away: Option<String>,
+    /// What Redis has that is left out, and why.
+    left_out: BTreeMap<String, String>,
+    /// Why the file has no copy.
+    copy: Option<String>,
+}
+
+impl Shared {
+    pub(super) fn new(store: impl Store + 'static) -> Self {
+        Self {
+            store: Box::new(store),
+            one_at_a_time: tokio::sync::Mutex::default(),
+            unread: Mutex::default(),
+            compares_all: AtomicBool::new(true),
+            trouble: Mutex::default(),
+        }
+    }
+}
+
+impl Book {
+    /// Makes a change that holds for all nodes: it is done when Redis has it.
+    pub(super) async fn change_everywhere(
+        self: &Arc<Self>,
+        shared: &Shared,
+        wanted: Wanted,
+        author: Author,
+        now: Timestamp,
+    ) -> Result<Change, ChangeError> {
+        let _one_at_a_time = shared.one_at_a_time.lock().await;
+        let (id, wanted, author) = (wanted.id().to_owned(), Arc::new(wanted), Arc::new(author));
+        for _ in 0..TRIES_MAX {
+            let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
+            // Another node may have changed it since this one has read.
+            if let Some(Ok(entry)) = theirs.as_deref().map(|value| Entry::of_value(&id, value, now)) {
+                self.take(entry, now);
+            }
+            let planned = {
+                let mut pages = self.pages.lock();
+                let number = pages.next().max(now.as_nanos());
+                pages.plan(&wanted, number, now)?
+            };
+            let value = planned.after.value();
+            let write = shared.store.exchange(&id, theirs.as_deref(), Some(&value));
+            let (change, after) = (planned.change, planned.after.clone());
+            let written = match change {
+                // Redis may have lost it, or too few replicas have it.
+                Change::Unchanged => write.await,
+                _ => {
+                    let intended = self.intend(&wanted, planned, &author, now).await?;
+                    let written = write.await;
+                    let outcome = match &written {
+                        Ok(true) => Ok("done"),
+                        Ok(false) => {
+                            Err("another node has changed it meanwhile; it is tried again".to_owned())
+                        }
+                        Err(error) => Err(error.to_string()),
+                    };
+                    self.ended(intended, now, outcome).await?;
+                    written
+                }
+            };
+            match written {
+                Ok(true) => {
+                    self.take(after, now);
+                    shared.unread.lock().insert(id);
+                    return Ok(change);
+                }
+                Ok(false) => {}
+                Err(error) if error.may_be_done() => return Err(ChangeError::NotKnown(error)),
+                Err(error) => return Err(ChangeError::Redis(error)),
+            }
+        }
+        Err(ChangeError::Busy)
+    }
+
+    /// Announces a change in the audit, on a thread that may wait for a disk.
+    async fn intend(
+        self: &Arc<Self>,
+        wanted: &Arc<Wanted>,
+        Planned { before, after, .. }: Planned,
+        author: &Arc<Author>,
+        now: Timestamp,
+    ) -> Result<super::audit::Intended, ChangeError> {
+        let (book, wanted, author) = (Arc::clone(self), Arc::clone(wanted), Arc::clone(author));
+        let intend = move || {
+            let what = Audited::of(&wanted, before.as_deref(), &after);
+            book.audit.intend(&author, now, what.does, what.json())
+        };
+        Ok(tokio::task::spawn_blocking(intend).await??)
+    }
+
+    async fn ended(
+        self: &Arc<Self>,
+        intended: super::audit::Intended,
+        now: Timestamp,
+        outcome: Result<&'static str, String>,
+    ) -> Result<(), ChangeError> {
+        let book = Arc::clone(self);
+        Ok(tokio::task::spawn_blocking(move || book.audit.ended(intended, now, outcome)).await?)
+    }
+
+    /// Takes an entry that Redis has, unless a later one of its id is known. Returns whether there was room.
+    fn take(&self, entry: Entry, now: Timestamp) -> bool {
+        let mut pages = self.pages.lock();
+        let known = pages.entry(entry.id());
+        if known.as_ref().is_some_and(|known| known.number() > entry.number() || *known == entry) {
+            return true;
+        }
+        if let Entry::Made(record) = &entry
+            && (pages.check_room(record).is_err() && !record.is_over(now))
+        {
+            return false;
+        }
+        pages.put(entry, true);
+        self.changed(&pages);
+        true
+    }
+
+    fn forget(&self, id: &str) {
+        let mut pages = self.pages.lock();
+        if pages.forget(id).is_some() {
+            self.changed(&pages);
+        }
+    }
+
+    /// Connects to the store that is shared, in the background, and reads it, if it answers soon.
+    pub async fn read_first(self: &Arc<Self>, now: fn() -> Timestamp) {
+        let Some(shared) = &self.shared else { return };
+        shared.store.attach();
+        let read = async {
+            while self.agree(shared, now()).await.is_err() {
+                if shared.store.is_away() {
+                    return;
+                }
+                tokio::time::sleep(FIRST_READ.0).await;
+            }
+        };
+        if tokio::time::timeout(FIRST_READ.1, read).await.is_err() || !shared.trouble.lock().is_read {
+            tracing::warn!("exceptions not read from Redis; will retry");
+        }
+    }
+
+    /// Puts the changes of other nodes in force, and writes back what Redis has lost, for ever.
+    pub async fn follow(self: Arc<Self>, now: fn() -> Timestamp) -> Infallible {
+        let Some(shared) = &self.shared else { return std::future::pending().await };
+        loop {
+            for _ in 0..COMPARE_ALL_EVERY {
+                shared.note(self.agree(shared, now()).await.err());
+                tokio::time::sleep(READ_INTERVAL).await;
+            }
+            shared.compares_all.store(true, Relaxed);
+        }
+    }
+
+    /// Reads what has changed in Redis, and writes back what it has lost.
+    async fn agree(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
+        // What was announced before the stream is read is in it, unless Redis has lost it.
+        let mut ids = std::mem::take(&mut *shared.unread.lock());
+        let agreed = self.compare_changed(shared, &mut ids, now).await;
+        match &agreed {
+            Ok(()) => shared.trouble.lock().is_read = true,
+            Err(_) => shared.compares_all.store(true, Relaxed),
+        }
+        agreed
+    }
+
+    async fn compare_changed(
+        &self,
+        shared: &Shared,
+        ids: &mut BTreeSet<String>,
+        now: Timestamp,
+    ) -> Result<(), ConnectError> {
+        match shared.store.changed().await? {
+            Some(changed) if !shared.compares_all.load(Relaxed) => {
+                ids.extend(changed);
+                for id in &*ids {
+                    let theirs = shared.store.get(id).await?;
+                    self.compare(shared, id, theirs.as_deref(), now).await?;
+                }
+            }
+            _ => {
+                // A change that comes while all are read is announced again afterwards.
+                shared.compares_all.store(false, Relaxed);
+                self.compare_all(shared, now).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn compare_all(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
+        let theirs = shared.store.all().await?;
+        let mut ids: BTreeSet<String> = theirs.keys().cloned().collect();
+        ids.extend(self.pages.lock().ids().cloned());
+        shared.trouble.lock().left_out.retain(|id, _| theirs.contains_key(id));
+        let ids: Vec<String> = ids.into_iter().collect();
+        for part in ids.chunks(COMPARED) {
+            let theirs = |id: &String| theirs.get(id).map(Vec::as_slice);
+            try_join_all(part.iter().map(|id| self.compare(shared, id, theirs(id), now))).await?;
+            // This thread serves scrapes.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Takes what Redis has of an id, or writes back what this node knows.
+    async fn compare(
+        &self,
+        shared: &Shared,
+        id: &str,
+        value: Option<&[u8]>,
+        now: Timestamp,
+    ) -> Result<(), ConnectError> {
+        let theirs = match value.map(|value| Entry::of_value(id, value, now)).transpose() {
+            Ok(theirs) => theirs,
+            // Another program wrote it, or a later version of this one, which knows more.
+            Err(problem) => {
+                shared.leave_out(id, Some(problem.to_string()));
+                return Ok(());
+            }
+        };
+        let ours = self.pages.lock().entry(id);
+        let is_ours_later = match (&ours, &theirs) {
+            (Some(ours), Some(theirs)) => ours.number() > theirs.number(),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let latest = if is_ours_later { ours } else { theirs };
+        let Some(latest) = latest else { return Ok(()) };
+        if latest.is_over(now) {
+            self.forget(id);
+            if value.is_some() {
+                shared.store.exchange(id, value, None).await?;
+            }
+        } else if is_ours_later {
+            // Where another node was faster, its entry is announced.
+            shared.store.exchange(id, value, Some(&latest.value())).await?;
+        } else {
+            let has_room = self.take(latest, now);
+            shared.leave_out(id, (!has_room).then(|| "there are too many exceptions".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Keeps the file a copy of what is shared, for a start without Redis. For ever.
+    pub async fn copy(self: Arc<Self>) -> Infallible {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else {
+            return std::future::pending().await;
+        };
+        let mut changes = self.changes();
+        loop {
+            let book = Arc::clone(&self);
+            let written = tokio::task::spawn_blocking(move || book.write(&book.pages.lock())).await;
+            let problem = match written {
+                Ok(written) => written.err().map(|error| error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            let before = std::mem::replace(&mut shared.trouble.lock().copy, problem.clone());
+            if let Some(problem) = problem.filter(|_| before.is_none()) {
+                tracing::error!("exceptions: no copy for a start without Redis: {problem}");
+            }
+            tokio::time::sleep(COPY_INTERVAL).await;
+            let failed = shared.trouble.lock().copy.is_some();
+            if !failed && changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// What is wrong with exceptions that are shared, in words.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.shared.as_ref()?.trouble.lock().clone();
+        if let Some(away) = trouble.away {
+            let known = match (trouble.is_read, self.file.is_some()) {
+                (true, _) => "those that this node knew hold",
+                (false, true) => "those of EXCEPTIONS_FILE hold",
+                (false, false) => "there are none at this node",
+            };
+            return Some(format!("Exceptions of other nodes cannot be read: {away}. Meanwhile {known}."));
+        }
+        if let Some((id, why)) = trouble.left_out.first_key_value() {
+            let count = trouble.left_out.len();
+            return Some(format!("In Redis {count} exceptions are left out, such as {id:?}: {why}."));
+        }
+        trouble.copy.map(|why| format!("Exceptions have no copy for a start without Redis. {why}"))
+    }
+
+    /// Whether exceptions of all nodes are read now. `None`: they are not shared.
+    pub fn is_in_step(&self) -> Option<bool> {
+        self.shared.as_ref().map(|shared| {
+            let trouble = shared.trouble.lock();
+            trouble.is_read && trouble.away.is_none()
+        })
+    }
+}
+
+impl Shared {
+    /// Notes whether Redis answers, and logs it if that has changed.
+    fn note(&self, error: Option<ConnectError>) {
+        let mut trouble = self.trouble.lock();
+        let away = error.map(|error| error.to_string());
+        match (&trouble.away, &away) {
+            (None, Some(why)) => {
+                tracing::warn!("exceptions: {why}; those of other nodes are not known meanwhile");
+            }
+            (Some(_), None) => tracing::info!("exceptions: those of other nodes are known again"),
+            _ => {}
+        }
+        trouble.away = away;
+    }
+
+    /// Notes that the value of an id is left out, or is not any more.
+    fn leave_out(&self, id: &str, why: Option<String>) {
+        let left_out = &mut self.trouble.lock().left_out;
+        let Some(why) = why else {
+            left_out.remove(id);
+            return;
+        };
+        if left_out.is_empty() {
+            tracing::warn!("exceptions: {id:?} in Redis is left out: {why}");
+        }
+        if left_out.len() < LEFT_OUT_MAX {
+            left_out.insert(id.to_owned(), why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,405 @@
+//! Nodes that share exceptions through a store that is cut off, emptied and set back, in orders drawn by chance.
+
+use serde_json::json;
+
+use super::super::redis::Asked;
+use super::super::{Audit, Caller, Record};
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+const IDS: [&str; 3] = ["a", "b", "c"];
+
+/// What a Redis holds: values, and the stream of ids that changed, each entry with a number of its own.
+#[derive(Clone, Default)]
+struct Held {
+    values: BTreeMap<String, Vec<u8>>,
+    stream: Vec<(u64, String)>,
+}
+
+#[derive(Default)]
+struct Redis {
+    held: Mutex<Held>,
+    entries: Mutex<u64>,
+}
+
+/// One node's way to it.
+#[derive(Clone, Default)]
+struct Link {
+    redis: Arc<Redis>,
+    /// Where it has read the stream up to: so many entries, of which the last has this number.
+    position: Arc<Mutex<Option<(usize, u64)>>>,
+    is_cut: Arc<AtomicBool>,
+    /// Whether answers to changes are lost: the change is done.
+    is_mute: Arc<AtomicBool>,
+}
+
+impl Link {
+    fn new(redis: &Arc<Redis>) -> Self {
+        Self { redis: Arc::clone(redis), ..Self::default() }
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Redis) -> T + Send + 'static,
+        is_change: bool,
+    ) -> Asked<'_, T> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            if self.is_cut.load(Relaxed) {
+                return Err(ConnectError::NoConnection);
+            }
+            let answer = ask(&self.redis);
+            tokio::task::yield_now().await;
+            match is_change && self.is_mute.load(Relaxed) {
+                true => Err(ConnectError::Timeout(Duration::from_secs(1))),
+                false => Ok(answer),
+            }
+        })
+    }
+}
+
+impl Redis {
+    fn exchange(&self, id: &str, before: Option<Vec<u8>>, after: Option<Vec<u8>>) -> bool {
+        let mut held = self.held.lock();
+        if held.values.get(id) != before.as_ref() {
+            return false;
+        }
+        match after {
+            Some(value) => held.values.insert(id.to_owned(), value),
+            None => held.values.remove(id),
+        };
+        *self.entries.lock() += 1;
+        let entry = *self.entries.lock();
+        held.stream.push((entry, id.to_owned()));
+        true
+    }
+
+    fn changed(&self, position: &mut Option<(usize, u64)>) -> Option<Vec<String>> {
+        let stream = &self.held.lock().stream;
+        let end = (stream.len(), stream.last().map_or(0, |(entry, _)| *entry));
+        let since = position.replace(end)?;
+        let is_there = since.0 == 0 || stream.get(since.0 - 1).is_some_and(|(entry, _)| *entry == since.1);
+        is_there.then(|| stream[since.0..].iter().map(|(_, id)| id.clone()).collect())
+    }
+}
+
+impl Store for Link {
+    fn attach(&self) {}
+
+    fn is_away(&self) -> bool {
+        self.is_cut.load(Relaxed)
+    }
+
+    fn get<'s>(&'s self, id: &'s str) -> Asked<'s, Option<Vec<u8>>> {
+        let id = id.to_owned();
+        self.ask(move |redis| redis.held.lock().values.get(&id).cloned(), false)
+    }
+
+    fn exchange<'s>(
+        &'s self,
+        id: &'s str,
+        before: Option<&'s [u8]>,
+        after: Option<&'s [u8]>,
+    ) -> Asked<'s, bool> {
+        let (id, before, after) = (id.to_owned(), before.map(<[u8]>::to_vec), after.map(<[u8]>::to_vec));
+        self.ask(move |redis| redis.exchange(&id, before, after), true)
+    }
+
+    fn all(&self) -> Asked<'_, BTreeMap<String, Vec<u8>>> {
+        self.ask(|redis| redis.held.lock().values.clone(), false)
+    }
+
+    fn changed(&self) -> Asked<'_, Option<Vec<String>>> {
+        let position = Arc::clone(&self.position);
+        self.ask(move |redis| redis.changed(&mut position.lock()), false)
+    }
+}
+
+struct Node {
+    book: Arc<Book>,
+    link: Link,
+}
+
+impl Node {
+    fn start(redis: &Arc<Redis>) -> Self {
+        let link = Link::new(redis);
+        let book = Book { shared: Some(Shared::new(link.clone())), ..Book::new(Audit::in_memory(NOW)) };
+        Self { book: Arc::new(book), link }
+    }
+
+    async fn put(&self, id: &str, requests: u32, now: Timestamp) -> Result<Change, ChangeError> {
+        self.change(put(id, json!({"requests_per_unit": requests})), now).await
+    }
+
+    async fn end(&self, id: &str, now: Timestamp) -> Result<Change, ChangeError> {
+        self.change(Wanted::End { id: id.to_owned(), why: String::new() }, now).await
+    }
+
+    async fn change(&self, wanted: Wanted, now: Timestamp) -> Result<Change, ChangeError> {
+        let caller = Caller { peer: String::new(), certificate: None };
+        self.book.change(wanted, Author { who: "jane".to_owned(), caller }, now).await
+    }
+
+    async fn agree(&self, now: Timestamp) -> Result<(), ConnectError> {
+        self.book.agree(self.book.shared.as_ref().expect("shared"), now).await
+    }
+
+    /// What each id is limited to here.
+    fn limits(&self) -> BTreeMap<String, u64> {
+        let limit = |record: Arc<Record>| {
+            (record.id.clone(), record.json()["requests_per_unit"].as_u64().unwrap_or_default())
+        };
+        self.book.all().into_iter().map(limit).collect()
+    }
+}
+
+fn put(id: &str, effect: serde_json::Value) -> Wanted {
+    let mut fields = json!({
+        "domain": "shop", "entries": [{"key": "user", "value": id}], "who": "jane", "why": "a test",
+    });
+    for (name, value) in effect.as_object().expect("an object") {
+        fields[name] = value.clone();
+    }
+    Wanted::Put { record: Record::of_client(id, &fields).expect("good"), may_replace: true }
+}
+
+fn after(seconds: u64) -> Timestamp {
+    Timestamp::from_nanos(NOW.as_nanos() + seconds * 1_000_000_000)
+}
+
+/// What an id may be limited to: `None`, nothing.
+type May = Vec<Option<u64>>;
+
+/// Draws by a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+async fn all_agree(nodes: &[Node], now: Timestamp) {
+    // The first round tells Redis what it has lost, the second one tells the others.
+    for _ in 0..3 {
+        for node in nodes {
+            node.link.is_cut.store(false, Relaxed);
+            node.link.is_mute.store(false, Relaxed);
+            node.agree(now).await.expect("it answers");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nodes_agree_on_what_was_acknowledged_last() {
+    let mut acknowledged = 0;
+    for seed in 0..400 {
+        acknowledged += one_order(seed).await;
+    }
+    assert!(acknowledged > 2_000, "{acknowledged} changes");
+}
+
+/// Plays one order; returns how many changes were acknowledged.
+async fn one_order(seed: u64) -> usize {
+    let mut dice = Dice(seed);
+    let redis = Arc::<Redis>::default();
+    let mut nodes: Vec<Node> = (0..3).map(|_| Node::start(&redis)).collect();
+    let (mut may, mut before) = (BTreeMap::<&str, May>::new(), Held::default());
+    let mut acknowledged = 0;
+    for step in 0..40 {
+        let (now, at) = (after(step), dice.below(3) as usize);
+        let id = IDS[dice.below(3) as usize];
+        let may_be = may.entry(id).or_insert_with(|| vec![None]);
+        match dice.below(14) {
+            0..=4 => {
+                let requests = dice.below(1_000);
+                let outcome = nodes[at].put(id, requests as u32, now).await;
+                acknowledged += usize::from(outcome.is_ok());
+                note(may_be, Some(requests), &outcome);
+            }
+            5 | 6 => {
+                let outcome = nodes[at].end(id, now).await;
+                acknowledged += usize::from(outcome.is_ok());
+                note(may_be, None, &outcome);
+            }
+            7 | 8 => _ = nodes[at].agree(now).await,
+            9 => nodes[at].link.is_cut.store(dice.below(2) == 0, Relaxed),
+            10 => nodes[at].link.is_mute.store(dice.below(3) == 0, Relaxed),
+            11 if dice.below(2) == 0 => *redis.held.lock() = Held::default(),
+            11 => *redis.held.lock() = before.clone(),
+            12 => before = redis.held.lock().clone(),
+            _ => {
+                // Two at a time, on one id.
+                let (one, other) = (dice.below(1_000), dice.below(1_000));
+                let both = tokio::join!(
+                    nodes[at].put(id, one as u32, now),
+                    nodes[(at + 1) % 3].put(id, other as u32, now)
+                );
+                let (first, mut second) = (may_be.clone(), may_be.clone());
+                *may_be = first;
+                note(may_be, Some(one), &both.0);
+                note(&mut second, Some(other), &both.1);
+                may_be.extend(second);
+            }
+        }
+        // A node that has told the others may go.
+        if dice.below(10) == 0 {
+            all_agree(&nodes, now).await;
+            nodes[at] = Node::start(&redis);
+        }
+    }
+    all_agree(&nodes, after(40)).await;
+    let limits = nodes[0].limits();
+    for node in &nodes {
+        assert_eq!(node.limits(), limits, "seed {seed}: nodes differ");
+    }
+    for (id, may) in may {
+        let limit = limits.get(id).copied();
+        assert!(may.contains(&limit), "seed {seed}: {id} is {limit:?} (expected one of {may:?})");
+    }
+    acknowledged
+}
+
+/// Notes what an id may be after a change to this.
+fn note(may: &mut May, to: Option<u64>, outcome: &Result<Change, ChangeError>) {
+    match outcome {
+        // It was so already, as far as this node and Redis knew: Redis may have lost what another node made since.
+        Ok(Change::Unchanged) => may.push(to),
+        Ok(_) => *may = vec![to],
+        Err(ChangeError::NotKnown(_) | ChangeError::Busy) => may.push(to),
+        Err(_) => {}
+    }
+}
+
+/// A replica that takes over may lack the last change. Whoever made it tells it again, though nobody announced it.
+#[tokio::test]
+async fn a_change_that_redis_has_lost_before_anybody_read_it_is_written_back() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    nodes[0].put("a", 5, NOW).await.expect("done");
+    all_agree(&nodes, NOW).await;
+    let before = redis.held.lock().clone();
+    assert_eq!(nodes[0].end("a", after(1)).await.expect("done"), Change::Ended);
+    *redis.held.lock() = before;
+    all_agree(&nodes, after(2)).await;
+    assert_eq!(nodes.map(|node| node.limits().len()), [0, 0], "the end holds");
+}
+
+#[tokio::test]
+async fn an_end_is_known_at_other_nodes_and_another_one_changes_nothing() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    nodes[0].put("a", 5, NOW).await.expect("done");
+    assert_eq!(nodes[1].end("a", NOW).await.expect("Redis has it"), Change::Ended);
+    assert_eq!(nodes[0].end("a", NOW).await.expect("it was there"), Change::Unchanged);
+    assert!(matches!(nodes[0].end("b", NOW).await, Err(ChangeError::Unknown(_))));
+}
+
+#[tokio::test]
+async fn while_redis_is_away_what_is_known_holds_and_nothing_is_changed() {
+    let redis = Arc::<Redis>::default();
+    let node = Node::start(&redis);
+    node.put("a", 5, NOW).await.expect("done");
+    node.link.is_cut.store(true, Relaxed);
+    assert!(matches!(node.put("a", 6, NOW).await, Err(ChangeError::Redis(_))));
+    assert!(matches!(node.end("a", NOW).await, Err(ChangeError::Redis(_))));
+    assert!(node.agree(NOW).await.is_err());
+    assert_eq!(node.limits()["a"], 5);
+    node.link.is_cut.store(false, Relaxed);
+    node.link.is_mute.store(true, Relaxed);
+    assert!(matches!(node.put("a", 7, NOW).await, Err(ChangeError::NotKnown(_))));
+    node.link.is_mute.store(false, Relaxed);
+    assert_eq!(node.put("a", 7, NOW).await.expect("it is there"), Change::Unchanged);
+    assert_eq!(node.limits()["a"], 7);
+}
+
+#[tokio::test]
+async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
+    let redis = Arc::<Redis>::default();
+    let far = u64::MAX.to_string();
+    let ours = |number: &str| {
+        format!(
+            r#"{{"id":"a","domain":"shop","entries":[{{"key":"user"}}],"deny":true,"who":"x","why":"y","number":{number}}}"#
+        )
+    };
+    for (value, why) in [
+        ("[]".to_owned(), "number: is missing"),
+        ("{".to_owned(), "value: "),
+        (ours("1").replace(r#""id":"a""#, r#""id":"b""#), "id: is \"b\""),
+        (ours(&far), "number: 18446744073709551615 is more than an hour ahead"),
+        (ours("1").replace("shop", ""), "domain: is missing"),
+        (r#"{"id":"a","ended":true,"number":1,"until":"soon"}"#.to_owned(), "until: \"soon\" is no time"),
+    ] {
+        let node = Node::start(&redis);
+        redis.held.lock().values.insert("a".to_owned(), value.clone().into_bytes());
+        node.agree(NOW).await.expect("it answers");
+        assert!(node.limits().is_empty(), "{value}");
+        let trouble = node.book.trouble().expect("it is told");
+        assert!(trouble.contains(why), "{value}: {trouble}");
+        node.put("a", 5, NOW).await.expect("done");
+        node.agree(NOW).await.expect("it answers");
+        assert_eq!(node.book.trouble(), None, "{value}");
+        let other = Node::start(&redis);
+        other.agree(NOW).await.expect("it answers");
+        assert_eq!(other.limits()["a"], 5, "{value}");
+    }
+}
+
+/// It goes from Redis too, an hour later: clocks of nodes differ.
+#[tokio::test]
+async fn what_is_over_is_forgotten_everywhere() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    let until = tidegate_engine::stamp::show(after(10));
+    nodes[0].change(put("a", json!({"deny": true, "until": until})), NOW).await.expect("done");
+    nodes[0].change(put("b", json!({"deny": true, "until": until})), NOW).await.expect("done");
+    nodes[0].end("b", NOW).await.expect("done");
+    all_agree(&nodes, NOW).await;
+    for (at, left) in [(after(20), 2), (after(10 + 3_600), 0)] {
+        for node in &nodes {
+            node.book.shared.as_ref().expect("shared").compares_all.store(true, Relaxed);
+        }
+        all_agree(&nodes, at).await;
+        assert_eq!(redis.held.lock().values.len(), left, "{at:?}");
+    }
+    assert_eq!(nodes.map(|node| node.book.version().count), [0, 0]);
+}
+
+/// A node that was away for long, or begins with an old file, brings nothing to life that was ended.
+#[tokio::test]
+async fn a_file_is_taken_over_and_an_old_one_changes_nothing() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let path = folder.path().join("exceptions");
+    let old = r#"{"id":"a","domain":"shop","entries":[{"key":"user","value":"a"}],"requests_per_unit":5,"who":"x","why":"y","number":3}"#;
+    std::fs::write(&path, format!("{old}\n")).expect("writable");
+    let redis = Arc::<Redis>::default();
+    let from_file = || {
+        let link = Link::new(&redis);
+        let book = Book::open(path.clone(), Audit::in_memory(NOW)).expect("readable");
+        Node { book: Arc::new(Book { shared: Some(Shared::new(link.clone())), ..book }), link }
+    };
+    let nodes = [from_file(), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    assert_eq!(nodes[1].limits()["a"], 5, "taken over from the file");
+    nodes[1].end("a", NOW).await.expect("done");
+    let late = from_file();
+    assert_eq!(late.limits()["a"], 5, "a start without Redis");
+    late.agree(NOW).await.expect("it answers");
+    assert!(late.limits().is_empty());
+}
+
+#[tokio::test]
+async fn what_redis_evicts_is_there_again_for_nodes_that_start() {
+    let redis = Arc::<Redis>::default();
+    let node = Node::start(&redis);
+    node.put("a", 5, NOW).await.expect("done");
+    node.agree(NOW).await.expect("it answers");
+    redis.held.lock().values.clear();
+    node.book.shared.as_ref().expect("shared").compares_all.store(true, Relaxed);
+    node.agree(NOW).await.expect("it answers");
+    let other = Node::start(&redis);
+    other.agree(NOW).await.expect("it answers");
+    assert_eq!(other.limits()["a"], 5);
+}
