@@ -109,7 +109,7 @@ settings! {
             "ADMIN_TOKEN_FILE" admin_token_file: FilePath, "file that holds the token instead of ADMIN_TOKEN; read again when it changes, made with a random token if it is not there";
             "ADMIN_TLS_SAN" admin_tls_san: Sans, "names (DNS or URI), separated by commas: a client of the debug port whose certificate carries one of them may do what a bearer of ADMIN_TOKEN may";
             "PAGE_HOSTS" page_hosts: DnsNames, "names, separated by commas, by which browsers may open the pages of the debug and metrics ports, besides addresses, localhost and the host that the port listens on; programs may use any name";
-            "EXCEPTIONS_FILE" exceptions_file: FilePath, "file that keeps the exceptions of the admin API; unset: they end with the process";
+            "EXCEPTIONS_FILE" exceptions_file: FilePath, "file that keeps the exceptions of the admin API, also while Redis is away; unset and without Redis: they end with the process";
             "AUDIT_LOG" audit_log: FilePath, "file that every change by the admin API is written to, before and after, as lines of JSON; -: standard output";
         }
     }

@@ -166,7 +166,7 @@ impl Book {
         Ok(Self::with(Some(path), audit, read))
     }
 
-    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Record, Box<str>)>) -> Self {
+    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Record, Arc<str>)>) -> Self {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
         Self { file, audit, pages: Mutex::new(pages), version, shared: None }
@@ -236,7 +236,7 @@ impl Book {
         let intended = self.audit.intend(author, now, what.does, what.json())?;
         let page = pages.forget(wanted.id());
         pages.put(after, false);
-        let kept = self.write(&pages);
+        let kept = self.write(&pages.lines());
         self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
         if let Err(error) = kept {
             // Nobody has seen it: the pages are locked.
@@ -248,8 +248,8 @@ impl Book {
     }
 
     /// Writes the file, if there is one.
-    fn write(&self, pages: &Pages) -> Result<(), FileError> {
-        self.file.as_deref().map_or(Ok(()), |path| file::write(path, pages.lines()))
+    fn write(&self, lines: &[Arc<str>]) -> Result<(), FileError> {
+        self.file.as_deref().map_or(Ok(()), |path| file::write(path, lines))
     }
 
     /// Tells whoever follows that something has changed.

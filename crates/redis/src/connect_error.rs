@@ -42,6 +42,9 @@ pub enum ConnectError {
     /// Too few replicas have what is written to the server.
     #[error("fewer than {0} replicas have what is written to {1}")]
     Unreplicated(u32, Address),
+    /// A value was changed, and other nodes do not know.
+    #[error("it is not announced: {0}")]
+    Unannounced(String),
     /// Several calls in a row had no answer.
     #[error("several calls in a row had no answer")]
     Unanswered,
@@ -88,7 +91,7 @@ impl ConnectError {
     pub fn may_be_done(&self) -> bool {
         match self {
             Self::Redis(error) => error.code().is_none(),
-            Self::Timeout(_) | Self::Unreplicated(..) => true,
+            Self::Timeout(_) | Self::Unreplicated(..) | Self::Unannounced(_) => true,
             _ => false,
         }
     }

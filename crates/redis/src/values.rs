@@ -137,8 +137,11 @@ impl<R: Runtime> Values<R> {
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
             let is_done = self.store.change::<i64>(&key, &command).await? >= 0;
             if is_done {
-                self.list(name, after.is_some()).await?;
-                self.announce(&[(name, after)]).await?;
+                let told = async {
+                    self.list(name, after.is_some()).await?;
+                    self.announce(&[(name, after)]).await
+                };
+                told.await.map_err(|error: ConnectError| ConnectError::Unannounced(error.to_string()))?;
             }
             return Ok(is_done);
         }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -36,7 +37,7 @@ pub enum FileError {
 }
 
 /// Reads a file: each exception with its line. One that is not there holds none.
-pub(super) fn read(path: &Path) -> Result<Vec<(Record, Box<str>)>, FileError> {
+pub(super) fn read(path: &Path) -> Result<Vec<(Record, Arc<str>)>, FileError> {
     let failed = |source| DiskError { what: "read", path: path.to_owned(), source };
     let mut text = String::new();
     match File::open(path) {
@@ -55,16 +56,16 @@ pub(super) fn read(path: &Path) -> Result<Vec<(Record, Box<str>)>, FileError> {
 }
 
 /// The line of an exception, without its end.
-pub(super) fn line(record: &Record) -> Box<str> {
+pub(super) fn line(record: &Record) -> Arc<str> {
     json_line(&record.file_json().to_string()).into()
 }
 
 /// Writes a file of these lines, whole or not at all.
-pub(super) fn write<'l>(path: &Path, mut lines: impl Iterator<Item = &'l str>) -> Result<(), FileError> {
+pub(super) fn write(path: &Path, lines: &[Arc<str>]) -> Result<(), FileError> {
     let disk: &dyn Disk = &SystemDisk;
     let write = |line: &str, out: &mut dyn Write| {
         out.write_all(line.as_bytes())?;
         out.write_all(b"\n")
     };
-    Ok(disk.replace(path, |out| lines.try_for_each(|line| write(line, out)))?)
+    Ok(disk.replace(path, |out| lines.iter().try_for_each(|line| write(line, out)))?)
 }

@@ -14,6 +14,8 @@ pub(super) struct Pages {
     ended: BTreeMap<String, Ended>,
     /// Greater than the number of any entry: a later one is newer.
     next: u64,
+    /// How many exceptions have a `*` or a level without a value.
+    patterns: usize,
     /// Whether there is a file, which has a line for each exception.
     has_file: bool,
 }
@@ -23,7 +25,7 @@ pub(super) struct Page {
     pub(super) record: Arc<Record>,
     /// Its line in the file; empty without a file. A change writes all lines, and making them takes far longer than
     /// writing them.
-    line: Box<str>,
+    line: Arc<str>,
 }
 
 /// A change that may be made.
@@ -36,11 +38,14 @@ pub(super) struct Planned {
 
 impl Pages {
     /// Those of a file, if there is one.
-    pub(super) fn new(read: Vec<(Record, Box<str>)>, has_file: bool) -> Self {
+    pub(super) fn new(read: Vec<(Record, Arc<str>)>, has_file: bool) -> Self {
         let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
         let named =
-            |(record, line): (Record, Box<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
-        Self { records: read.into_iter().map(named).collect(), ended: BTreeMap::new(), next, has_file }
+            |(record, line): (Record, Arc<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
+        let records = read.into_iter().map(named).collect();
+        let mut pages = Self { records, ended: BTreeMap::new(), next, patterns: 0, has_file };
+        pages.count_patterns();
+        pages
     }
 
     /// Greater than the number of any entry.
@@ -59,8 +64,8 @@ impl Pages {
     }
 
     /// The lines of the file.
-    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
-        self.records.values().map(|page| &*page.line)
+    pub(super) fn lines(&self) -> Vec<Arc<str>> {
+        self.records.values().map(|page| Arc::clone(&page.line)).collect()
     }
 
     /// What is known of an id.
@@ -122,7 +127,8 @@ impl Pages {
         self.forget(entry.id());
         match entry {
             Entry::Made(record) => {
-                let line = if self.has_file { file::line(&record) } else { Box::default() };
+                let line = if self.has_file { file::line(&record) } else { Arc::default() };
+                self.patterns += usize::from(!record.exception.is_exact());
                 self.records.insert(record.id.clone(), Page { record, line });
             }
             Entry::Ended(ended) if remembers => {
@@ -141,18 +147,26 @@ impl Pages {
     /// Forgets an id. Returns the exception that was there.
     pub(super) fn forget(&mut self, id: &str) -> Option<Page> {
         self.ended.remove(id);
-        self.records.remove(id)
+        let page = self.records.remove(id)?;
+        self.patterns -= usize::from(!page.record.exception.is_exact());
+        Some(page)
     }
 
     /// Puts back what [`forget`](Self::forget) took.
     pub(super) fn put_back(&mut self, id: &str, page: Option<Page>) {
         self.forget(id);
         self.records.extend(page.map(|page| (id.to_owned(), page)));
+        self.count_patterns();
+    }
+
+    fn count_patterns(&mut self) {
+        self.patterns = self.records().filter(|record| !record.exception.is_exact()).count();
     }
 
     fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
         if self.check_room(record).is_err() {
             self.records.retain(|_, other| !other.record.is_over(now));
+            self.count_patterns();
         }
         self.check_room(record)
     }
@@ -162,15 +176,13 @@ impl Pages {
     /// # Errors
     /// When there is none.
     pub(super) fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
-        let others = self.records.len() - usize::from(self.records.contains_key(&record.id));
-        if others >= EXCEPTIONS_MAX {
+        let before = self.records.get(&record.id).map(|page| &page.record.exception);
+        if self.records.len() - usize::from(before.is_some()) >= EXCEPTIONS_MAX {
             return Err(ChangeError::Full);
         }
-        if !record.exception.is_exact() {
-            let others = self.records.values().map(|page| &page.record).filter(|other| other.id != record.id);
-            if others.filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
-                return Err(ChangeError::FullOfPatterns);
-            }
+        let others = self.patterns - usize::from(before.is_some_and(|before| !before.is_exact()));
+        if !record.exception.is_exact() && others >= PATTERNS_MAX {
+            return Err(ChangeError::FullOfPatterns);
         }
         Ok(())
     }

@@ -162,9 +162,9 @@ impl Book {
             return true;
         }
         if let Entry::Made(record) = &entry
-            && (pages.check_room(record).is_err() && !record.is_over(now))
+            && pages.check_room(record).is_err()
         {
-            return false;
+            return record.is_over(now);
         }
         pages.put(entry, true);
         self.changed(&pages);
@@ -183,16 +183,15 @@ impl Book {
         let Some(shared) = &self.shared else { return };
         shared.store.attach();
         let read = async {
-            while self.agree(shared, now()).await.is_err() {
+            while let Err(ConnectError::NoConnection) = self.agree(shared, now()).await {
                 if shared.store.is_away() {
                     return;
                 }
                 tokio::time::sleep(FIRST_READ.0).await;
             }
         };
-        if tokio::time::timeout(FIRST_READ.1, read).await.is_err() || !shared.trouble.lock().is_read {
-            tracing::warn!("exceptions not read from Redis; will retry");
-        }
+        // If they were not read, whoever follows says so.
+        let _ = tokio::time::timeout(FIRST_READ.1, read).await;
     }
 
     /// Puts the changes of other nodes in force, and writes back what Redis has lost, for ever.
@@ -228,18 +227,15 @@ impl Book {
         match shared.store.changed().await? {
             Some(changed) if !shared.compares_all.load(Relaxed) => {
                 ids.extend(changed);
-                for id in &*ids {
-                    let theirs = shared.store.get(id).await?;
-                    self.compare(shared, id, theirs.as_deref(), now).await?;
-                }
+                let ids: Vec<String> = std::mem::take(ids).into_iter().collect();
+                self.compare_these(shared, &ids, None, now).await
             }
             _ => {
-                // A change that comes while all are read is announced again afterwards.
-                shared.compares_all.store(false, Relaxed);
                 self.compare_all(shared, now).await?;
+                shared.compares_all.store(false, Relaxed);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     async fn compare_all(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
@@ -248,9 +244,19 @@ impl Book {
         ids.extend(self.pages.lock().ids().cloned());
         shared.trouble.lock().left_out.retain(|id, _| theirs.contains_key(id));
         let ids: Vec<String> = ids.into_iter().collect();
+        self.compare_these(shared, &ids, Some(&theirs), now).await
+    }
+
+    /// Compares these ids with what Redis has: all of these values, or those that it is asked for.
+    async fn compare_these(
+        &self,
+        shared: &Shared,
+        ids: &[String],
+        values: Option<&BTreeMap<String, Vec<u8>>>,
+        now: Timestamp,
+    ) -> Result<(), ConnectError> {
         for part in ids.chunks(COMPARED) {
-            let theirs = |id: &String| theirs.get(id).map(Vec::as_slice);
-            try_join_all(part.iter().map(|id| self.compare(shared, id, theirs(id), now))).await?;
+            try_join_all(part.iter().map(|id| self.compare(shared, id, values, now))).await?;
             // This thread serves scrapes.
             tokio::task::yield_now().await;
         }
@@ -262,9 +268,17 @@ impl Book {
         &self,
         shared: &Shared,
         id: &str,
-        value: Option<&[u8]>,
+        values: Option<&BTreeMap<String, Vec<u8>>>,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
+        let asked;
+        let value = match values {
+            Some(values) => values.get(id).map(Vec::as_slice),
+            None => {
+                asked = shared.store.get(id).await?;
+                asked.as_deref()
+            }
+        };
         let theirs = match value.map(|value| Entry::of_value(id, value, now)).transpose() {
             Ok(theirs) => theirs,
             // Another program wrote it, or a later version of this one, which knows more.
@@ -304,7 +318,9 @@ impl Book {
         let mut changes = self.changes();
         loop {
             let book = Arc::clone(&self);
-            let written = tokio::task::spawn_blocking(move || book.write(&book.pages.lock())).await;
+            // Nobody waits for the disk but the copy.
+            let lines = self.pages.lock().lines();
+            let written = tokio::task::spawn_blocking(move || book.write(&lines)).await;
             let problem = match written {
                 Ok(written) => written.err().map(|error| error.to_string()),
                 Err(error) => Some(error.to_string()),
