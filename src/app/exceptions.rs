@@ -45,7 +45,7 @@ pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
 pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Service>) {
     let following = follow(Arc::clone(book), Arc::clone(service));
     control.spawn(async move { match following.await {} });
-    let (sharing, copying) = (Arc::clone(book).follow(wall), Arc::clone(book).copy());
+    let (sharing, copying) = (Arc::clone(book).follow(wall), Arc::clone(book).keep_copy());
     control.spawn(async move { match sharing.await {} });
     control.spawn(async move { match copying.await {} });
 }

@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use self::records::RECORDS;
 use self::wanted::Wanted;
-use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, Wanted as WantedChange};
+use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, WantedChange};
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
 use crate::peer::Peer;

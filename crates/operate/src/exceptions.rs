@@ -55,7 +55,7 @@ pub struct Book {
 }
 
 /// What somebody wants to change.
-pub enum Wanted {
+pub enum WantedChange {
     /// An exception, in the place of the one with its id if that may be replaced.
     Put {
         /// Which.
@@ -72,7 +72,7 @@ pub enum Wanted {
     },
 }
 
-impl Wanted {
+impl WantedChange {
     fn id(&self) -> &str {
         match self {
             Self::Put { record, .. } => &record.id,
@@ -175,6 +175,7 @@ impl Book {
     /// Shares them with all nodes that have this Redis. It holds no counters, and is not connected yet.
     #[must_use]
     pub fn shared_in(self, store: RedisStore) -> Self {
+        self.pages.lock().number_by_time();
         Self { shared: Some(Shared::new(InRedis::new(store))), ..self }
     }
 
@@ -206,7 +207,7 @@ impl Book {
     /// kept. Nothing has changed then, but for [`ChangeError::NotKnown`].
     pub async fn change(
         self: &Arc<Self>,
-        wanted: Wanted,
+        wanted: WantedChange,
         author: Author,
         now: Timestamp,
     ) -> Result<Change, ChangeError> {
@@ -225,7 +226,12 @@ impl Book {
 
     /// Audits, keeps and does a change of this process alone, in this order. The outcome is audited too. Writes files: not
     /// for a thread that decides.
-    fn change_here(&self, wanted: &Wanted, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+    fn change_here(
+        &self,
+        wanted: &WantedChange,
+        author: &Author,
+        now: Timestamp,
+    ) -> Result<Change, ChangeError> {
         let mut pages = self.pages.lock();
         let number = pages.next();
         let Planned { change, before, after } = pages.plan(wanted, number, now)?;
@@ -291,13 +297,15 @@ struct Audited<'a> {
 }
 
 impl<'a> Audited<'a> {
-    fn of(wanted: &'a Wanted, before: Option<&'a Record>, after: &'a Entry) -> Self {
+    fn of(wanted: &'a WantedChange, before: Option<&'a Record>, after: &'a Entry) -> Self {
         match (wanted, after) {
-            (Wanted::End { id, why }, _) => Self { does: "exception_end", id, before, after: None, why },
-            (Wanted::Put { record, .. }, Entry::Made(after)) => {
+            (WantedChange::End { id, why }, _) => {
+                Self { does: "exception_end", id, before, after: None, why }
+            }
+            (WantedChange::Put { record, .. }, Entry::Made(after)) => {
                 Self { does: "exception_put", id: &record.id, before, after: Some(after), why: "" }
             }
-            (Wanted::Put { record, .. }, Entry::Ended(_)) => {
+            (WantedChange::Put { record, .. }, Entry::Ended { .. }) => {
                 Self { does: "exception_put", id: &record.id, before, after: None, why: "" }
             }
         }

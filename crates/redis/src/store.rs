@@ -137,23 +137,21 @@ impl<R: Runtime> RedisStore<R> {
         connection.ask(&self.shared, command).await
     }
 
-    /// Sends a command that changes something to the server of this key, reads its reply, and waits until enough replicas
-    /// have the change.
-    pub(super) async fn change<T: FromRedisValue>(
-        &self,
-        key: impl AsRef<[u8]>,
-        command: &Cmd,
-    ) -> Result<T, ConnectError> {
+    /// Waits until enough replicas have what was written before to the server of this key, on the same connection.
+    pub(super) async fn replicated(&self, key: impl AsRef<[u8]>) -> Result<(), ConnectError> {
+        let replicas = self.shared.options.wait_replicas;
+        if replicas == 0 {
+            return Ok(());
+        }
         let connections = self.worker_connections().ok_or(ConnectError::NoConnection)?;
         let connection = connections.route(self.slot(key.as_ref())).ok_or(ConnectError::NoConnection)?;
-        let reply = connection.ask(&self.shared, command).await?;
-        let replicas = self.shared.options.wait_replicas;
-        if replicas > 0 {
-            let until = self.shared.runtime.monotonic() + self.shared.connect_timeout();
-            let replicated = connection.replicate(&self.shared, until).await;
-            replicated.map_err(|_| ConnectError::Unreplicated(replicas, connection.wire.address.clone()))?;
+        let mut command = redis::cmd("WAIT");
+        // The reply has to be there within the time of a question.
+        command.arg(replicas).arg((self.shared.connect_timeout() / 2).as_millis() as u64);
+        match connection.ask::<u32>(&self.shared, &command).await? {
+            have if have >= replicas => Ok(()),
+            _ => Err(ConnectError::Unreplicated(replicas, connection.wire.address.clone())),
         }
-        Ok(reply)
     }
 
     /// Asks the server of this slot to decide.

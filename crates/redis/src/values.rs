@@ -91,13 +91,28 @@ impl<R: Runtime> Values<R> {
         &self.store
     }
 
-    /// The value of a key, if it has one.
+    /// The value of a key, if it has one. That of somebody else's, which is no text, is empty.
     ///
     /// # Errors
     /// When the server does not answer.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ConnectError> {
         let key = self.key(key);
-        self.store.ask(&key, redis::cmd("GET").arg(&key)).await
+        match self.store.ask(&key, redis::cmd("GET").arg(&key)).await {
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(Some(Vec::new())),
+            value => value,
+        }
+    }
+
+    /// Waits until as many replicas have the last change of this key as the store waits for. In a Cluster others may not have
+    /// the announcement.
+    ///
+    /// # Errors
+    /// When there are too few, or the server does not answer.
+    pub async fn replicated(&self, key: &[u8]) -> Result<(), ConnectError> {
+        match self.store.options().kind {
+            Kind::Cluster(_) => self.store.replicated(self.key(key)).await,
+            _ => self.store.replicated(&self.stream).await,
+        }
     }
 
     /// Sets values, or removes those that are `None`, and announces it. Returns how many keys had a value before. There
@@ -120,11 +135,10 @@ impl<R: Runtime> Values<R> {
         self.store.ask(&self.stream, &command).await
     }
 
-    /// Sets the value of a key, or removes it, if its value is `before`, and announces it. Returns whether it was. It is done
-    /// when as many replicas have it as the store waits for.
+    /// Sets the value of a key, or removes it, if its value is `before`, and announces it. Returns whether it was.
     ///
     /// # Errors
-    /// As those of [`change`](Self::change), and when too few replicas have it.
+    /// As those of [`change`](Self::change).
     pub async fn exchange(
         &self,
         name: &[u8],
@@ -135,7 +149,7 @@ impl<R: Runtime> Values<R> {
         let mut command = redis::cmd("EVAL");
         if let Kind::Cluster(_) = self.store.options().kind {
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
-            let is_done = self.store.change::<i64>(&key, &command).await? >= 0;
+            let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
             if is_done {
                 let told = async {
                     self.list(name, after.is_some()).await?;
@@ -147,7 +161,7 @@ impl<R: Runtime> Values<R> {
         }
         command.arg([COMPARE, CHANGE].concat()).arg(3).arg(&self.stream).arg(&self.index).arg(&key);
         command.arg(CHANGES_KEPT).arg(self.prefix.len()).arg(value).arg(before);
-        Ok(self.store.change::<i64>(&self.stream, &command).await? >= 0)
+        Ok(self.store.ask::<i64>(&self.stream, &command).await? >= 0)
     }
 
     async fn change_each(

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::entry::{Ended, Entry};
-use super::{Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, Record, Wanted, file};
+use super::entry::Entry;
+use super::{Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, Record, WantedChange, file};
 use tidegate_engine::time::Timestamp;
 
 /// All that is known.
 pub(super) struct Pages {
     records: BTreeMap<String, Page>,
-    /// Ids that were ended, where nodes share exceptions.
-    ended: BTreeMap<String, Ended>,
+    /// Ids that were ended, with the number of the end, where nodes share exceptions.
+    ended: BTreeMap<String, u64>,
     /// Greater than the number of any entry: a later one is newer.
     next: u64,
     /// How many exceptions have a `*` or a level without a value.
@@ -71,7 +71,7 @@ impl Pages {
     /// What is known of an id.
     pub(super) fn entry(&self, id: &str) -> Option<Entry> {
         let made = self.records.get(id).map(|page| Entry::Made(Arc::clone(&page.record)));
-        made.or_else(|| self.ended.get(id).cloned().map(Entry::Ended))
+        made.or_else(|| self.ended.get(id).map(|&number| Entry::Ended { id: id.to_owned(), number }))
     }
 
     /// All ids of which something is known.
@@ -85,24 +85,25 @@ impl Pages {
     /// When it may not be made.
     pub(super) fn plan(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedChange,
         number: u64,
         now: Timestamp,
     ) -> Result<Planned, ChangeError> {
         let before = self.records.get(wanted.id()).map(|page| Arc::clone(&page.record));
         match wanted {
-            Wanted::End { id, .. } => match (before, self.ended.get(id)) {
-                (Some(record), _) => {
-                    let after = Entry::ended(&record, number, now);
-                    Ok(Planned { change: Change::Ended, before: Some(record), after })
+            WantedChange::End { id, .. } => {
+                let ended = |number| Entry::Ended { id: id.clone(), number };
+                match (before, self.ended.get(id)) {
+                    (before @ Some(_), _) => {
+                        Ok(Planned { change: Change::Ended, before, after: ended(number) })
+                    }
+                    (None, Some(&number)) => {
+                        Ok(Planned { change: Change::Unchanged, before: None, after: ended(number) })
+                    }
+                    (None, None) => Err(ChangeError::Unknown(id.clone())),
                 }
-                (None, Some(ended)) => {
-                    let after = Entry::Ended(ended.clone());
-                    Ok(Planned { change: Change::Unchanged, before: None, after })
-                }
-                (None, None) => Err(ChangeError::Unknown(id.clone())),
-            },
-            Wanted::Put { record, may_replace } => {
+            }
+            WantedChange::Put { record, may_replace } => {
                 match &before {
                     Some(before) if before.says_the_same(record) => {
                         let after = Entry::Made(Arc::clone(before));
@@ -131,16 +132,31 @@ impl Pages {
                 self.patterns += usize::from(!record.exception.is_exact());
                 self.records.insert(record.id.clone(), Page { record, line });
             }
-            Entry::Ended(ended) if remembers => {
-                if self.ended.len() >= EXCEPTIONS_MAX
-                    && let Some(first) = self.ended.values().min_by_key(|ended| ended.until)
-                {
-                    let first = first.id.clone();
-                    self.ended.remove(&first);
+            Entry::Ended { id, number } if remembers => {
+                if self.ended.len() >= EXCEPTIONS_MAX {
+                    self.forget_oldest_ends();
                 }
-                self.ended.insert(ended.id.clone(), ended);
+                self.ended.insert(id, number);
             }
-            Entry::Ended(_) => {}
+            Entry::Ended { .. } => {}
+        }
+    }
+
+    /// A tenth of them at a time, because finding them takes a look at all.
+    fn forget_oldest_ends(&mut self) {
+        let mut numbers: Vec<u64> = self.ended.values().copied().collect();
+        let (_, &mut last, _) = numbers.select_nth_unstable(EXCEPTIONS_MAX / 10);
+        self.ended.retain(|_, number| *number > last);
+    }
+
+    /// Has all exceptions numbered by the time at which they were made: a number of this node alone means nothing to others.
+    pub(super) fn number_by_time(&mut self) {
+        for page in self.records.values_mut() {
+            let number = page.record.number.max(page.record.made.as_nanos());
+            page.record = Arc::new(Record { number, ..Record::clone(&page.record) });
+            if self.has_file {
+                page.line = file::line(&page.record);
+            }
         }
     }
 
@@ -163,7 +179,11 @@ impl Pages {
         self.patterns = self.records().filter(|record| !record.exception.is_exact()).count();
     }
 
-    fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
+    /// Makes room for this exception, if need be by those that have ended by themselves.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
         if self.check_room(record).is_err() {
             self.records.retain(|_, other| !other.record.is_over(now));
             self.count_patterns();
@@ -171,11 +191,7 @@ impl Pages {
         self.check_room(record)
     }
 
-    /// Whether there is room for this exception.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub(super) fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
+    fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
         let before = self.records.get(&record.id).map(|page| &page.record.exception);
         if self.records.len() - usize::from(before.is_some()) >= EXCEPTIONS_MAX {
             return Err(ChangeError::Full);

@@ -216,7 +216,7 @@ fn needed(fields: &Map<String, Value>, name: &str) -> Result<String, BadRecord> 
     }
 }
 
-pub(super) fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>, BadRecord> {
+fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>, BadRecord> {
     let Some(text) = text(fields, name)? else { return Ok(None) };
     match stamp::rfc_3339(&text) {
         Some(at) => Ok(Some(at)),

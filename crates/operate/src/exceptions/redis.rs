@@ -1,20 +1,17 @@
 //! Where nodes keep the exceptions that they share: a value for each id, and the stream of ids that changed.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use super::EXCEPTIONS_MAX;
 use tidegate_redis::values::{Position, Values};
 use tidegate_redis::{ConnectError, Contact, RedisStore};
 
 /// What the names of all keys in Redis begin with, behind CACHE_KEY_PREFIX.
 const NAME: &str = "tidegate:exceptions";
 /// Values that are read together.
-const PAGE: usize = 1_000;
-/// Values that are read at most: all exceptions, as many that were ended, and some that others wrote there.
-const READ_MAX: usize = 2 * EXCEPTIONS_MAX + 10_000;
+pub(super) const PAGE: usize = 1_000;
 
 /// What a call to the store returns.
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, ConnectError>> + Send + 'a>>;
@@ -38,8 +35,11 @@ pub(super) trait Store: Send + Sync {
         after: Option<&'s [u8]>,
     ) -> Asked<'s, bool>;
 
-    /// The values of all ids.
-    fn all(&self) -> Asked<'_, BTreeMap<String, Vec<u8>>>;
+    /// Waits until as many replicas have the last change of an id as are wanted.
+    fn replicated<'s>(&'s self, id: &'s str) -> Asked<'s, ()>;
+
+    /// The first [`PAGE`] ids after this one, in the order of their bytes, with their values. Fewer: there are no others.
+    fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>>;
 
     /// The ids that any node has changed since the last call, or all of those since another moment before. `None`: any may
     /// have, as when it was never called.
@@ -51,20 +51,29 @@ pub(super) struct InRedis {
     values: Values,
     /// Up to where changes were read.
     position: Mutex<Option<Position>>,
+    /// Whether there was ever a value.
+    has_values: AtomicBool,
 }
 
 impl InRedis {
     /// It is not connected yet.
     pub(super) fn new(store: RedisStore) -> Self {
         let name = format!("{}{NAME}", store.options().keys.prefix);
-        Self { values: Values::new(store, &name), position: Mutex::default() }
+        Self {
+            values: Values::new(store, &name),
+            position: Mutex::default(),
+            has_values: AtomicBool::new(false),
+        }
     }
 
     async fn read_changed(&self) -> Result<Option<Vec<String>>, ConnectError> {
         // Who never makes an exception has no keys of exceptions in Redis: nobody begins the stream before there is a change.
         let Some(mut since) = self.position.lock().clone() else {
-            let last = self.values.last().await?;
-            *self.position.lock() = last;
+            let end = match self.has_values.load(Relaxed) {
+                true => Some(self.values.end().await?),
+                false => self.values.last().await?,
+            };
+            *self.position.lock() = end;
             return Ok(None);
         };
         let mut ids = Vec::new();
@@ -107,22 +116,17 @@ impl Store for InRedis {
         Box::pin(self.values.exchange(id.as_bytes(), before, after))
     }
 
-    fn all(&self) -> Asked<'_, BTreeMap<String, Vec<u8>>> {
-        Box::pin(async {
-            let mut all = BTreeMap::new();
-            let mut last = None::<Vec<u8>>;
-            while all.len() < READ_MAX {
-                let read = |name: &[u8], value: &[u8]| Some((name.to_vec(), value.to_vec()));
-                let page = self.values.page(b"", last.as_deref(), PAGE, read).await?;
-                last = page.last().map(|(name, _)| name.clone());
-                let is_last = page.len() < PAGE;
-                let named = |(name, value)| Some((String::from_utf8(name).ok()?, value));
-                all.extend(page.into_iter().filter_map(named));
-                if is_last {
-                    break;
-                }
-            }
-            Ok(all)
+    fn replicated<'s>(&'s self, id: &'s str) -> Asked<'s, ()> {
+        Box::pin(self.values.replicated(id.as_bytes()))
+    }
+
+    fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>> {
+        // A name that is no text was put there by somebody else.
+        let read = |name: &[u8], value: &[u8]| Some((String::from_utf8(name.to_vec()).ok()?, value.to_vec()));
+        Box::pin(async move {
+            let page = self.values.page(b"", after.map(str::as_bytes), PAGE, read).await?;
+            self.has_values.fetch_or(!page.is_empty(), Relaxed);
+            Ok(page)
         })
     }
 

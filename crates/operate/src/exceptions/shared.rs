@@ -16,20 +16,24 @@ use parking_lot::Mutex;
 use super::entry::Entry;
 use super::pages::Planned;
 use super::redis::Store;
-use super::{Audited, Author, Book, Change, ChangeError, Wanted};
+use super::{Audited, Author, Book, Change, ChangeError, WantedChange};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::ConnectError;
 
 /// How often changes of other nodes are read.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest pause while they cannot be read.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long a change waits for those before it.
+const TURN_MAX: Duration = Duration::from_secs(10);
 /// How often a node that starts looks whether it has read all, and how long it waits for that before it serves.
 const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
 /// Every so many reads all ids are compared, about every five minutes: Redis may have evicted some, and some may be over.
 const COMPARE_ALL_EVERY: u32 = 1_500;
 /// How often a change is tried that another node makes at the same time.
 const TRIES_MAX: usize = 5;
-/// Ids that are compared with Redis at a time.
-const COMPARED: usize = 250;
+/// Ids that are agreed on at a time.
+const AT_A_TIME: usize = 250;
 /// Values of Redis that are remembered as left out.
 const LEFT_OUT_MAX: usize = 100;
 /// The least time between two copies in the file.
@@ -77,11 +81,12 @@ impl Book {
     pub(super) async fn change_everywhere(
         self: &Arc<Self>,
         shared: &Shared,
-        wanted: Wanted,
+        wanted: WantedChange,
         author: Author,
         now: Timestamp,
     ) -> Result<Change, ChangeError> {
-        let _one_at_a_time = shared.one_at_a_time.lock().await;
+        let turn = tokio::time::timeout(TURN_MAX, shared.one_at_a_time.lock()).await;
+        let _one_at_a_time = turn.map_err(|_| ChangeError::Busy)?;
         let (id, wanted, author) = (wanted.id().to_owned(), Arc::new(wanted), Arc::new(author));
         for _ in 0..TRIES_MAX {
             let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
@@ -91,8 +96,8 @@ impl Book {
             }
             let planned = {
                 let mut pages = self.pages.lock();
-                let number = pages.next().max(now.as_nanos());
-                pages.plan(&wanted, number, now)?
+                let known = pages.entry(&id).map_or(0, |entry| entry.not_ahead(now).number() + 1);
+                pages.plan(&wanted, known.max(now.as_nanos()), now)?
             };
             let value = planned.after.value();
             let write = shared.store.exchange(&id, theirs.as_deref(), Some(&value));
@@ -110,15 +115,18 @@ impl Book {
                         }
                         Err(error) => Err(error.to_string()),
                     };
-                    self.ended(intended, now, outcome).await?;
+                    self.ended(intended, now, outcome).await;
                     written
                 }
             };
             match written {
                 Ok(true) => {
                     self.take(after, now);
-                    shared.unread.lock().insert(id);
-                    return Ok(change);
+                    shared.unread.lock().insert(id.clone());
+                    return match shared.store.replicated(&id).await {
+                        Ok(()) => Ok(change),
+                        Err(error) => Err(ChangeError::NotKnown(error)),
+                    };
                 }
                 Ok(false) => {}
                 Err(error) if error.may_be_done() => return Err(ChangeError::NotKnown(error)),
@@ -131,7 +139,7 @@ impl Book {
     /// Announces a change in the audit, on a thread that may wait for a disk.
     async fn intend(
         self: &Arc<Self>,
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<WantedChange>,
         Planned { before, after, .. }: Planned,
         author: &Arc<Author>,
         now: Timestamp,
@@ -149,20 +157,21 @@ impl Book {
         intended: super::audit::Intended,
         now: Timestamp,
         outcome: Result<&'static str, String>,
-    ) -> Result<(), ChangeError> {
+    ) {
         let book = Arc::clone(self);
-        Ok(tokio::task::spawn_blocking(move || book.audit.ended(intended, now, outcome)).await?)
+        // It is done all the same.
+        let _ = tokio::task::spawn_blocking(move || book.audit.ended(intended, now, outcome)).await;
     }
 
     /// Takes an entry that Redis has, unless a later one of its id is known. Returns whether there was room.
     fn take(&self, entry: Entry, now: Timestamp) -> bool {
         let mut pages = self.pages.lock();
-        let known = pages.entry(entry.id());
-        if known.as_ref().is_some_and(|known| known.number() > entry.number() || *known == entry) {
+        let known = pages.entry(entry.id()).map(|known| known.not_ahead(now));
+        if known.is_some_and(|known| known.number() > entry.number() || known == entry) {
             return true;
         }
         if let Entry::Made(record) = &entry
-            && pages.check_room(record).is_err()
+            && pages.make_room(record, now).is_err()
         {
             return record.is_over(now);
         }
@@ -183,7 +192,7 @@ impl Book {
         let Some(shared) = &self.shared else { return };
         shared.store.attach();
         let read = async {
-            while let Err(ConnectError::NoConnection) = self.agree(shared, now()).await {
+            while self.agree(shared, now()).await.is_err() {
                 if shared.store.is_away() {
                     return;
                 }
@@ -197,10 +206,13 @@ impl Book {
     /// Puts the changes of other nodes in force, and writes back what Redis has lost, for ever.
     pub async fn follow(self: Arc<Self>, now: fn() -> Timestamp) -> Infallible {
         let Some(shared) = &self.shared else { return std::future::pending().await };
+        let mut pause = READ_INTERVAL;
         loop {
             for _ in 0..COMPARE_ALL_EVERY {
-                shared.note(self.agree(shared, now()).await.err());
-                tokio::time::sleep(READ_INTERVAL).await;
+                let agreed = self.agree(shared, now()).await;
+                pause = if agreed.is_ok() { READ_INTERVAL } else { (pause * 2).min(PAUSE_MAX) };
+                shared.note(agreed.err());
+                tokio::time::sleep(pause).await;
             }
             shared.compares_all.store(true, Relaxed);
         }
@@ -209,8 +221,8 @@ impl Book {
     /// Reads what has changed in Redis, and writes back what it has lost.
     async fn agree(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
         // What was announced before the stream is read is in it, unless Redis has lost it.
-        let mut ids = std::mem::take(&mut *shared.unread.lock());
-        let agreed = self.compare_changed(shared, &mut ids, now).await;
+        let unread = std::mem::take(&mut *shared.unread.lock());
+        let agreed = self.agree_on_changed(shared, unread, now).await;
         match &agreed {
             Ok(()) => shared.trouble.lock().is_read = true,
             Err(_) => shared.compares_all.store(true, Relaxed),
@@ -218,67 +230,75 @@ impl Book {
         agreed
     }
 
-    async fn compare_changed(
+    async fn agree_on_changed(
         &self,
         shared: &Shared,
-        ids: &mut BTreeSet<String>,
+        mut ids: BTreeSet<String>,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
         match shared.store.changed().await? {
             Some(changed) if !shared.compares_all.load(Relaxed) => {
                 ids.extend(changed);
-                let ids: Vec<String> = std::mem::take(ids).into_iter().collect();
-                self.compare_these(shared, &ids, None, now).await
+                self.agree_on_these(shared, ids, true, now).await
             }
             _ => {
-                self.compare_all(shared, now).await?;
+                self.agree_on_all(shared, now).await?;
                 shared.compares_all.store(false, Relaxed);
                 Ok(())
             }
         }
     }
 
-    async fn compare_all(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
-        let theirs = shared.store.all().await?;
-        let mut ids: BTreeSet<String> = theirs.keys().cloned().collect();
-        ids.extend(self.pages.lock().ids().cloned());
-        shared.trouble.lock().left_out.retain(|id, _| theirs.contains_key(id));
-        let ids: Vec<String> = ids.into_iter().collect();
-        self.compare_these(shared, &ids, Some(&theirs), now).await
+    async fn agree_on_all(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
+        let mut rest: BTreeSet<String> = self.pages.lock().ids().cloned().collect();
+        shared.trouble.lock().left_out.clear();
+        let mut last = None::<String>;
+        loop {
+            let page = shared.store.page(last.as_deref()).await?;
+            for part in page.chunks(AT_A_TIME) {
+                let agreed = part.iter().map(|(id, value)| self.agree_on(shared, id, Some(value), true, now));
+                try_join_all(agreed).await?;
+                // This thread serves scrapes.
+                tokio::task::yield_now().await;
+            }
+            page.iter().for_each(|(id, _)| _ = rest.remove(id));
+            match page.into_iter().next_back() {
+                Some((id, _)) => last = Some(id),
+                None => break,
+            }
+        }
+        self.agree_on_these(shared, rest, false, now).await
     }
 
-    /// Compares these ids with what Redis has: all of these values, or those that it is asked for.
-    async fn compare_these(
+    /// Agrees on ids whose values it asks for first.
+    async fn agree_on_these(
         &self,
         shared: &Shared,
-        ids: &[String],
-        values: Option<&BTreeMap<String, Vec<u8>>>,
+        ids: BTreeSet<String>,
+        is_listed: bool,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
-        for part in ids.chunks(COMPARED) {
-            try_join_all(part.iter().map(|id| self.compare(shared, id, values, now))).await?;
-            // This thread serves scrapes.
+        let ids: Vec<String> = ids.into_iter().collect();
+        for part in ids.chunks(AT_A_TIME) {
+            let values = try_join_all(part.iter().map(|id| shared.store.get(id))).await?;
+            let both = part.iter().zip(&values);
+            try_join_all(both.map(|(id, value)| self.agree_on(shared, id, value.as_deref(), is_listed, now)))
+                .await?;
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    /// Takes what Redis has of an id, or writes back what this node knows.
-    async fn compare(
+    /// Takes what Redis has of an id, or writes back what this node knows. A value that is not listed there is written once
+    /// more, so that it is.
+    async fn agree_on(
         &self,
         shared: &Shared,
         id: &str,
-        values: Option<&BTreeMap<String, Vec<u8>>>,
+        value: Option<&[u8]>,
+        is_listed: bool,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
-        let asked;
-        let value = match values {
-            Some(values) => values.get(id).map(Vec::as_slice),
-            None => {
-                asked = shared.store.get(id).await?;
-                asked.as_deref()
-            }
-        };
         let theirs = match value.map(|value| Entry::of_value(id, value, now)).transpose() {
             Ok(theirs) => theirs,
             // Another program wrote it, or a later version of this one, which knows more.
@@ -287,23 +307,27 @@ impl Book {
                 return Ok(());
             }
         };
-        let ours = self.pages.lock().entry(id);
+        let ours = self.pages.lock().entry(id).map(|entry| entry.not_ahead(now));
         let is_ours_later = match (&ours, &theirs) {
             (Some(ours), Some(theirs)) => ours.number() > theirs.number(),
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let latest = if is_ours_later { ours } else { theirs };
-        let Some(latest) = latest else { return Ok(()) };
-        if latest.is_over(now) {
+        let Some(latest) = (if is_ours_later { ours } else { theirs }) else { return Ok(()) };
+        if latest.is_forgotten(now) {
             self.forget(id);
             if value.is_some() {
                 shared.store.exchange(id, value, None).await?;
             }
         } else if is_ours_later {
             // Where another node was faster, its entry is announced.
-            shared.store.exchange(id, value, Some(&latest.value())).await?;
+            if value.is_some() || !latest.may_be_forgotten(now) {
+                shared.store.exchange(id, value, Some(&latest.value())).await?;
+            }
         } else {
+            if !is_listed {
+                shared.store.exchange(id, value, value).await?;
+            }
             let has_room = self.take(latest, now);
             shared.leave_out(id, (!has_room).then(|| "there are too many exceptions".to_owned()));
         }
@@ -311,30 +335,32 @@ impl Book {
     }
 
     /// Keeps the file a copy of what is shared, for a start without Redis. For ever.
-    pub async fn copy(self: Arc<Self>) -> Infallible {
-        let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else {
-            return std::future::pending().await;
-        };
+    pub async fn keep_copy(self: Arc<Self>) -> Infallible {
         let mut changes = self.changes();
         loop {
-            let book = Arc::clone(&self);
-            // Nobody waits for the disk but the copy.
-            let lines = self.pages.lock().lines();
-            let written = tokio::task::spawn_blocking(move || book.write(&lines)).await;
-            let problem = match written {
-                Ok(written) => written.err().map(|error| error.to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            let before = std::mem::replace(&mut shared.trouble.lock().copy, problem.clone());
-            if let Some(problem) = problem.filter(|_| before.is_none()) {
-                tracing::error!("exceptions: no copy for a start without Redis: {problem}");
-            }
+            let is_copied = self.copy().await;
             tokio::time::sleep(COPY_INTERVAL).await;
-            let failed = shared.trouble.lock().copy.is_some();
-            if !failed && changes.changed().await.is_err() {
+            if is_copied && changes.changed().await.is_err() {
                 return std::future::pending().await;
             }
         }
+    }
+
+    /// Copies what is shared to the file, if there is one. Returns whether that is done.
+    pub async fn copy(self: &Arc<Self>) -> bool {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else { return true };
+        // Nobody waits for the disk but the copy.
+        let (book, lines) = (Arc::clone(self), self.pages.lock().lines());
+        let written = tokio::task::spawn_blocking(move || book.write(&lines)).await;
+        let problem = match written {
+            Ok(written) => written.err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        let before = std::mem::replace(&mut shared.trouble.lock().copy, problem.clone());
+        if let (Some(problem), None) = (&problem, before) {
+            tracing::error!("exceptions: no copy for a start without Redis: {problem}");
+        }
+        problem.is_none()
     }
 
     /// What is wrong with exceptions that are shared, in words.
@@ -348,6 +374,9 @@ impl Book {
             };
             return Some(format!("Exceptions of other nodes cannot be read: {away}. Meanwhile {known}."));
         }
+        if !trouble.is_read {
+            return Some("Exceptions of other nodes are not read yet.".to_owned());
+        }
         if let Some((id, why)) = trouble.left_out.first_key_value() {
             let count = trouble.left_out.len();
             return Some(format!("In Redis {count} exceptions are left out, such as {id:?}: {why}."));
@@ -355,11 +384,11 @@ impl Book {
         trouble.copy.map(|why| format!("Exceptions have no copy for a start without Redis. {why}"))
     }
 
-    /// Whether exceptions of all nodes are read now. `None`: they are not shared.
+    /// Whether all exceptions of all nodes are read now. `None`: they are not shared.
     pub fn is_in_step(&self) -> Option<bool> {
         self.shared.as_ref().map(|shared| {
             let trouble = shared.trouble.lock();
-            trouble.is_read && trouble.away.is_none()
+            trouble.is_read && trouble.away.is_none() && trouble.left_out.is_empty()
         })
     }
 }

@@ -18,11 +18,11 @@ impl Book {
         author: &Author,
         now: Timestamp,
     ) -> Result<Change, ChangeError> {
-        self.change_here(&Wanted::Put { record, may_replace }, author, now)
+        self.change_here(&WantedChange::Put { record, may_replace }, author, now)
     }
 
     fn end(&self, id: &str, why: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
-        self.change_here(&Wanted::End { id: id.to_owned(), why: why.to_owned() }, author, now)
+        self.change_here(&WantedChange::End { id: id.to_owned(), why: why.to_owned() }, author, now)
     }
 }
 

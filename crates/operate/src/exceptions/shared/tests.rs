@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::redis::Asked;
+use super::super::redis::{Asked, PAGE};
 use super::super::{Audit, Caller, Record};
 use super::*;
 
@@ -13,6 +13,8 @@ const IDS: [&str; 3] = ["a", "b", "c"];
 #[derive(Clone, Default)]
 struct Held {
     values: BTreeMap<String, Vec<u8>>,
+    /// The index.
+    listed: BTreeSet<String>,
     stream: Vec<(u64, String)>,
 }
 
@@ -65,9 +67,9 @@ impl Redis {
             return false;
         }
         match after {
-            Some(value) => held.values.insert(id.to_owned(), value),
-            None => held.values.remove(id),
-        };
+            Some(value) => _ = (held.values.insert(id.to_owned(), value), held.listed.insert(id.to_owned())),
+            None => _ = (held.values.remove(id), held.listed.remove(id)),
+        }
         *self.entries.lock() += 1;
         let entry = *self.entries.lock();
         held.stream.push((entry, id.to_owned()));
@@ -105,8 +107,21 @@ impl Store for Link {
         self.ask(move |redis| redis.exchange(&id, before, after), true)
     }
 
-    fn all(&self) -> Asked<'_, BTreeMap<String, Vec<u8>>> {
-        self.ask(|redis| redis.held.lock().values.clone(), false)
+    fn replicated<'s>(&'s self, _: &'s str) -> Asked<'s, ()> {
+        self.ask(|_| (), false)
+    }
+
+    fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>> {
+        let after = after.map(str::to_owned);
+        self.ask(
+            move |redis| {
+                let held = redis.held.lock();
+                let listed = held.listed.iter().filter(|id| after.as_ref().is_none_or(|after| *id > after));
+                let both = |id: &String| Some((id.clone(), held.values.get(id)?.clone()));
+                listed.filter_map(both).take(PAGE).collect()
+            },
+            false,
+        )
     }
 
     fn changed(&self) -> Asked<'_, Option<Vec<String>>> {
@@ -132,16 +147,21 @@ impl Node {
     }
 
     async fn end(&self, id: &str, now: Timestamp) -> Result<Change, ChangeError> {
-        self.change(Wanted::End { id: id.to_owned(), why: String::new() }, now).await
+        self.change(WantedChange::End { id: id.to_owned(), why: String::new() }, now).await
     }
 
-    async fn change(&self, wanted: Wanted, now: Timestamp) -> Result<Change, ChangeError> {
+    async fn change(&self, wanted: WantedChange, now: Timestamp) -> Result<Change, ChangeError> {
         let caller = Caller { peer: String::new(), certificate: None };
         self.book.change(wanted, Author { who: "jane".to_owned(), caller }, now).await
     }
 
     async fn agree(&self, now: Timestamp) -> Result<(), ConnectError> {
         self.book.agree(self.book.shared.as_ref().expect("shared"), now).await
+    }
+
+    /// The next agreement is about all ids.
+    fn compares_all(&self) {
+        self.book.shared.as_ref().expect("shared").compares_all.store(true, Relaxed);
     }
 
     /// What each id is limited to here.
@@ -153,14 +173,14 @@ impl Node {
     }
 }
 
-fn put(id: &str, effect: serde_json::Value) -> Wanted {
+fn put(id: &str, effect: serde_json::Value) -> WantedChange {
     let mut fields = json!({
         "domain": "shop", "entries": [{"key": "user", "value": id}], "who": "jane", "why": "a test",
     });
     for (name, value) in effect.as_object().expect("an object") {
         fields[name] = value.clone();
     }
-    Wanted::Put { record: Record::of_client(id, &fields).expect("good"), may_replace: true }
+    WantedChange::Put { record: Record::of_client(id, &fields).expect("good"), may_replace: true }
 }
 
 fn after(seconds: u64) -> Timestamp {
@@ -330,10 +350,11 @@ async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
         (ours("1").replace(r#""id":"a""#, r#""id":"b""#), "id: is \"b\""),
         (ours(&far), "number: 18446744073709551615 is more than an hour ahead"),
         (ours("1").replace("shop", ""), "domain: is missing"),
-        (r#"{"id":"a","ended":true,"number":1,"until":"soon"}"#.to_owned(), "until: \"soon\" is no time"),
+        (r#"{"id":"a","ended":true,"number":1,"until":"soon"}"#.to_owned(), "until: is unknown"),
     ] {
         let node = Node::start(&redis);
         redis.held.lock().values.insert("a".to_owned(), value.clone().into_bytes());
+        redis.held.lock().listed.insert("a".to_owned());
         node.agree(NOW).await.expect("it answers");
         assert!(node.limits().is_empty(), "{value}");
         let trouble = node.book.trouble().expect("it is told");
@@ -347,24 +368,75 @@ async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
     }
 }
 
-/// It goes from Redis too, an hour later: clocks of nodes differ.
 #[tokio::test]
-async fn what_is_over_is_forgotten_everywhere() {
+async fn what_is_over_for_90_days_is_forgotten_everywhere() {
     let redis = Arc::<Redis>::default();
     let nodes = [Node::start(&redis), Node::start(&redis)];
     let until = tidegate_engine::stamp::show(after(10));
-    nodes[0].change(put("a", json!({"deny": true, "until": until})), NOW).await.expect("done");
-    nodes[0].change(put("b", json!({"deny": true, "until": until})), NOW).await.expect("done");
-    nodes[0].end("b", NOW).await.expect("done");
-    all_agree(&nodes, NOW).await;
-    for (at, left) in [(after(20), 2), (after(10 + 3_600), 0)] {
-        for node in &nodes {
-            node.book.shared.as_ref().expect("shared").compares_all.store(true, Relaxed);
-        }
-        all_agree(&nodes, at).await;
-        assert_eq!(redis.held.lock().values.len(), left, "{at:?}");
+    for id in ["a", "b", "c"] {
+        nodes[0].change(put(id, json!({"deny": true, "until": until})), NOW).await.expect("done");
     }
-    assert_eq!(nodes.map(|node| node.book.version().count), [0, 0]);
+    nodes[0].end("b", NOW).await.expect("done");
+    nodes[0].put("c", 5, NOW).await.expect("it has no end now");
+    all_agree(&nodes, NOW).await;
+    for (days, left) in [(1, 3), (91, 1)] {
+        for node in &nodes {
+            node.compares_all();
+        }
+        all_agree(&nodes, after(days * 24 * 3_600)).await;
+        assert_eq!(redis.held.lock().values.len(), left, "{days} days");
+    }
+    assert_eq!(nodes.map(|node| node.limits().into_keys().collect::<Vec<_>>()), [["c"], ["c"]]);
+}
+
+/// An exception that would not have ended was replaced by one that has: a node that was away does not bring the first back.
+#[tokio::test]
+async fn what_was_replaced_does_not_come_back_when_the_later_one_is_over() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    nodes[0].put("a", 5, NOW).await.expect("done");
+    all_agree(&nodes, NOW).await;
+    nodes[1].link.is_cut.store(true, Relaxed);
+    let until = tidegate_engine::stamp::show(after(10));
+    nodes[0].change(put("a", json!({"deny": true, "until": until})), NOW).await.expect("done");
+    for late in [after(3_600 * 3), after(3_600 * 4)] {
+        nodes[0].compares_all();
+        nodes[0].agree(late).await.expect("it answers");
+    }
+    all_agree(&nodes, after(3_600 * 5)).await;
+    assert_eq!(nodes.map(|node| node.limits()["a"]), [0, 0], "the one that has ended");
+}
+
+/// Only the index is lost, or a change in a Cluster was cut off before its last command.
+#[tokio::test]
+async fn a_value_that_is_not_listed_is_listed_again() {
+    let redis = Arc::<Redis>::default();
+    let node = Node::start(&redis);
+    node.put("a", 5, NOW).await.expect("done");
+    node.agree(NOW).await.expect("it answers");
+    redis.held.lock().listed.clear();
+    node.compares_all();
+    node.agree(NOW).await.expect("it answers");
+    let other = Node::start(&redis);
+    other.agree(NOW).await.expect("it answers");
+    assert_eq!(other.limits()["a"], 5);
+}
+
+#[tokio::test]
+async fn what_was_made_while_the_clock_was_ahead_is_made_now() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    nodes[0].put("a", 5, after(3 * 3_600)).await.expect("done");
+    nodes[1].agree(NOW).await.expect("it answers");
+    assert!(nodes[1].limits().is_empty() && nodes[1].book.trouble().is_some(), "it is left out, and told");
+    // Its clock is put right.
+    assert_eq!(nodes[0].put("b", 6, after(1)).await.expect("done"), Change::Made);
+    nodes[0].put("a", 7, after(2)).await.expect("done");
+    all_agree(&nodes, after(3)).await;
+    assert_eq!(nodes[1].limits(), nodes[0].limits());
+    assert_eq!(nodes[1].limits()["a"], 7);
+    assert_eq!(nodes[1].book.trouble(), None);
 }
 
 /// A node that was away for long, or begins with an old file, brings nothing to life that was ended.
@@ -372,7 +444,7 @@ async fn what_is_over_is_forgotten_everywhere() {
 async fn a_file_is_taken_over_and_an_old_one_changes_nothing() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let path = folder.path().join("exceptions");
-    let old = r#"{"id":"a","domain":"shop","entries":[{"key":"user","value":"a"}],"requests_per_unit":5,"who":"x","why":"y","number":3}"#;
+    let old = r#"{"id":"a","domain":"shop","entries":[{"key":"user","value":"a"}],"requests_per_unit":5,"who":"x","why":"y","made":"2027-01-01T00:00:00Z","number":3}"#;
     std::fs::write(&path, format!("{old}\n")).expect("writable");
     let redis = Arc::<Redis>::default();
     let from_file = || {
@@ -397,7 +469,7 @@ async fn what_redis_evicts_is_there_again_for_nodes_that_start() {
     node.put("a", 5, NOW).await.expect("done");
     node.agree(NOW).await.expect("it answers");
     redis.held.lock().values.clear();
-    node.book.shared.as_ref().expect("shared").compares_all.store(true, Relaxed);
+    node.compares_all();
     node.agree(NOW).await.expect("it answers");
     let other = Node::start(&redis);
     other.agree(NOW).await.expect("it answers");
