@@ -13,6 +13,7 @@ mod harness;
 mod admin;
 mod admin_in_force;
 mod admin_load;
+mod admin_mistakes;
 mod admin_resets;
 mod admin_strangers;
 mod admin_tls;
