@@ -265,8 +265,9 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         &[
             ("disk", &[]),
             ("peer", &[]),
-            ("exceptions", &["disk"]),
-            ("resets", &["disk", "serve::service"]),
+            ("bodies", &[]),
+            ("exceptions", &["bodies", "disk"]),
+            ("resets", &["bodies", "disk", "serve::service"]),
             ("records", &[]),
             (
                 "status",
@@ -284,6 +285,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             (
                 "api",
                 &[
+                    "bodies",
                     "exceptions",
                     "gate",
                     "page",
@@ -398,8 +400,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "source",
                     "state",
                     "app",
+                    "operate::bodies",
                     "operate::disk",
-                    "operate::resets",
                     "serve::report",
                     "trial",
                 ],

@@ -17,7 +17,7 @@ use crate::app::token_header;
 use crate::clock::wall;
 use crate::configuration::Configuration;
 use crate::settings::{Problem, Row};
-use tidegate_operate::resets::id;
+use tidegate_operate::bodies::values::id;
 
 /// The option, and the field, of the number of a reset.
 const ID: &str = "id";

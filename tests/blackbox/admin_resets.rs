@@ -213,7 +213,7 @@ fn hostile_resets_are_refused() {
     let limiter = setup().start();
     for (entries, more, expected) in [
         (json!({}), json!({}), "entries: expected a list"),
-        (json!([{"key": 7}]), json!({}), "entries[0].key: is no text"),
+        (json!([{"key": 7}]), json!({}), "entries[0].key: expected a text of at most 1024 bytes, not 7"),
         (json!([]), json!({"id": "7"}), "id: expected sixteen digits"),
         (json!([]), json!({"id": "ffffffffffffffff"}), "the id is of the future"),
         (json!([]), json!({"why": ""}), "why: is missing"),

@@ -1,7 +1,7 @@
 //! The admin API, on the debug port: exceptions, counters, resets, records, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
-//! of its own, because this one serves scrapes. `api/openapi.json` describes all of it; a test compares.
+//! of its own, because this one serves scrapes. What bodies may hold is in [`bodies`](crate::bodies). `api/openapi.json` describes all of it; a test compares.
 
 mod audited;
 mod counters;
@@ -18,11 +18,17 @@ use http::header::{CACHE_CONTROL, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, 
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use self::records::RECORDS;
 use self::wanted::Wanted;
+use crate::bodies::answered::{self, Changed, ExceptionDone, HoldsFor};
+use crate::bodies::asked::{ResetBelow, ResetCounter, Who};
+use crate::bodies::values::Words;
+use crate::bodies::{Mistake, read};
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, WantedChange};
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
@@ -41,9 +47,6 @@ pub(crate) const PREFIX: &str = "/admin/";
 
 /// How long a caller without the token waits for its answer. Guessing is slow, and few can guess at a time.
 const STRANGER_DELAY: Duration = Duration::from_secs(1);
-
-/// The longest text of who asks and why, in bytes.
-const TEXT_BYTES_MAX: usize = 1_024;
 
 const OPENAPI: &str = include_str!("api/openapi.json");
 const EXCEPTIONS: &str = "/admin/exceptions";
@@ -136,18 +139,16 @@ impl AdminApi {
                 let wanted = Wanted::of(head.uri.query().unwrap_or_default())?;
                 let (all, now) = (self.all().await?, wall());
                 let found = blocking(move || wanted.among(all)).await?;
-                let line =
-                    move |record: Arc<Record>| json_line(&listed(&record, now).to_string()).into_owned();
-                reading(method, || lines(found.into_iter().map(line)))
+                reading(method, || lines(found.into_iter().map(move |record| line(&record.listed(now)))))
             }
             "/admin/counters/peek" => self.posting(method, body, Self::peek).await,
             "/admin/counters/top" => self.posting(method, body, Self::top).await,
             "/admin/counters/reset" => {
-                let reset = async |api: &Self, asked: &Value| api.reset(asked, caller.clone()).await;
+                let reset = async |api: &Self, asked: ResetCounter| api.reset(asked, caller).await;
                 self.posting(method, body, reset).await
             }
             "/admin/resets" if *method == Method::POST => {
-                let reset = async |api: &Self, asked: &Value| api.reset_below(asked, caller.clone()).await;
+                let reset = async |api: &Self, asked: ResetBelow| api.reset_below(asked, caller).await;
                 self.posting(method, body, reset).await
             }
             "/admin/resets" => Ok(match *method == Method::GET || *method == Method::HEAD {
@@ -175,23 +176,21 @@ impl AdminApi {
         match head.method {
             Method::GET | Method::HEAD => {
                 match self.all().await?.into_iter().find(|record| record.id == id) {
-                    Some(record) => Ok(shown(StatusCode::OK, &listed(&record, wall()))),
+                    Some(record) => Ok(shown(StatusCode::OK, &record.listed(wall()))),
                     None => Err(ChangeError::Unknown(id).into()),
                 }
             }
             Method::PUT => {
-                let asked = self.read(body).await?;
-                let record = Record::of_client(&id, &asked).map_err(|bad| invalid(&bad))?;
+                let record = Record::of_client(&id, &self.json(body).await?)?;
                 let author = Author { who: record.who.clone(), caller };
                 let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
                 let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
                 self.change(id, warning, WantedChange::Put { record, may_replace }, author).await
             }
             Method::DELETE => {
-                let asked = self.read(body).await?;
-                fields(&asked, &["who", "why"])?;
-                let why = asked.get("why").map_or(Ok(String::new()), |_| word(&asked, "why"))?;
-                let author = Author { who: word(&asked, "who")?, caller };
+                let Who { who, why } = self.asked(body).await?;
+                let why = why.map(Words::into_string).unwrap_or_default();
+                let author = Author { who: who.into_string(), caller };
                 self.change(id.clone(), None, WantedChange::End { id, why }, author).await
             }
             _ => Ok(not_allowed("GET, HEAD, PUT, DELETE")),
@@ -208,37 +207,35 @@ impl AdminApi {
     ) -> Answer {
         let change = self.book.change(wanted, author, wall()).await?;
         let (status, done) = match change {
-            Change::Made => (StatusCode::CREATED, "made"),
-            Change::Replaced => (StatusCode::OK, "replaced"),
-            Change::Unchanged => (StatusCode::OK, "unchanged"),
-            Change::Ended => (StatusCode::OK, "ended"),
+            Change::Made => (StatusCode::CREATED, ExceptionDone::Made),
+            Change::Replaced => (StatusCode::OK, ExceptionDone::Replaced),
+            Change::Unchanged => (StatusCode::OK, ExceptionDone::Unchanged),
+            Change::Ended => (StatusCode::OK, ExceptionDone::Ended),
         };
-        let mut answer = json!({
-            "id": id,
-            "done": done,
-            "survives_restart": self.book.is_kept(),
-            "holds_for": if self.book.is_shared() { "all nodes with this Redis" } else { "this process" },
-        });
-        if let Some(warning) = warning {
-            answer["warning"] = warning.into();
-        }
-        Ok(shown(status, &answer))
+        let holds_for = if self.book.is_shared() { HoldsFor::AllNodes } else { HoldsFor::ThisProcess };
+        let survives_restart = self.book.is_kept();
+        Ok(shown(status, &Changed { id, done, survives_restart, holds_for, warning }))
     }
 
-    /// Calls `answer` with the JSON of a POST.
-    async fn posting(
+    /// Calls `answer` with the body of a POST.
+    async fn posting<T: DeserializeOwned>(
         &self,
         method: &Method,
         body: Incoming,
-        answer: impl AsyncFnOnce(&Self, &Value) -> Answer,
+        answer: impl AsyncFnOnce(&Self, T) -> Answer,
     ) -> Answer {
         if method != Method::POST {
             return Ok(not_allowed("POST"));
         }
-        answer(self, &self.read(body).await?).await
+        answer(self, self.asked(body).await?).await
     }
 
-    async fn read(&self, body: Incoming) -> Result<Value, Problem> {
+    /// A body of this type.
+    async fn asked<T: DeserializeOwned>(&self, body: Incoming) -> Result<T, Problem> {
+        Ok(read(&self.json(body).await?)?)
+    }
+
+    async fn json(&self, body: Incoming) -> Result<Value, Problem> {
         let body = read_body(body, &self.bounds).await.map_err(|refusal| refused(&refusal))?;
         value(&body).map_err(|refusal| refused(&refusal))
     }
@@ -246,7 +243,13 @@ impl AdminApi {
 
 impl Problem {
     fn page(self) -> Page {
-        shown(self.0, &json!({"error": self.1}))
+        shown(self.0, &answered::Error { error: self.1 })
+    }
+}
+
+impl From<Mistake> for Problem {
+    fn from(mistake: Mistake) -> Self {
+        invalid(&mistake)
     }
 }
 
@@ -278,38 +281,12 @@ fn value(json: &[u8]) -> Result<Value, Refusal> {
     value.map_err(|error| Refusal::invalid(error.to_string()))
 }
 
-/// The fields of an object that has no others than these.
-fn fields<'v>(asked: &'v Value, known: &[&str]) -> Result<&'v Map<String, Value>, Problem> {
-    let fields = asked.as_object().ok_or_else(|| invalid("the body is no object"))?;
-    match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(unknown) => Err(invalid(&format!("{unknown}: is unknown (expected of {})", known.join(", ")))),
-        None => Ok(fields),
-    }
-}
-
-/// A text that has to be there.
-fn word(asked: &Value, name: &str) -> Result<String, Problem> {
-    match asked.get(name) {
-        None => Err(invalid(&format!("{name}: is missing"))),
-        Some(Value::String(word)) if word.is_empty() => Err(invalid(&format!("{name}: is missing"))),
-        Some(Value::String(word)) if word.len() <= TEXT_BYTES_MAX => Ok(word.clone()),
-        Some(_) => Err(invalid(&format!("{name}: is no text of at most {TEXT_BYTES_MAX} bytes"))),
-    }
-}
-
 fn invalid(what: &(impl ToString + ?Sized)) -> Problem {
     Problem(StatusCode::BAD_REQUEST, what.to_string())
 }
 
 fn refused(refusal: &Refusal) -> Problem {
     Problem(status_of(refusal), refusal.to_string())
-}
-
-/// An exception as clients see it.
-fn listed(record: &Record, now: Timestamp) -> Value {
-    let mut shown = record.json();
-    shown["in_force"] = record.is_in_force(now).into();
-    shown
 }
 
 /// Whether a path is this one, or goes on after a slash.
@@ -321,8 +298,14 @@ fn reading(method: &Method, read: impl FnOnce() -> Page) -> Answer {
     Ok(if method == Method::GET || method == Method::HEAD { read() } else { not_allowed("GET, HEAD") })
 }
 
-fn shown(status: StatusCode, value: &Value) -> Page {
-    page(status, JSON, format!("{}\n", json_line(&value.to_string())))
+fn shown(status: StatusCode, answer: &impl Serialize) -> Page {
+    page(status, JSON, line(answer) + "\n")
+}
+
+/// A line of JSON, with the fields of each object in the order of their names.
+fn line(answer: &impl Serialize) -> String {
+    let value = serde_json::to_value(answer).expect("answers are made of texts and numbers");
+    json_line(&value.to_string()).into_owned()
 }
 
 /// A page of lines, each a value of JSON.

@@ -3,6 +3,7 @@
 //! - [`exceptions`], [`resets`], [`records`]: what operators change, where it is kept, and the audit
 //! - [`api`]: the admin API over them
 //! - [`debug`]: the pages of the debug port and of the metrics port; [`status`]: the state of the process that they show
+//! - [`bodies`]: what requests and answers of that API may hold, as types
 //! - [`gate`]: who may change and see things, for the [`peer`] of a connection
 //! - [`page`]: requests and responses of an HTTP port, for all ports
 //! - [`disk`]: files that no crash leaves half written
@@ -10,6 +11,7 @@
 //! It opens no sockets and knows no settings. The items are for the program `tidegate`, and change with it.
 
 pub mod disk;
+pub mod bodies;
 pub mod exceptions;
 pub mod resets;
 pub mod records;

@@ -5,14 +5,15 @@
 //! process, nowhere. It costs the same for one counter as for a hundred million, because it touches none: they are
 //! asked by nobody any more and expire. Numbers only grow, so hearing of a reset again changes nothing.
 //!
-//! - `text`: paths and numbers as people, files and Redis have them
+//! - `text`: paths as files and Redis have them
 //! - `file`: all resets in a file
 
 mod file;
 mod text;
 
 pub use self::file::FileError;
-pub use self::text::{counter, id, path, path_json, read_id};
+pub(crate) use self::text::Written;
+pub use self::text::{path, path_json};
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::bodies::values::{id, read_id};
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};

@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 use self::load::Load;
 use super::audited::{DONE, Made};
 use super::unmet::of_record;
-use super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, fields, invalid, shown};
+use super::{AdminApi, Answer, Problem, invalid, shown};
+use crate::bodies::Mistake;
+use crate::bodies::answered::{self, RecordDone};
+use crate::bodies::asked::{Counter, DeleteRecord, Entry, ListRecords, PutRecord};
+use crate::bodies::values::{List, Text};
 use crate::exceptions::{Author, Caller};
 use crate::page::not_allowed;
 use crate::records::{Records, StoreError};
-use tidegate_records::{BadRecord, FolderError, KeyPrefix, Record, RecordKey, key_of, read, show};
+use tidegate_records::{BadRecord, FolderError, KeyError, KeyPrefix, Record, RecordKey, read, show};
 
 /// What paths of records are below.
 pub(super) const RECORDS: &str = "/admin/records";
-
-/// The most records of a page, and how many it has if nobody says.
-const PAGE_MAX: u64 = 10_000;
-const PAGE: u64 = 1_000;
 
 /// How often a change of one record is tried while others change it too. One of those that meet is always done.
 const TRIES_MAX: usize = 50;
@@ -70,41 +70,35 @@ impl AdminApi {
         if path == "/load" {
             return Load::of(query, caller)?.run(self, records, body).await;
         }
-        let asked = self.read(body).await?;
         match path {
-            "/get" => get(&records, &asked).await,
-            "/list" => list(&records, &asked).await,
-            _ if method == Method::PUT => self.put_record(&records, &asked, caller).await,
-            _ => self.delete_record(&records, &asked, caller).await,
+            "/get" => get(&records, self.asked(body).await?).await,
+            "/list" => list(&records, self.asked(body).await?).await,
+            _ if method == Method::PUT => self.put_record(&records, self.asked(body).await?, caller).await,
+            _ => self.delete_record(&records, self.asked(body).await?, caller).await,
         }
     }
 
-    async fn put_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
-        let (who, mut record) = (Asked::of(asked, true, caller)?, asked.clone());
-        if let Some(fields) = record.as_object_mut() {
-            fields.retain(|name, _| name != "who" && name != "why");
-        }
-        let (key, record) = read(&record)?;
+    async fn put_record(&self, records: &Arc<Records>, asked: PutRecord, caller: Caller) -> Answer {
+        let (key, record) = read(&asked.record())?;
+        let author = Author { who: asked.who.into_string(), caller };
+        let who = Asked { author, why: asked.why.into_string() };
         let warning = self.service.with_rules(|rules| of_record(&key, rules?));
         let before = self.exchange(records, who, "record_put", &key, |_| Ok(Some(record))).await?;
         let (status, done) = match before {
-            Some(same) if same == record => (StatusCode::OK, "unchanged"),
-            Some(_) => (StatusCode::OK, "replaced"),
-            None => (StatusCode::CREATED, "made"),
+            Some(same) if same == record => (StatusCode::OK, RecordDone::Unchanged),
+            Some(_) => (StatusCode::OK, RecordDone::Replaced),
+            None => (StatusCode::CREATED, RecordDone::Made),
         };
-        let mut answer = json!({"done": done});
-        if let Some(warning) = warning {
-            answer["warning"] = warning.into();
-        }
-        Ok(shown(status, &answer))
+        Ok(shown(status, &answered::Done { done, warning }))
     }
 
-    async fn delete_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
-        fields(asked, &["domain", "entries", "who", "why"])?;
-        let (who, key) = (Asked::of(asked, false, caller)?, key_of(asked)?);
+    async fn delete_record(&self, records: &Arc<Records>, asked: DeleteRecord, caller: Caller) -> Answer {
+        let key = key_of(&asked.domain, &asked.entries)?;
+        let author = Author { who: asked.who.into_string(), caller };
+        let who = Asked { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
         let none = |before: Option<Record>| before.map_or_else(|| Err(unknown(&key)), |_| Ok(None));
         self.exchange(records, who, "record_delete", &key, none).await?;
-        Ok(shown(StatusCode::OK, &json!({"done": "deleted"})))
+        Ok(shown(StatusCode::OK, &answered::Done { done: RecordDone::Deleted, warning: None }))
     }
 
     /// Replaces a record by what `after` makes of it, and returns the one before. If somebody else changes it between the
@@ -153,9 +147,8 @@ impl AdminApi {
     }
 }
 
-async fn get(records: &Records, asked: &Value) -> Answer {
-    fields(asked, &["domain", "entries"])?;
-    let key = key_of(asked)?;
+async fn get(records: &Records, asked: Counter) -> Answer {
+    let key = key_of(&asked.domain, &asked.entries)?;
     match records.get(key.clone()).await? {
         Some(record) => Ok(shown(StatusCode::OK, &show(&key, &record))),
         None => Err(unknown(&key)),
@@ -163,77 +156,42 @@ async fn get(records: &Records, asked: &Value) -> Answer {
 }
 
 /// A page of records, and where the next one begins.
-async fn list(records: &Records, asked: &Value) -> Answer {
-    fields(asked, &["domain", "entries", "after", "most"])?;
-    let after = match asked.get("after") {
-        None | Some(Value::Null) => None,
-        Some(after) => Some(key_of(after).map_err(|error| invalid(&format!("after: {error}")))?),
-    };
-    let most = asked.get("most").map_or(Some(PAGE), Value::as_u64);
-    let most = most.filter(|most| (1..=PAGE_MAX).contains(most));
-    let most =
-        most.ok_or_else(|| invalid(&format!("most: expected a whole number, 1 to {PAGE_MAX}")))? as usize;
-    let page = records.page(prefix(asked)?, after, most).await?;
+async fn list(records: &Records, asked: ListRecords) -> Answer {
+    let after = asked.after.as_ref().map(|after| key_of(&after.domain, &after.entries));
+    let after = after.transpose().map_err(|mistake| mistake.within("after"))?;
+    let most = asked.most.as_usize();
+    let page = records.page(prefix(&asked)?, after, most).await?;
     let next = page.last().filter(|_| page.len() == most).map(|(key, _)| {
         let (domain, entries) = key.decode();
-        json!({"domain": domain, "entries": entries_json(&entries)})
+        let entries = entries.into_iter().map(|(key, value)| Entry { key, value }).collect();
+        Counter { domain, entries: List(entries) }
     });
-    let page: Vec<_> = page.iter().map(|(key, record)| show(key, record)).collect();
-    Ok(shown(StatusCode::OK, &json!({"records": page, "next": next})))
+    let records = page.iter().map(|(key, record)| show(key, record)).collect();
+    Ok(shown(StatusCode::OK, &answered::Records { records, next }))
 }
 
 /// What the keys of a list begin with.
-fn prefix(asked: &Value) -> Result<KeyPrefix, Problem> {
-    let entries = match asked.get("entries") {
-        None => &Vec::new(),
-        Some(Value::Array(entries)) => entries,
-        Some(_) => return Err(invalid(ENTRIES)),
-    };
-    let Some(domain) = asked.get("domain") else {
-        return if entries.is_empty() {
-            Ok(KeyPrefix::everything())
-        } else {
-            Err(invalid("domain: is missing"))
-        };
-    };
-    let domain = domain.as_str().ok_or_else(|| invalid("domain: expected a text"))?;
-    let entry = |entry: &'_ Value| {
-        let text = |name: &str| entry.get(name).map(|text| text.as_str().map(str::to_owned));
-        match (text("key"), text("value")) {
-            (Some(Some(key)), None) => Some((key, None)),
-            (Some(Some(key)), Some(Some(value))) => Some((key, Some(value))),
-            _ => None,
-        }
-    };
-    let entries = entries.iter().map(entry).collect::<Option<Vec<_>>>().ok_or_else(|| invalid(ENTRIES))?;
-    let entries = entries.iter().map(|(key, value)| (&**key, value.as_deref()));
-    KeyPrefix::of(domain, entries).map_err(|error| invalid(&error))
-}
-
-const ENTRIES: &str = "entries: expected a list of objects with `key` and `value`, the last maybe without";
-
-fn entries_json(entries: &[(String, String)]) -> Value {
-    entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect()
-}
-
-impl Asked {
-    /// Who, and why unless that may be left out.
-    fn of(asked: &Value, needs_why: bool, caller: Caller) -> Result<Self, Problem> {
-        let text = |name: &str| match asked.get(name) {
-            None => Ok(""),
-            Some(Value::String(text)) if text.len() <= TEXT_BYTES_MAX => Ok(text.as_str()),
-            Some(_) => Err(invalid(&format!("{name}: is no text of at most {TEXT_BYTES_MAX} bytes"))),
-        };
-        Self::new(text("who")?, text("why")?, needs_why, caller)
-    }
-
-    fn new(who: &str, why: &str, needs_why: bool, caller: Caller) -> Result<Self, Problem> {
-        match (who.is_empty(), why.is_empty() && needs_why) {
-            (true, _) => Err(invalid("who: is missing")),
-            (_, true) => Err(invalid("why: is missing")),
-            _ => Ok(Self { author: Author { who: who.to_owned(), caller }, why: why.to_owned() }),
+fn prefix(asked: &ListRecords) -> Result<KeyPrefix, Mistake> {
+    match &asked.domain {
+        None if asked.entries.0.is_empty() => Ok(KeyPrefix::everything()),
+        None => Err(Mistake::of("domain", "is missing")),
+        Some(domain) => {
+            let entries = asked.entries.0.iter().map(|level| (&*level.key, level.value.as_deref()));
+            KeyPrefix::of(domain, entries).map_err(mistake_of)
         }
     }
+}
+
+fn key_of(domain: &str, entries: &List<Entry, 1>) -> Result<RecordKey, Mistake> {
+    let entries = entries.0.iter().map(|entry| (&*entry.key, &*entry.value));
+    RecordKey::of(domain, entries).map_err(mistake_of)
+}
+
+/// The sentence of a key that is none begins with its place.
+fn mistake_of(error: KeyError) -> Mistake {
+    let text = error.to_string();
+    let (place, what) = text.split_once(": ").unwrap_or(("", &text));
+    Mistake::of(place, what)
 }
 
 impl Change {

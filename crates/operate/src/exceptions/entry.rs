@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::record::{BadRecord, Record, bad};
+use super::record::Record;
+use crate::bodies::Mistake;
 use tidegate_engine::text::json_line;
 use tidegate_engine::time::Timestamp;
 
@@ -88,14 +89,14 @@ impl Entry {
     /// # Errors
     /// When it is no entry of this id: another program wrote it, or a later version of this one. One of the far future would
     /// be the last one of its id.
-    pub(super) fn of_value(id: &str, value: &[u8], now: Timestamp) -> Result<Self, BadRecord> {
-        let value: Value = serde_json::from_slice(value).or_else(|error| bad("value", error.to_string()))?;
-        let Some(number) = value["number"].as_u64() else { return bad("number", "is missing") };
+    pub(super) fn of_value(id: &str, value: &[u8], now: Timestamp) -> Result<Self, Mistake> {
+        let value: Value = serde_json::from_slice(value).map_err(|error| Mistake::of("value", error.to_string()))?;
+        let Some(number) = value["number"].as_u64() else { return mistake("number", "is missing") };
         if is_ahead(number, now) {
-            return bad("number", format!("{number} is more than an hour ahead of this node's clock"));
+            return mistake("number", format!("{number} is more than an hour ahead of this node's clock"));
         }
         if value["id"] != id {
-            return bad("id", format!("is {} (expected {id:?})", value["id"]));
+            return mistake("id", format!("is {} (expected {id:?})", value["id"]));
         }
         if value["ended"] != true {
             return Record::of_file(&value).map(|record| Self::Made(Arc::new(record)));
@@ -104,10 +105,14 @@ impl Entry {
         let unknown =
             value.as_object().and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())));
         match unknown {
-            Some(unknown) => bad(unknown, format!("is unknown (expected of {})", known.join(", "))),
+            Some(unknown) => mistake(unknown, format!("is unknown (expected of {})", known.join(", "))),
             None => Ok(Self::Ended { id: id.to_owned(), number }),
         }
     }
+}
+
+fn mistake<T>(field: &str, what: impl Into<String>) -> Result<T, Mistake> {
+    Err(Mistake::of(field, what))
 }
 
 fn is_ahead(number: u64, now: Timestamp) -> bool {

@@ -1,32 +1,16 @@
-//! One exception as operators write it: a JSON object, read strictly and shown the same way.
+//! One exception: as operators write it, with what was made of it.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use crate::bodies::answered::Listed;
+use crate::bodies::asked;
+use crate::bodies::values::{List, Requests, Text, Time, Words};
+use crate::bodies::{Mistake, read};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::stamp;
 use tidegate_engine::time::Timestamp;
 
-/// The longest text of any field, in bytes.
-const TEXT_BYTES_MAX: usize = 1_024;
-/// Descriptors have no more levels.
-const LEVELS_MAX: usize = 32;
-
-/// The fields of an exception.
-const FIELDS: [&str; 12] = [
-    "id",
-    "domain",
-    "entries",
-    "requests_per_unit",
-    "burst",
-    "unlimited",
-    "deny",
-    "who",
-    "why",
-    "from",
-    "until",
-    "made",
-];
 /// The field in files that says which exception is newer.
 const NUMBER: &str = "number";
 
@@ -51,67 +35,59 @@ pub struct Record {
     pub number: u64,
 }
 
-/// What is wrong with the JSON of an exception.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {what}")]
-pub struct BadRecord {
-    field: String,
-    what: String,
-}
-
-pub(super) fn bad<T>(field: impl Into<String>, what: impl Into<String>) -> Result<T, BadRecord> {
-    Err(BadRecord { field: field.into(), what: what.into() })
-}
-
 impl Record {
     /// Reads an exception that a client sends. `id` is that of the path, which a field may repeat.
     ///
     /// # Errors
     /// The first field that is wrong, with what was expected.
-    pub fn of_client(id: &str, value: &Value) -> Result<Self, BadRecord> {
-        let fields = object("the body", value, &FIELDS)?;
-        match text(fields, "id")? {
-            Some(own) if own != id => {
-                return bad("id", format!("is {own:?} (expected {id:?} as in the path, or none)"));
+    pub fn of_client(id: &str, body: &Value) -> Result<Self, Mistake> {
+        let asked: asked::Exception = read(body)?;
+        match &asked.id {
+            Some(own) if own.as_str() != id => {
+                let what = format!("is {:?} (expected {id:?} as in the path, or none)", own.as_str());
+                Err(Mistake::of("id", what))
             }
-            _ => {}
+            _ => Self::of(id, asked),
         }
-        Self::read(id, fields)
     }
 
     /// Reads an exception from a file.
     ///
     /// # Errors
     /// The first field that is wrong, with what was expected.
-    pub(super) fn of_file(value: &Value) -> Result<Self, BadRecord> {
-        let known: Vec<_> = FIELDS.into_iter().chain([NUMBER]).collect();
-        let fields = object("an exception", value, &known)?;
-        let id = needed(fields, "id")?;
-        let mut record = Self::read(&id, fields)?;
-        record.number = fields.get(NUMBER).and_then(Value::as_u64).unwrap_or_default();
-        record.made = time(fields, "made")?.unwrap_or(record.made);
+    pub(super) fn of_file(line: &Value) -> Result<Self, Mistake> {
+        if line.is_object() && line.get("id").is_none() {
+            return Err(Mistake::of("id", "is missing"));
+        }
+        let mut line = line.clone();
+        let number = line.as_object_mut().and_then(|fields| fields.remove(NUMBER));
+        let mut asked: asked::Exception = read(&line)?;
+        let (id, made) = (asked.id.take().unwrap_or_default(), asked.made);
+        let mut record = Self::of(id.as_str(), asked)?;
+        record.number = number.and_then(|number| number.as_u64()).unwrap_or_default();
+        record.made = made.map_or(record.made, |Time(made)| made);
         Ok(record)
     }
 
-    fn read(id: &str, fields: &Map<String, Value>) -> Result<Self, BadRecord> {
+    fn of(id: &str, asked: asked::Exception) -> Result<Self, Mistake> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if id.is_empty() || id.len() > 128 || !id.bytes().all(is_name) {
-            return bad("id", format!("{id:?} (expected 1 to 128 letters, digits, `-`, `_` and `.`)"));
+            let what = format!("{id:?} (expected 1 to 128 letters, digits, `-`, `_` and `.`)");
+            return Err(Mistake::of("id", what));
         }
-        let (from, until) = (time(fields, "from")?, time(fields, "until")?);
+        let effect = effect(&asked)?;
+        let [from, until] = [asked.from, asked.until].map(|at| at.map(|Time(at)| at));
         if let (Some(from), Some(until)) = (from, until)
             && until <= from
         {
-            return bad("until", "is not after `from`");
+            return Err(Mistake::of("until", "is not after `from`"));
         }
+        let entries = asked.entries.0.into_iter().map(PathEntry::from).collect();
         Ok(Self {
             id: id.to_owned(),
-            exception: Exception {
-                path: Path { domain: needed(fields, "domain")?.into(), entries: entries(fields)? },
-                effect: effect(fields)?,
-            },
-            who: needed(fields, "who")?,
-            why: needed(fields, "why")?,
+            exception: Exception { path: Path { domain: asked.domain.as_str().into(), entries }, effect },
+            who: asked.who.into_string(),
+            why: asked.why.into_string(),
             from,
             until,
             made: Timestamp::from_nanos(0),
@@ -119,35 +95,40 @@ impl Record {
         })
     }
 
-    /// Its JSON, for clients and the audit.
+    /// As clients see it.
+    pub fn listed(&self, now: Timestamp) -> Listed {
+        Listed { exception: self.written(), in_force: self.is_in_force(now) }
+    }
+
+    /// Its JSON, for the audit.
     pub fn json(&self) -> Value {
-        let level = |level: &PathEntry| match &level.value {
-            None => json!({"key": level.key}),
-            Some(value) => json!({"key": level.key, "value": value}),
+        serde_json::to_value(self.written()).expect("texts and numbers are JSON")
+    }
+
+    fn written(&self) -> asked::Exception {
+        let Path { domain, entries } = &self.exception.path;
+        let level = |PathEntry { key, value }: &PathEntry| asked::Level {
+            key: Words::from(key.clone()),
+            value: value.clone().map(Text::from),
         };
-        let mut shown = json!({
-            "id": self.id,
-            "domain": &*self.exception.path.domain,
-            "entries": self.exception.path.entries.iter().map(level).collect::<Vec<_>>(),
-            "who": self.who,
-            "why": self.why,
-            "made": stamp::show(self.made),
-        });
-        let times = [("from", self.from), ("until", self.until)];
-        for (name, at) in times.into_iter().filter_map(|(name, at)| Some((name, at?))) {
-            shown[name] = stamp::show(at).into();
+        let (requests, burst) = match self.exception.effect {
+            Effect::Limit { requests, burst } => (requests, burst),
+            Effect::Unlimited | Effect::Deny => (None, None),
+        };
+        asked::Exception {
+            id: Some(Text::from(self.id.clone())),
+            domain: Words::from(domain.to_string()),
+            entries: List(entries.iter().map(level).collect()),
+            requests_per_unit: requests.map(Requests::from),
+            burst: burst.map(Requests::from),
+            unlimited: self.exception.effect == Effect::Unlimited,
+            deny: self.exception.effect == Effect::Deny,
+            who: Words::from(self.who.clone()),
+            why: Words::from(self.why.clone()),
+            from: self.from.map(Time),
+            until: self.until.map(Time),
+            made: Some(Time(self.made)),
         }
-        match self.exception.effect {
-            Effect::Unlimited => shown["unlimited"] = true.into(),
-            Effect::Deny => shown["deny"] = true.into(),
-            Effect::Limit { requests, burst } => {
-                let numbers = [("requests_per_unit", requests), ("burst", burst)];
-                for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
-                    shown[name] = number.into();
-                }
-            }
-        }
-        shown
     }
 
     /// What explanations and answers say of it.
@@ -193,78 +174,16 @@ impl Record {
     }
 }
 
-fn object<'v>(what: &str, value: &'v Value, known: &[&str]) -> Result<&'v Map<String, Value>, BadRecord> {
-    let Some(fields) = value.as_object() else { return bad(what, "is no object") };
-    match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(unknown) => bad(unknown, format!("is unknown (expected of {})", known.join(", "))),
-        None => Ok(fields),
-    }
-}
-
-fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, BadRecord> {
-    match fields.get(name) {
-        None => Ok(None),
-        Some(Value::String(text)) if text.len() <= TEXT_BYTES_MAX => Ok(Some(text.clone())),
-        Some(_) => bad(name, format!("is no text of at most {TEXT_BYTES_MAX} bytes")),
-    }
-}
-
-fn needed(fields: &Map<String, Value>, name: &str) -> Result<String, BadRecord> {
-    match text(fields, name)? {
-        Some(text) if !text.is_empty() => Ok(text),
-        _ => bad(name, "is missing"),
-    }
-}
-
-fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>, BadRecord> {
-    let Some(text) = text(fields, name)? else { return Ok(None) };
-    match stamp::rfc_3339(&text) {
-        Some(at) => Ok(Some(at)),
-        None => bad(name, format!("{text:?} is no time (expected for example 2026-11-30T08:00:00Z)")),
-    }
-}
-
-fn number(fields: &Map<String, Value>, name: &str) -> Result<Option<u32>, BadRecord> {
-    match fields.get(name) {
-        None => Ok(None),
-        Some(value) => match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
-            Some(number) => Ok(Some(number)),
-            None => bad(name, format!("{value} (expected a whole number of at most {})", u32::MAX)),
-        },
-    }
-}
-
-fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, BadRecord> {
-    match fields.get(name) {
-        None | Some(Value::Bool(false)) => Ok(false),
-        Some(Value::Bool(true)) => Ok(true),
-        Some(_) => bad(name, "expected true or false"),
-    }
-}
-
-fn effect(fields: &Map<String, Value>) -> Result<Effect, BadRecord> {
-    let (requests, burst) = (number(fields, "requests_per_unit")?, number(fields, "burst")?);
-    match (requests.is_some() || burst.is_some(), flag(fields, "unlimited")?, flag(fields, "deny")?) {
+/// The one thing that an exception does.
+fn effect(asked: &asked::Exception) -> Result<Effect, Mistake> {
+    let [requests, burst] = [asked.requests_per_unit, asked.burst].map(|number| number.map(Requests::as_u32));
+    match (requests.is_some() || burst.is_some(), asked.unlimited, asked.deny) {
         (true, false, false) => Ok(Effect::Limit { requests, burst }),
         (false, true, false) => Ok(Effect::Unlimited),
         (false, false, true) => Ok(Effect::Deny),
-        _ => bad("effect", "expected exactly one of: requests_per_unit and/or burst; unlimited; deny"),
+        _ => {
+            let what = "expected exactly one of: requests_per_unit and/or burst; unlimited; deny";
+            Err(Mistake::of("effect", what))
+        }
     }
-}
-
-fn entries(fields: &Map<String, Value>) -> Result<Vec<PathEntry>, BadRecord> {
-    let entries = fields.get("entries").and_then(Value::as_array);
-    let Some(entries) = entries.filter(|entries| (1..=LEVELS_MAX).contains(&entries.len())) else {
-        return bad(
-            "entries",
-            format!("expected a list of 1 to {LEVELS_MAX} objects with `key` and, maybe, `value`"),
-        );
-    };
-    let level = |(at, entry)| {
-        let named = |error: BadRecord| BadRecord { field: format!("entries[{at}].{}", error.field), ..error };
-        let fields = object("entry", entry, &["key", "value"]).map_err(named)?;
-        let key = needed(fields, "key").map_err(named)?;
-        Ok(PathEntry { key, value: text(fields, "value").map_err(named)? })
-    };
-    entries.iter().enumerate().map(level).collect()
 }

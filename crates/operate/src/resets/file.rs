@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::text::{id, path, path_json, read_id};
+use super::text::{path, path_json};
+use crate::bodies::values::{id, read_id};
 use crate::disk::{Disk, DiskError, SystemDisk};
 use tidegate_engine::rules::{Epoch, Epochs, ResetPath};
 

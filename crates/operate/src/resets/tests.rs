@@ -39,7 +39,7 @@ fn a_path_is_read_as_it_is_written() {
         assert_eq!(super::path(&path_json(&path)), Ok(path));
     }
     for (bad, named) in [
-        (json!([]), "the body: is no object"),
+        (json!([]), "the body: expected an object, not a list"),
         (json!({"entries": []}), "domain: is missing"),
         (json!({"domain": "a", "entries": {}}), "entries: expected a list"),
         (json!({"domain": "a", "entries": [{"value": "x"}]}), "entries[0].key: is missing"),
@@ -49,7 +49,7 @@ fn a_path_is_read_as_it_is_written() {
         ),
         (json!({"domain": "a", "entries": [{"key": "x"}], "counter": true}), "entries: expected a list"),
         (json!({"domain": "a", "counter": 1}), "counter: expected true"),
-        (json!({"domain": "x".repeat(2_000)}), "domain: is no text"),
+        (json!({"domain": "x".repeat(2_000)}), "domain: expected a text of at most 1024 bytes, not of 2000"),
     ] {
         let problem = super::path(&bad).expect_err("bad").to_string();
         assert!(problem.starts_with(named), "{problem}");
@@ -83,7 +83,7 @@ async fn a_later_reset_takes_the_place_of_one_before_and_the_same_one_changes_no
 async fn counters_and_paths_have_bounds_of_their_own() {
     let resets = resets();
     let one = |value: &str| {
-        counter(&json!({"domain": "shop", "entries": [{"key": "user", "value": value}]})).expect("good")
+        at(json!({"domain": "shop", "entries": [{"key": "user", "value": value}], "counter": true}))
     };
     let mut many = Epochs::default();
     (0..PATHS_MAX).for_each(|number| _ = many.raise(one(&number.to_string()), 1));
@@ -91,7 +91,8 @@ async fn counters_and_paths_have_bounds_of_their_own() {
     assert!(matches!(resets.plan(one("new"), None, NOW), Err(ResetError::Full)));
     assert!(!resets.plan(one("7"), None, NOW).expect("it is there").is_done);
     assert_eq!(resets.plan(user(), None, NOW).expect("there are none").rules, 1);
-    let unknown = counter(&json!({"domain": "shop", "entries": [{"key": "other", "value": "x"}]}));
+    let other = json!([{"key": "other", "value": "x"}]);
+    let unknown = path(&json!({"domain": "shop", "entries": other, "counter": true}));
     let nowhere = resets.plan(unknown.expect("good"), None, NOW);
     assert!(matches!(nowhere, Err(ResetError::NoCounter)));
 }

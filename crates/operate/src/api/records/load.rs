@@ -10,13 +10,15 @@ use std::time::Duration;
 use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::super::unmet::{is_read, of_record};
-use super::super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, blocking, invalid, shown};
+use super::super::{AdminApi, Answer, Problem, blocking, invalid, shown};
 use super::Asked;
-use crate::exceptions::Caller;
+use crate::bodies::answered::{LineProblem, LineWarning, Loaded};
+use crate::bodies::values::TEXT_BYTES_MAX;
+use crate::exceptions::{Author, Caller};
 use crate::page::parameter;
 use crate::records::{Records, StoreError};
 use tidegate_engine::rules::RuleSet;
@@ -50,7 +52,7 @@ struct Progress {
     batch: Batch,
     /// Batches that are full, and not stored yet.
     full: Vec<Batch>,
-    report: Report,
+    report: Loaded,
 }
 
 /// Lines that are stored together.
@@ -59,18 +61,6 @@ struct Batch {
     lines: u64,
     records: Vec<(RecordKey, Record)>,
     has_bad: bool,
-}
-
-/// What became of all lines.
-#[derive(Default)]
-struct Report {
-    loaded: u64,
-    not_loaded: u64,
-    bad: u64,
-    problems: Vec<Value>,
-    /// Good records that no rule reads.
-    unread: u64,
-    warnings: Vec<Value>,
 }
 
 impl Load {
@@ -84,7 +74,12 @@ impl Load {
         let named = parameter(query, "format").unwrap_or(Format::JsonLines.name());
         let format = Format::ALL.into_iter().find(|format| format.name() == named);
         let format = format.ok_or_else(|| invalid("format: expected json or csv"))?;
-        Ok(Self { asked: Asked::new(&text("who")?, &text("why")?, true, caller)?, format })
+        let given = |name: &str| match text(name)? {
+            text if text.is_empty() => Err(invalid(&format!("{name}: is missing"))),
+            text => Ok(text.into_owned()),
+        };
+        let (author, why) = (Author { who: given("who")?, caller }, given("why")?);
+        Ok(Self { asked: Asked { author, why }, format })
     }
 
     /// Loads all of the body. One load runs at a time.
@@ -101,26 +96,29 @@ impl Load {
             let mut progress = Progress::new(format, service);
             let ended = progress.read(&records, body).await;
             let stopped = ended.as_ref().err().map(|Problem(_, why)| format!("; stopped: {why}"));
-            let Report { loaded, not_loaded, bad, .. } = &progress.report;
+            let Loaded { loaded, not_loaded, bad, .. } = &progress.report;
             let outcome =
                 format!("{loaded} loaded, {not_loaded} not, {bad} bad lines{}", stopped.unwrap_or_default());
             Ok(((progress.report, ended), outcome))
         };
         let what = json!({"format": format.name()});
-        let (report, ended) = api.change_records(self.asked, "records_load", what, load).await?;
-        let (status, stopped) = match ended {
-            Ok(()) if report.bad == 0 => (StatusCode::OK, None),
-            Ok(()) => (StatusCode::BAD_REQUEST, None),
-            Err(Problem(status, why)) => (status, Some(why)),
+        let (mut report, ended) = api.change_records(self.asked, "records_load", what, load).await?;
+        let status = match ended {
+            Ok(()) if report.bad == 0 => StatusCode::OK,
+            Ok(()) => StatusCode::BAD_REQUEST,
+            Err(Problem(status, why)) => {
+                report.error = Some(why);
+                status
+            }
         };
-        Ok(shown(status, &report.json(stopped)))
+        Ok(shown(status, &report))
     }
 }
 
 impl Progress {
     fn new(format: Format, service: Arc<Service>) -> Self {
         let reader = Some(Reader::new(format));
-        Self { service, reader, batch: Batch::default(), full: Vec::new(), report: Report::default() }
+        Self { service, reader, batch: Batch::default(), full: Vec::new(), report: Loaded::default() }
     }
 
     async fn read(&mut self, records: &Records, mut body: Incoming) -> Result<(), Problem> {
@@ -177,7 +175,7 @@ impl Progress {
                     self.report.unread += 1;
                     if self.report.warnings.len() < WARNINGS_MAX {
                         let warning = of_record(&key, rules);
-                        self.report.warnings.push(json!({"line": line.number, "warning": warning}));
+                        self.report.warnings.push(LineWarning { line: line.number, warning });
                     }
                 }
                 self.batch.records.push((key, record));
@@ -186,7 +184,8 @@ impl Progress {
                 self.batch.has_bad = true;
                 self.report.bad += 1;
                 if self.report.problems.len() < PROBLEMS_MAX {
-                    self.report.problems.push(json!({"line": line.number, "problem": error.to_string()}));
+                    let problem = error.to_string();
+                    self.report.problems.push(LineProblem { line: line.number, problem });
                 }
             }
         }
@@ -209,22 +208,5 @@ impl Progress {
             self.report.loaded += count;
         }
         Ok(())
-    }
-}
-
-impl Report {
-    /// `stopped`: why it did not come to the end.
-    fn json(&self, stopped: Option<String>) -> Value {
-        let Self { loaded, not_loaded, bad, problems, unread, warnings } = self;
-        let mut report =
-            json!({"loaded": loaded, "not_loaded": not_loaded, "bad": bad, "problems": problems});
-        if *unread > 0 {
-            report["unread"] = (*unread).into();
-            report["warnings"] = warnings.clone().into();
-        }
-        if let Some(why) = stopped {
-            report["error"] = why.into();
-        }
-        report
     }
 }

@@ -1,0 +1,238 @@
+//! What is answered: the bodies of answers, a type each. A comment on a field is its description in `openapi.json`.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::asked::{Counter, Exception, RuleNode};
+use super::values::{List, ResetId, Text, Time};
+
+/// Why there is no other answer.
+#[derive(Debug, Serialize)]
+pub struct Error {
+    /// What is wrong.
+    pub error: String,
+}
+
+/// An exception, as it was made.
+#[derive(Debug, Serialize)]
+pub struct Listed {
+    /// The exception.
+    #[serde(flatten)]
+    pub exception: Exception,
+    /// Whether it has begun and not ended.
+    pub in_force: bool,
+}
+
+/// What became of a change of an exception.
+#[derive(Debug, Serialize)]
+pub struct Changed {
+    /// Its name.
+    pub id: String,
+    /// In one word.
+    pub done: ExceptionDone,
+    /// Whether nodes share a Redis, or EXCEPTIONS_FILE is set.
+    pub survives_restart: bool,
+    /// All nodes, where they share a Redis. Else other processes do not know the exception: send it to each.
+    pub holds_for: HoldsFor,
+    /// Why it changes nothing under the rules in force, if that is so: a name in it may be misspelt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// What became of a change of an exception, in one word.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum ExceptionDone {
+    Made,
+    Replaced,
+    Unchanged,
+    Ended,
+}
+
+/// For whom a change holds.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub enum HoldsFor {
+    #[serde(rename = "this process")]
+    ThisProcess,
+    #[serde(rename = "all nodes with this Redis")]
+    AllNodes,
+}
+
+/// What became of a reset, in one word.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum ResetOutcome {
+    Reset,
+    Unchanged,
+}
+
+/// A counter that was reset.
+#[derive(Debug, Serialize)]
+pub struct Reset {
+    /// The number of the reset. Null: hits were given back, because 10,000 other counters were reset by themselves.
+    pub id: Option<ResetId>,
+    /// In one word.
+    pub done: ResetOutcome,
+    /// What the counter held before.
+    pub before: Value,
+    /// What it holds now.
+    pub after: Value,
+}
+
+/// Counters that were reset.
+#[derive(Debug, Serialize)]
+pub struct ResetDone {
+    /// The number of the reset.
+    pub id: ResetId,
+    /// In one word.
+    pub done: ResetOutcome,
+    /// How many rules have counters there.
+    pub rules: usize,
+}
+
+/// The last reset of a path.
+#[derive(Debug, Serialize)]
+pub struct LastReset {
+    /// The domain.
+    pub domain: Text,
+    /// The first entries of the rules, as the rules have them. None: all rules of the domain.
+    pub entries: List<RuleNode, 0>,
+    /// True: one counter was reset, that of a descriptor with these entries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counter: Option<bool>,
+    /// The number of the reset.
+    pub id: ResetId,
+    /// When it was.
+    pub at: Time,
+}
+
+/// What is known of the counters of a rule.
+#[derive(Debug, Serialize)]
+pub struct Top {
+    /// The rule.
+    pub rule: String,
+    /// Since when the rule is watched.
+    pub since: Time,
+    /// How long that is.
+    pub watched_seconds: u64,
+    /// The fullest counters.
+    pub fullest: Vec<Fullest>,
+    /// The counters that deny most.
+    pub denied: Vec<Denied>,
+}
+
+/// A counter that is nearly full.
+#[derive(Debug, Serialize)]
+pub struct Fullest {
+    /// Tells counters apart.
+    pub key: CounterKey,
+    /// The descriptor. Null without KEEP_KEYS=true.
+    pub entries: Option<String>,
+    /// Hits that were used.
+    pub used: u64,
+    /// Hits that there are.
+    pub limit: u64,
+    /// When it was last asked.
+    pub at: Time,
+}
+
+/// A counter that denies much.
+#[derive(Debug, Serialize)]
+pub struct Denied {
+    /// Tells counters apart.
+    pub key: CounterKey,
+    /// The descriptor. Null without KEEP_KEYS=true.
+    pub entries: Option<String>,
+    /// Denials, at most.
+    pub count: u64,
+    /// By how much the count may be too high.
+    pub error: u64,
+}
+
+/// A key in hex, which tells counters apart where their names are not kept.
+#[derive(Debug, Serialize)]
+pub struct CounterKey(pub String);
+
+/// How many rules a question about the first ones leaves out.
+#[derive(Debug, Serialize)]
+pub struct LeftOut {
+    /// So many.
+    pub rules_left_out: usize,
+}
+
+/// A page of records.
+#[derive(Debug, Serialize)]
+pub struct Records {
+    /// The records.
+    pub records: Vec<Value>,
+    /// What to pass as `after` for the next page. Null: this is the last.
+    pub next: Option<Counter>,
+}
+
+/// What became of a change of a record.
+#[derive(Debug, Serialize)]
+pub struct Done {
+    /// In one word.
+    pub done: RecordDone,
+    /// Why a record changes nothing under the rules in force, if that is so: a name in it may be misspelt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// What became of a change of a record, in one word.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum RecordDone {
+    Made,
+    Replaced,
+    Unchanged,
+    Deleted,
+}
+
+/// What became of the lines of a load.
+#[derive(Debug, Default, Serialize)]
+pub struct Loaded {
+    /// Records that were loaded.
+    pub loaded: u64,
+    /// Good records in batches with a bad line, which were not loaded.
+    pub not_loaded: u64,
+    /// Good records that no rule reads, if there are any.
+    #[serde(skip_serializing_if = "is_none")]
+    pub unread: u64,
+    /// Why no rule reads the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<LineWarning>,
+    /// Bad lines.
+    pub bad: u64,
+    /// The first bad lines.
+    pub problems: Vec<LineProblem>,
+    /// Why the load did not come to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A record that no rule reads.
+#[derive(Debug, Serialize)]
+pub struct LineWarning {
+    /// From 1.
+    pub line: u64,
+    /// Why.
+    pub warning: Option<String>,
+}
+
+/// A line that is no record.
+#[derive(Debug, Serialize)]
+pub struct LineProblem {
+    /// From 1.
+    pub line: u64,
+    /// Why.
+    pub problem: String,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
