@@ -1,12 +1,16 @@
 //! The admin API, on the debug port: exceptions, counters, resets, records, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
-//! of its own, because this one serves scrapes. What bodies may hold is in [`bodies`](crate::bodies). `api/openapi.json` describes all of it; a test compares.
+//! of its own, because this one serves scrapes. What bodies may hold is in [`bodies`](crate::bodies). `routes` is the list of all
+//! that it does, `api/openapi.json` describes it, and a test compares them.
 
 mod audited;
 mod counters;
 mod records;
 mod resets;
+mod routes;
+#[cfg(test)]
+mod tests;
 mod unmet;
 mod wanted;
 
@@ -16,17 +20,17 @@ use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, WWW_AUTHENTICATE};
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, StatusCode};
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use self::records::RECORDS;
+use self::routes::{NoRoute, Operation, asked_for};
 use self::wanted::Wanted;
 use crate::bodies::answered::{self, Changed, ExceptionDone, HoldsFor};
-use crate::bodies::asked::{ResetBelow, ResetCounter, Who};
+use crate::bodies::asked::Who;
 use crate::bodies::values::Words;
 use crate::bodies::{Mistake, read};
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, WantedChange};
@@ -49,7 +53,6 @@ pub(crate) const PREFIX: &str = "/admin/";
 const STRANGER_DELAY: Duration = Duration::from_secs(1);
 
 const OPENAPI: &str = include_str!("api/openapi.json");
-const EXCEPTIONS: &str = "/admin/exceptions";
 
 /// The admin API. Clones share everything.
 #[derive(Clone)]
@@ -132,37 +135,37 @@ impl AdminApi {
             let what = format!("{name}: nothing here has an ETag or a date (expected a request without it)");
             return Err(Problem(StatusCode::PRECONDITION_FAILED, what));
         }
-        match path {
-            "/admin/openapi.json" => reading(method, || page(StatusCode::OK, JSON, OPENAPI)),
-            "/admin/audit" => reading(method, || lines(self.book.audit().recent())),
-            EXCEPTIONS => {
-                let wanted = Wanted::of(head.uri.query().unwrap_or_default())?;
-                let (all, now) = (self.all().await?, wall());
-                let found = blocking(move || wanted.among(all)).await?;
-                reading(method, || lines(found.into_iter().map(move |record| line(&record.listed(now)))))
+        let (does, id) = match asked_for(method, path) {
+            Ok(found) => found,
+            Err(NoRoute::Method(methods)) => return Ok(not_allowed(&methods)),
+            Err(NoRoute::Path) => {
+                let what = "not found; see /admin/openapi.json".to_owned();
+                return Err(Problem(StatusCode::NOT_FOUND, what));
             }
-            "/admin/counters/peek" => self.posting(method, body, Self::peek).await,
-            "/admin/counters/top" => self.posting(method, body, Self::top).await,
-            "/admin/counters/reset" => {
-                let reset = async |api: &Self, asked: ResetCounter| api.reset(asked, caller).await;
-                self.posting(method, body, reset).await
+        };
+        let query = head.uri.query().unwrap_or_default();
+        match does {
+            Operation::Openapi => Ok(page(StatusCode::OK, JSON, OPENAPI)),
+            Operation::Audit => Ok(lines(self.book.audit().recent())),
+            Operation::ListExceptions => self.list_exceptions(query).await,
+            Operation::GetException => self.get_exception(id.to_owned()).await,
+            Operation::PutException => {
+                let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
+                self.put_exception(id.to_owned(), may_replace, &self.json(body).await?, caller).await
             }
-            "/admin/resets" if *method == Method::POST => {
-                let reset = async |api: &Self, asked: ResetBelow| api.reset_below(asked, caller).await;
-                self.posting(method, body, reset).await
+            Operation::EndException => {
+                self.end_exception(id.to_owned(), self.asked(body).await?, caller).await
             }
-            "/admin/resets" => Ok(match *method == Method::GET || *method == Method::HEAD {
-                true => self.resets(),
-                false => not_allowed("GET, HEAD, POST"),
-            }),
-            _ if is_below(path, RECORDS) => {
-                let query = head.uri.query().unwrap_or_default();
-                self.records(&path[RECORDS.len()..], (method, query), body, caller).await
-            }
-            _ => match path.strip_prefix(EXCEPTIONS).and_then(|rest| rest.strip_prefix('/')) {
-                Some(id) => self.exception(id.to_owned(), head, body, caller).await,
-                None => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
-            },
+            Operation::PeekCounter => self.peek(self.asked(body).await?).await,
+            Operation::TopCounters => self.top(self.asked(body).await?).await,
+            Operation::ResetCounter => self.reset(self.asked(body).await?, caller).await,
+            Operation::ListResets => Ok(self.resets()),
+            Operation::ResetBelow => self.reset_below(self.asked(body).await?, caller).await,
+            Operation::PutRecord
+            | Operation::DeleteRecord
+            | Operation::GetRecord
+            | Operation::ListRecords
+            | Operation::LoadRecords => self.records(does, query, body, caller).await,
         }
     }
 
@@ -172,29 +175,31 @@ impl AdminApi {
         blocking(move || book.all()).await
     }
 
-    async fn exception(&self, id: String, head: &Parts, body: Incoming, caller: Caller) -> Answer {
-        match head.method {
-            Method::GET | Method::HEAD => {
-                match self.all().await?.into_iter().find(|record| record.id == id) {
-                    Some(record) => Ok(shown(StatusCode::OK, &record.listed(wall()))),
-                    None => Err(ChangeError::Unknown(id).into()),
-                }
-            }
-            Method::PUT => {
-                let record = Record::of_client(&id, &self.json(body).await?)?;
-                let author = Author { who: record.who.clone(), caller };
-                let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
-                let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
-                self.change(id, warning, WantedChange::Put { record, may_replace }, author).await
-            }
-            Method::DELETE => {
-                let Who { who, why } = self.asked(body).await?;
-                let why = why.map(Words::into_string).unwrap_or_default();
-                let author = Author { who: who.into_string(), caller };
-                self.change(id.clone(), None, WantedChange::End { id, why }, author).await
-            }
-            _ => Ok(not_allowed("GET, HEAD, PUT, DELETE")),
+    async fn list_exceptions(&self, query: &str) -> Answer {
+        let wanted = Wanted::of(query)?;
+        let (all, now) = (self.all().await?, wall());
+        let found = blocking(move || wanted.among(all)).await?;
+        Ok(lines(found.into_iter().map(move |record| line(&record.listed(now)))))
+    }
+
+    async fn get_exception(&self, id: String) -> Answer {
+        match self.all().await?.into_iter().find(|record| record.id == id) {
+            Some(record) => Ok(shown(StatusCode::OK, &record.listed(wall()))),
+            None => Err(ChangeError::Unknown(id).into()),
         }
+    }
+
+    async fn put_exception(&self, id: String, may_replace: bool, asked: &Value, caller: Caller) -> Answer {
+        let record = Record::of_client(&id, asked)?;
+        let author = Author { who: record.who.clone(), caller };
+        let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
+        self.change(id, warning, WantedChange::Put { record, may_replace }, author).await
+    }
+
+    async fn end_exception(&self, id: String, Who { who, why }: Who, caller: Caller) -> Answer {
+        let why = why.map(Words::into_string).unwrap_or_default();
+        let author = Author { who: who.into_string(), caller };
+        self.change(id.clone(), None, WantedChange::End { id, why }, author).await
     }
 
     /// Makes a change, and says for how long and for whom it holds.
@@ -215,19 +220,6 @@ impl AdminApi {
         let holds_for = if self.book.is_shared() { HoldsFor::AllNodes } else { HoldsFor::ThisProcess };
         let survives_restart = self.book.is_kept();
         Ok(shown(status, &Changed { id, done, survives_restart, holds_for, warning }))
-    }
-
-    /// Calls `answer` with the body of a POST.
-    async fn posting<T: DeserializeOwned>(
-        &self,
-        method: &Method,
-        body: Incoming,
-        answer: impl AsyncFnOnce(&Self, T) -> Answer,
-    ) -> Answer {
-        if method != Method::POST {
-            return Ok(not_allowed("POST"));
-        }
-        answer(self, self.asked(body).await?).await
     }
 
     /// A body of this type.
@@ -287,15 +279,6 @@ fn invalid(what: &(impl ToString + ?Sized)) -> Problem {
 
 fn refused(refusal: &Refusal) -> Problem {
     Problem(status_of(refusal), refusal.to_string())
-}
-
-/// Whether a path is this one, or goes on after a slash.
-fn is_below(path: &str, first: &str) -> bool {
-    path.strip_prefix(first).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-fn reading(method: &Method, read: impl FnOnce() -> Page) -> Answer {
-    Ok(if method == Method::GET || method == Method::HEAD { read() } else { not_allowed("GET, HEAD") })
 }
 
 fn shown(status: StatusCode, answer: &impl Serialize) -> Page {

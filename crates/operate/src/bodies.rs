@@ -12,4 +12,7 @@ pub mod asked;
 mod reader;
 pub mod values;
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 pub use self::reader::{Mistake, read};

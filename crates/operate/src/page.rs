@@ -63,9 +63,10 @@ pub fn pieces(content_type: &'static str, pieces: impl Iterator<Item = String> +
 }
 
 /// The response to a method that a path does not take.
-pub fn not_allowed(methods: &'static str) -> Page {
+pub fn not_allowed(methods: &str) -> Page {
     let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
-    page.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    let methods = HeaderValue::from_str(methods).expect("names of methods are good headers");
+    page.headers_mut().insert(ALLOW, methods);
     page
 }
 

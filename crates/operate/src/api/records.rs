@@ -7,12 +7,13 @@ mod load;
 
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use self::load::Load;
 use super::audited::{DONE, Made};
+use super::routes::Operation;
 use super::unmet::of_record;
 use super::{AdminApi, Answer, Problem, invalid, shown};
 use crate::bodies::Mistake;
@@ -20,12 +21,8 @@ use crate::bodies::answered::{self, RecordDone};
 use crate::bodies::asked::{Counter, DeleteRecord, Entry, ListRecords, PutRecord};
 use crate::bodies::values::{List, Text};
 use crate::exceptions::{Author, Caller};
-use crate::page::not_allowed;
 use crate::records::{Records, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyError, KeyPrefix, Record, RecordKey, read, show};
-
-/// What paths of records are below.
-pub(super) const RECORDS: &str = "/admin/records";
 
 /// How often a change of one record is tried while others change it too. One of those that meet is always done.
 const TRIES_MAX: usize = 50;
@@ -47,34 +44,24 @@ struct Change {
 }
 
 impl AdminApi {
-    /// Answers a request for records. `path` is what follows [`RECORDS`].
+    /// Does something with records.
     pub(super) async fn records(
         &self,
-        path: &str,
-        (method, query): (&Method, &str),
+        does: Operation,
+        query: &str,
         body: Incoming,
         caller: Caller,
     ) -> Answer {
-        let allowed = match path {
-            "" => "PUT, DELETE",
-            "/get" | "/list" | "/load" => "POST",
-            _ => return Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
-        };
-        if !allowed.split(", ").any(|name| name == method.as_str()) {
-            return Ok(not_allowed(allowed));
-        }
         let Some(records) = self.records.clone() else {
             let what = "there is no store of records (expected LIMITS_DIR to be set)";
             return Err(Problem(StatusCode::CONFLICT, what.to_owned()));
         };
-        if path == "/load" {
-            return Load::of(query, caller)?.run(self, records, body).await;
-        }
-        match path {
-            "/get" => get(&records, self.asked(body).await?).await,
-            "/list" => list(&records, self.asked(body).await?).await,
-            _ if method == Method::PUT => self.put_record(&records, self.asked(body).await?, caller).await,
-            _ => self.delete_record(&records, self.asked(body).await?, caller).await,
+        match does {
+            Operation::PutRecord => self.put_record(&records, self.asked(body).await?, caller).await,
+            Operation::DeleteRecord => self.delete_record(&records, self.asked(body).await?, caller).await,
+            Operation::GetRecord => get(&records, self.asked(body).await?).await,
+            Operation::ListRecords => list(&records, self.asked(body).await?).await,
+            _ => Load::of(query, caller)?.run(self, records, body).await,
         }
     }
 

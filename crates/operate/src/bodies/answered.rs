@@ -8,6 +8,7 @@ use super::values::{List, ResetId, Text, Time};
 
 /// Why there is no other answer.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Error {
     /// What is wrong.
     pub error: String,
@@ -15,6 +16,7 @@ pub struct Error {
 
 /// An exception, as it was made.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Listed {
     /// The exception.
     #[serde(flatten)]
@@ -25,6 +27,7 @@ pub struct Listed {
 
 /// What became of a change of an exception.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Changed {
     /// Its name.
     pub id: String,
@@ -41,6 +44,7 @@ pub struct Changed {
 
 /// What became of a change of an exception, in one word.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum ExceptionDone {
@@ -52,6 +56,7 @@ pub enum ExceptionDone {
 
 /// For whom a change holds.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[allow(missing_docs)]
 pub enum HoldsFor {
     #[serde(rename = "this process")]
@@ -62,6 +67,7 @@ pub enum HoldsFor {
 
 /// What became of a reset, in one word.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum ResetOutcome {
@@ -71,19 +77,23 @@ pub enum ResetOutcome {
 
 /// A counter that was reset.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Reset {
     /// The number of the reset. Null: hits were given back, because 10,000 other counters were reset by themselves.
     pub id: Option<ResetId>,
     /// In one word.
     pub done: ResetOutcome,
     /// What the counter held before.
+    #[cfg_attr(test, schemars(with = "super::tests::Explanation"))]
     pub before: Value,
     /// What it holds now.
+    #[cfg_attr(test, schemars(with = "super::tests::Explanation"))]
     pub after: Value,
 }
 
 /// Counters that were reset.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ResetDone {
     /// The number of the reset.
     pub id: ResetId,
@@ -95,6 +105,7 @@ pub struct ResetDone {
 
 /// The last reset of a path.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LastReset {
     /// The domain.
     pub domain: Text,
@@ -111,6 +122,7 @@ pub struct LastReset {
 
 /// What is known of the counters of a rule.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Top {
     /// The rule.
     pub rule: String,
@@ -126,6 +138,7 @@ pub struct Top {
 
 /// A counter that is nearly full.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Fullest {
     /// Tells counters apart.
     pub key: CounterKey,
@@ -141,6 +154,7 @@ pub struct Fullest {
 
 /// A counter that denies much.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Denied {
     /// Tells counters apart.
     pub key: CounterKey,
@@ -158,6 +172,7 @@ pub struct CounterKey(pub String);
 
 /// How many rules a question about the first ones leaves out.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// So many.
     pub rules_left_out: usize,
@@ -165,8 +180,10 @@ pub struct LeftOut {
 
 /// A page of records.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Records {
     /// The records.
+    #[cfg_attr(test, schemars(with = "Vec<super::tests::Record>"))]
     pub records: Vec<Value>,
     /// What to pass as `after` for the next page. Null: this is the last.
     pub next: Option<Counter>,
@@ -174,6 +191,7 @@ pub struct Records {
 
 /// What became of a change of a record.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Done {
     /// In one word.
     pub done: RecordDone,
@@ -184,6 +202,7 @@ pub struct Done {
 
 /// What became of a change of a record, in one word.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum RecordDone {
@@ -195,6 +214,7 @@ pub enum RecordDone {
 
 /// What became of the lines of a load.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Loaded {
     /// Records that were loaded.
     pub loaded: u64,
@@ -205,10 +225,12 @@ pub struct Loaded {
     pub unread: u64,
     /// Why no rule reads the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(test, schemars(length(max = 10)))]
     pub warnings: Vec<LineWarning>,
     /// Bad lines.
     pub bad: u64,
     /// The first bad lines.
+    #[cfg_attr(test, schemars(length(max = 100)))]
     pub problems: Vec<LineProblem>,
     /// Why the load did not come to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,6 +239,7 @@ pub struct Loaded {
 
 /// A record that no rule reads.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineWarning {
     /// From 1.
     pub line: u64,
@@ -226,6 +249,7 @@ pub struct LineWarning {
 
 /// A line that is no record.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineProblem {
     /// From 1.
     pub line: u64,

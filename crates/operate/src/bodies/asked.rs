@@ -18,6 +18,7 @@ fn page() -> Number<1, PAGE_MAX> {
 
 /// A key, and maybe a value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `key` and, maybe, `value`")]
 pub struct Level {
     /// The key.
@@ -29,6 +30,7 @@ pub struct Level {
 
 /// A key, and maybe a value, as a rule has them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `key` and, maybe, `value`")]
 pub struct RuleNode {
     /// The key.
@@ -40,6 +42,7 @@ pub struct RuleNode {
 
 /// An entry of a descriptor. Requests may have longer texts than paths.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `key` and `value`")]
 pub struct Entry {
     /// The key.
@@ -50,6 +53,7 @@ pub struct Entry {
 
 /// An entry that leads to a counter which is reset.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `key` and `value`")]
 pub struct CounterEntry {
     /// The key.
@@ -60,6 +64,7 @@ pub struct CounterEntry {
 
 /// What an entry of a record's key begins with.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `key` and, maybe, `value`")]
 pub struct KeyLevel {
     /// The key.
@@ -71,6 +76,7 @@ pub struct KeyLevel {
 
 /// Exactly one of: requests_per_unit and/or burst; unlimited; deny.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct Exception {
     /// Its name, as in the path.
@@ -109,6 +115,7 @@ pub struct Exception {
 
 /// Who ends an exception.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct Who {
     /// Who ends it.
@@ -120,6 +127,7 @@ pub struct Who {
 
 /// The entries that lead to a counter, or those of a record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `domain` and `entries`")]
 pub struct Counter {
     /// The domain.
@@ -130,6 +138,7 @@ pub struct Counter {
 
 /// The reset of one counter.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct ResetCounter {
     /// The domain.
@@ -147,6 +156,7 @@ pub struct ResetCounter {
 
 /// The reset of all counters below a path.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct ResetBelow {
     /// The domain.
@@ -165,6 +175,7 @@ pub struct ResetBelow {
 
 /// A rule whose counters are asked for, or the first rules.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct Rule {
     /// Without it and without entries: the first eight rules that have a limit.
@@ -180,6 +191,7 @@ pub struct Rule {
 
 /// A Record, with who makes it and why.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct PutRecord {
     /// The domain.
@@ -221,6 +233,7 @@ pub struct PutRecord {
 
 /// Which record is deleted, and who does it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct DeleteRecord {
     /// The domain.
@@ -236,6 +249,7 @@ pub struct DeleteRecord {
 
 /// Which records are listed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
 pub struct ListRecords {
     /// Only those of this domain.

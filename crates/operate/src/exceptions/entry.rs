@@ -90,7 +90,8 @@ impl Entry {
     /// When it is no entry of this id: another program wrote it, or a later version of this one. One of the far future would
     /// be the last one of its id.
     pub(super) fn of_value(id: &str, value: &[u8], now: Timestamp) -> Result<Self, Mistake> {
-        let value: Value = serde_json::from_slice(value).map_err(|error| Mistake::of("value", error.to_string()))?;
+        let value: Value =
+            serde_json::from_slice(value).map_err(|error| Mistake::of("value", error.to_string()))?;
         let Some(number) = value["number"].as_u64() else { return mistake("number", "is missing") };
         if is_ahead(number, now) {
             return mistake("number", format!("{number} is more than an hour ahead of this node's clock"));

@@ -1,0 +1,94 @@
+//! All that the admin API does, by method and path: the list by which requests are answered, and which the test of
+//! `openapi.json` compares with that document.
+
+use http::Method;
+
+/// What the path of a single exception ends with in the list.
+const ID: &str = "{id}";
+
+/// What is done. The names are those of the operations in `openapi.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Openapi,
+    Audit,
+    ListExceptions,
+    GetException,
+    PutException,
+    EndException,
+    PeekCounter,
+    TopCounters,
+    ResetCounter,
+    ListResets,
+    ResetBelow,
+    PutRecord,
+    DeleteRecord,
+    GetRecord,
+    ListRecords,
+    LoadRecords,
+}
+
+/// An operation, and how it is asked for.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// It may end with `{id}`, which stands for any text.
+    pub(super) path: &'static str,
+    pub(super) does: Operation,
+}
+
+/// Why a request asks for nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoRoute {
+    /// Nothing is at its path.
+    Path,
+    /// Only these methods are, separated by commas.
+    Method(String),
+}
+
+const fn route(method: Method, path: &'static str, does: Operation) -> Route {
+    Route { method, path, does }
+}
+
+/// All of them. HEAD is answered wherever GET is.
+pub(super) static ROUTES: [Route; 16] = [
+    route(Method::GET, "/admin/openapi.json", Operation::Openapi),
+    route(Method::GET, "/admin/audit", Operation::Audit),
+    route(Method::GET, "/admin/exceptions", Operation::ListExceptions),
+    route(Method::GET, "/admin/exceptions/{id}", Operation::GetException),
+    route(Method::PUT, "/admin/exceptions/{id}", Operation::PutException),
+    route(Method::DELETE, "/admin/exceptions/{id}", Operation::EndException),
+    route(Method::POST, "/admin/counters/peek", Operation::PeekCounter),
+    route(Method::POST, "/admin/counters/top", Operation::TopCounters),
+    route(Method::POST, "/admin/counters/reset", Operation::ResetCounter),
+    route(Method::GET, "/admin/resets", Operation::ListResets),
+    route(Method::POST, "/admin/resets", Operation::ResetBelow),
+    route(Method::PUT, "/admin/records", Operation::PutRecord),
+    route(Method::DELETE, "/admin/records", Operation::DeleteRecord),
+    route(Method::POST, "/admin/records/get", Operation::GetRecord),
+    route(Method::POST, "/admin/records/list", Operation::ListRecords),
+    route(Method::POST, "/admin/records/load", Operation::LoadRecords),
+];
+
+/// What a request asks for, and the id in its path; empty without one.
+pub(super) fn asked_for<'p>(method: &Method, path: &'p str) -> Result<(Operation, &'p str), NoRoute> {
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    let mut methods = Vec::new();
+    for route in &ROUTES {
+        match route.id_in(path) {
+            Some(id) if route.method == method => return Ok((route.does, id)),
+            Some(_) if route.method == Method::GET => methods.extend(["GET", "HEAD"]),
+            Some(_) => methods.push(route.method.as_str()),
+            None => {}
+        }
+    }
+    Err(if methods.is_empty() { NoRoute::Path } else { NoRoute::Method(methods.join(", ")) })
+}
+
+impl Route {
+    /// The id in a path of this route. `None`: it is none of these.
+    fn id_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.path.strip_suffix(ID) {
+            Some(before) => path.strip_prefix(before),
+            None => path.strip_prefix(self.path).filter(|rest| rest.is_empty()),
+        }
+    }
+}
