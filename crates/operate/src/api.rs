@@ -39,7 +39,6 @@ use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
 use crate::peer::Peer;
 use crate::records::Records;
 use crate::resets::Resets;
-use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
 use tidegate_records::UniqueKeys;
 use tidegate_serve::clock::wall;
