@@ -56,12 +56,16 @@ impl Record {
     /// # Errors
     /// The first field that is wrong, with what was expected.
     pub(super) fn of_file(line: &Value) -> Result<Self, Mistake> {
-        if line.is_object() && line.get("id").is_none() {
+        let Some(fields) = line.as_object() else {
+            return Err(Mistake::of("an exception", "is no object"));
+        };
+        // Without it, nobody could say which one has another mistake.
+        if !fields.contains_key("id") {
             return Err(Mistake::of("id", "is missing"));
         }
-        let mut line = line.clone();
-        let number = line.as_object_mut().and_then(|fields| fields.remove(NUMBER));
-        let mut asked: asked::Exception = read(&line)?;
+        let mut fields = fields.clone();
+        let number = fields.remove(NUMBER);
+        let mut asked: asked::Exception = read(&fields.into())?;
         let (id, made) = (asked.id.take().unwrap_or_default(), asked.made);
         let mut record = Self::of(id.as_str(), asked)?;
         record.number = number.and_then(|number| number.as_u64()).unwrap_or_default();
