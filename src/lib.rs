@@ -98,9 +98,9 @@
 //! - **A cold store answers, it does not forget** (`memory/cold.rs` of the engine). While the process is younger than a
 //!   limit's window, its verdict is over, whatever the counter says. What is charged anyway (reported costs) is counted
 //!   meanwhile. A store that is not cold pays one comparison for this.
-//! - **With Redis it is the scripts that deny while cold** (`mark.rs` and `primary.rs` of `crates/redis`), by a key that is named after the
-//!   process that is primary: a script can see that the key is gone, and a node sees on every new connection who is
-//!   primary. With COLD_START=allow the scripts are others, without any of this.
+//! - **With Redis it is the scripts that deny while cold** (`lost.rs` of `crates/redis`, which has a table of all that
+//!   can be seen of a server and what follows), by a key that is named after the process that is primary: a script can
+//!   see that the key is gone, and a node sees on every new connection who is primary. With COLD_START=allow the scripts are others, without any of this.
 //! - **Exceptions change a plan, not a rule** (`overlay` of the engine, `service` of `crates/serve`). They change N and never
 //!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
 //!   decision that waits for Redis plans twice, under the overlay that it began with, and tells of that one.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 
-use crate::mark::{Mark, Marked};
+use crate::lost::{Mark, Marked};
 use crate::runtime::{Runtime, Task, Transport};
 use crate::script::{Call, FIRST_ARG_BYTES, Purpose};
 use crate::server::Server;

@@ -14,7 +14,7 @@ use crate::address::{Address, Kind};
 use crate::call_batches::{CallBatches, Sent, fits_batch};
 use crate::connect_error::{ConnectError, VERSION_MIN};
 use crate::failure::Failure;
-use crate::mark::{Begins, Mark, Marked};
+use crate::lost::{Begins, Mark, Marked};
 use crate::runtime::{Runtime, Transport};
 use crate::script::{self, Call, Memory, Purpose};
 use crate::server::Server;
@@ -31,7 +31,7 @@ pub(super) struct Connection<R: Runtime> {
     batches: CallBatches<R>,
     clock: Mutex<ServerClock>,
     /// What all connections to this server share.
-    server: Arc<Server<R>>,
+    pub(super) server: Arc<Server<R>>,
     /// Since when nothing that was counted is missing.
     pub(super) marked: Arc<Marked>,
     /// Until when the server may decide because its epochs were read, in nanoseconds since the boot. 0: they were not
@@ -85,18 +85,9 @@ impl<R: Runtime> Connection<R> {
         self.server.memory()
     }
 
-    /// Whether the server still has this memory, in which hits were charged. Another primary has the mark of this one
-    /// too, as a copy, but under a name that it does not use.
+    /// Whether hits that were charged in this memory may go back to the server.
     pub(super) fn has_memory(&self, memory: &Memory) -> bool {
-        match self.marked.get() {
-            Some(mark) => mark.key == memory.key,
-            None => self.memory().as_deref() == Some(memory),
-        }
-    }
-
-    /// Keeps the server's memory that was read: the key of its generation, and its value.
-    pub(super) fn remember(&self, key: &[u8], generation: &[u8]) {
-        self.server.remember(key, generation);
+        self.server.may_take_back(memory, self.marked.get().as_deref())
     }
 
     /// Sends any command, and reads its reply.
@@ -128,7 +119,7 @@ impl<R: Runtime> Connection<R> {
         (slot, call): (u16, &Call),
         until: Instant,
     ) -> Result<Vec<i64>, CallError> {
-        if shared.options.deny_cold.is_some() && self.marked.get().is_none() {
+        if !self.marked.lets_decide(shared.options.deny_cold.as_ref()) {
             return Err(Failure::Down.into());
         }
         if purpose != Purpose::Decide || !fits_batch(call) {
@@ -237,10 +228,11 @@ impl<R: Runtime> Connection<R> {
 
     /// Notes since when nothing is missing: the end of a reply.
     fn note_mark(&self, shared: &Shared<R>, numbers: &[i64]) {
-        let (Some(deny), &[now, .., since]) = (&shared.options.deny_cold, numbers) else { return };
-        let begins = Begins { since_micros: since.unsigned_abs(), now_micros: now.unsigned_abs() };
-        if self.marked.begins(begins, deny) {
-            shared.note_cold(&self.wire.address, begins);
+        let (Some(deny), Some(begins)) = (&shared.options.deny_cold, Begins::of_reply(numbers)) else {
+            return;
+        };
+        if let Some(begins) = self.marked.answered(begins, deny) {
+            shared.begins(&self.wire.address, begins);
         }
     }
 

@@ -54,8 +54,15 @@ pub enum Lost {
 pub const MARK_LIFE: u64 = 3 * 366 * 86_400;
 
 /// The script that reads and writes the mark of a primary.
-pub(super) fn mark_source() -> String {
-    [&mark_life(), include_str!("lua/mark.lua")].concat()
+pub fn mark_source(clock: Clock) -> String {
+    [prelude(clock), &mark_life(), include_str!("lua/mark.lua")].concat()
+}
+
+fn prelude(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Redis => include_str!("lua/prelude.lua"),
+        Clock::Arguments => include_str!("lua/prelude_test.lua"),
+    }
 }
 
 fn mark_life() -> String {
@@ -79,10 +86,6 @@ pub fn mark_value(since_micros: u64, lease_micros: u64, at_micros: u64, history:
 
 /// The text of a script.
 pub fn source(purpose: Purpose, clock: Clock, lost: Lost) -> String {
-    let prelude = match clock {
-        Clock::Redis => include_str!("lua/prelude.lua"),
-        Clock::Arguments => include_str!("lua/prelude_test.lua"),
-    };
     let window = include_str!("lua/window.lua");
     let shared = [include_str!("lua/common.lua"), include_str!("lua/gcra.lua")].concat();
     let counters = [shared, Algorithm::ALL.map(counter).concat()].concat();
@@ -109,7 +112,7 @@ pub fn source(purpose: Purpose, clock: Clock, lost: Lost) -> String {
         (_, Lost::Allow) => "local is_cold, told\n".to_owned(),
         (_, Lost::Deny) => mark_life() + include_str!("lua/cold.lua"),
     };
-    [prelude, &algorithms(), &cold, window, &fragments].concat()
+    [prelude(clock), &algorithms(), &cold, window, &fragments].concat()
 }
 
 fn as_function(decide: &str) -> String {

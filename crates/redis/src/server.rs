@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::breaker::Breaker;
 use crate::connect_error::ConnectError;
+use crate::lost::{Mark, ServerMemory};
 use crate::runtime::Runtime;
 use crate::script::Memory;
 use crate::wire::Wire;
@@ -23,8 +24,7 @@ pub(super) struct Server<R: Runtime> {
     /// Whether its connections were closed.
     cut: AtomicBool,
     wires: Mutex<Vec<Weak<Wire<R>>>>,
-    /// The number of the newest connection, and the memory as it was last read.
-    memory: Mutex<(u64, Option<Arc<Memory>>)>,
+    memory: Mutex<ServerMemory>,
 }
 
 // `derive` would ask for a default runtime.
@@ -41,16 +41,13 @@ impl<R: Runtime> Default for Server<R> {
 }
 
 impl<R: Runtime> Server<R> {
-    /// Adds a new connection's wire. What was charged before does not go back any more: the new connection may be to
-    /// another server that took the name over, and lacks the last charges.
+    /// Adds a new connection's wire.
     pub(super) fn add(&self, wire: &Arc<Wire<R>>, connection: u64) {
         let mut wires = self.wires.lock();
         wires.retain(|wire| wire.strong_count() > 0);
         wires.push(Arc::downgrade(wire));
         drop(wires);
-        let (newest, memory) = &mut *self.memory.lock();
-        *newest = connection;
-        *memory = memory.take().map(|memory| Arc::new(Memory { connection, ..Memory::clone(&memory) }));
+        self.memory.lock().connected(connection);
     }
 
     /// Notes a call that was answered in time.
@@ -85,16 +82,17 @@ impl<R: Runtime> Server<R> {
 
     /// The memory, as it was last read.
     pub(super) fn memory(&self) -> Option<Arc<Memory>> {
-        self.memory.lock().1.clone()
+        self.memory.lock().known()
     }
 
-    /// Keeps the memory that was read: the key of its generation, and its value.
-    pub(super) fn remember(&self, key: &[u8], generation: &[u8]) {
-        let (connection, known) = &mut *self.memory.lock();
-        if !known.as_ref().is_some_and(|known| known.key == key && known.generation == generation) {
-            let (key, generation, connection) = (key.to_vec(), generation.to_vec(), *connection);
-            *known = Some(Arc::new(Memory { key, generation, connection }));
-        }
+    /// Keeps the generation that was read under this key.
+    pub(super) fn generation(&self, key: &[u8], generation: &[u8]) {
+        self.memory.lock().generation(key, generation);
+    }
+
+    /// Whether hits that were charged in this memory may go back, on a connection with this mark.
+    pub(super) fn may_take_back(&self, memory: &Memory, mark: Option<&Mark>) -> bool {
+        self.memory.lock().may_take_back(memory, mark)
     }
 
     /// Closes all connections, and so fails all calls that wait.

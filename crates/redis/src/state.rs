@@ -9,10 +9,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::address::Address;
-use crate::cold::ColdSince;
 use crate::connect_error::ConnectError;
 use crate::failure::Failure;
-use crate::mark::{Begins, LeaseTimes};
+use crate::lost::{Begins, Losses, News};
 use crate::options::RedisOptions;
 use crate::runtime::Runtime;
 use crate::script::{Clock, Lost, Purpose, source};
@@ -62,10 +61,8 @@ pub(super) struct Shared<R: Runtime> {
     pub(super) opened: Notify,
     /// The masters, as they were looked up last.
     pub(super) masters: Mutex<Vec<Address>>,
-    /// Since when counters are cold.
-    pub(super) cold: ColdSince,
-    /// How long leases of all nodes last. With `deny_cold` only.
-    pub(super) lease_times: LeaseTimes,
+    /// Since when counters are cold, and how long leases of all nodes last. With `deny_cold` only.
+    pub(super) losses: Mutex<Losses>,
     /// The workers that all servers answer.
     workers_up: AtomicUsize,
     /// The number of give-backs on their way.
@@ -168,8 +165,7 @@ impl<R: Runtime> Shared<R> {
             memory_lost: Notify::new(),
             opened: Notify::new(),
             masters: Mutex::default(),
-            cold: ColdSince::default(),
-            lease_times: LeaseTimes::default(),
+            losses: Mutex::default(),
             workers_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
             stats: Stats::default(),
@@ -205,11 +201,18 @@ impl<R: Runtime> Shared<R> {
         }
     }
 
-    /// Notes where the memory of a server begins, and tells when counters are cold because of that.
-    pub(super) fn note_cold(&self, server: &Address, begins: Begins) {
+    /// Notes where the memory of a server begins.
+    pub(super) fn begins(&self, server: &Address, begins: Begins) {
         let Some(deny) = &self.options.deny_cold else { return };
-        let is_loss = self.cold.note(server, begins, deny.window_max, self.runtime.monotonic());
-        if is_loss {
+        let news = self.losses.lock().begins(begins, deny.window_max, self.runtime.monotonic());
+        self.hear(server, news);
+    }
+
+    /// Logs and counts what was seen of a server.
+    pub(super) fn hear(&self, server: &Address, news: Option<News>) {
+        let Some(news) = news else { return };
+        tracing::warn!("{}", news.line(server));
+        if news.is_loss() {
             self.stats.memory_lost.fetch_add(1, Relaxed);
             self.memory_lost.notify_one();
         }

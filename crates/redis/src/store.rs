@@ -199,14 +199,12 @@ impl<R: Runtime> RedisStore<R> {
 
     /// Since when counters are cold, and those of which windows. `None`: none is.
     pub(super) fn cold_since(&self) -> Option<(Instant, Duration)> {
-        Some((self.shared.cold.get()?, self.shared.options.deny_cold?.window_max))
+        Some((self.shared.losses.lock().cold_since()?, self.shared.options.deny_cold?.window_max))
     }
 
     /// The lease time of this node and the longest of all nodes, if they differ. With `deny_cold` only.
     pub(super) fn lease_times_differ(&self) -> Option<[Duration; 2]> {
-        let (deny, lease_times) = (self.shared.options.deny_cold?, &self.shared.lease_times);
-        let longest = Duration::from_micros(lease_times.longest(&deny));
-        lease_times.differ().then_some([deny.lease_time, longest])
+        self.shared.losses.lock().lease_times_that_differ(self.shared.options.deny_cold.as_ref()?)
     }
 
     /// What all connections of this store share.

@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use crate::address::{Address, Kind};
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
-use crate::generation::{Generation, check_replicas};
-use crate::primary::{self, LastUse};
+use crate::inspect;
+use crate::lost::Seen;
 use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::state::{Contact, Shared};
@@ -37,13 +37,11 @@ pub(super) struct WorkerConnections<R: Runtime> {
     /// Whether these connections check that servers still have their memory. One worker's connections do it for
     /// all.
     watches_memory: bool,
-    last_use: LastUse,
 }
 
 impl<R: Runtime> WorkerConnections<R> {
     pub(super) fn new(shared: Arc<Shared<R>>, watches_memory: bool) -> Self {
-        let (routes, changed, last_use) = (Mutex::default(), Arc::default(), LastUse::default());
-        Self { shared, routes, changed, watches_memory, last_use }
+        Self { shared, routes: Mutex::default(), changed: Arc::default(), watches_memory }
     }
 
     /// The open connection for this slot.
@@ -70,10 +68,10 @@ impl<R: Runtime> WorkerConnections<R> {
     pub(super) async fn keep(&self) -> Infallible {
         let runtime = &self.shared.runtime;
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
-        let (mut generation, mut is_up, mut failures) = (Generation::default(), false, 0);
+        let (mut seen, mut is_up, mut failures) = (Seen::default(), false, 0);
         let mut was_connected = false;
         loop {
-            let looked = self.look_again(&mut generation, failures).await;
+            let looked = self.look_again(&mut seen, failures).await;
             // Requests are served from the first connection on, even while looks fail at a later step.
             if !was_connected && !self.routes.lock().connections.is_empty() {
                 (was_connected, pauses) = (true, Pauses::new(PAUSES));
@@ -115,10 +113,10 @@ impl<R: Runtime> WorkerConnections<R> {
 
     /// Looks the servers up, and connects to those without an open connection. After `failures` in a row it asks
     /// another server first, because the one before may know less.
-    async fn look_again(&self, generation: &mut Generation, failures: usize) -> Result<(), ConnectError> {
-        let first = *self.shared.contact.borrow() != Contact::Up;
+    async fn look_again(&self, seen: &mut Seen, failures: usize) -> Result<(), ConnectError> {
+        let just_reached = *self.shared.contact.borrow() != Contact::Up;
         let old = Arc::clone(&self.routes.lock());
-        self.last_use.note(self.shared.runtime.monotonic(), old.reach_any());
+        seen.use_of_any(self.shared.runtime.monotonic(), old.reach_any());
         let masters = match (&self.shared.options.kind, old.connections.first()) {
             // A single server does not move. The others may.
             (Kind::Single(_), Some(connection)) if !connection.wire.is_broken() => None,
@@ -133,7 +131,7 @@ impl<R: Runtime> WorkerConnections<R> {
         if let Some(masters) = masters {
             self.shared.note_masters(masters.iter().map(|master| &master.address));
             if self.shared.options.deny_cold.is_some() {
-                self.leave(&old, &masters);
+                self.leave(&old, &masters, seen);
             }
             let (mut routes, mut opened, mut silent) = (Routes::default(), 0, Vec::new());
             for master in &masters {
@@ -141,7 +139,7 @@ impl<R: Runtime> WorkerConnections<R> {
                 if silent.contains(&&master.address) {
                     continue;
                 }
-                match self.connection(&old, &routes, master, &masters).await {
+                match self.connection((&old, &routes), master, &masters, seen).await {
                     Ok((connection, is_new)) => {
                         opened += u64::from(is_new);
                         routes.add(master.slots.clone(), connection);
@@ -156,55 +154,37 @@ impl<R: Runtime> WorkerConnections<R> {
         }
         let routes = Arc::clone(&self.routes.lock());
         for connection in &routes.connections {
-            if self.watches_memory {
-                generation.check(&self.shared, &routes, connection, first).await?;
-            } else {
-                connection.ask::<String>(&self.shared, &redis::cmd("PING")).await?;
-            }
-            self.look_at_mark(&routes, connection).await?;
+            let watched = self.watches_memory.then_some((&mut *seen, just_reached));
+            inspect::again(&self.shared, &routes, connection, watched).await?;
         }
         failed.map_or(Ok(()), Err)
     }
 
     /// Gives up connections to servers that are no masters any more. What they still admit, the next master has to
     /// know of before it is used.
-    fn leave(&self, old: &Routes<R>, masters: &[Master]) {
+    fn leave(&self, old: &Routes<R>, masters: &[Master], seen: &mut Seen) {
         let is_master = |address: &Address| masters.iter().any(|master| master.address == *address);
         for connection in old.connections.iter().filter(|connection| !is_master(&connection.wire.address)) {
             let address = connection.wire.address.clone();
             connection.wire.give_up(ConnectError::NotMaster(address));
         }
-        self.last_use.note(self.shared.runtime.monotonic(), old.reach_any());
-    }
-
-    async fn look_at_mark(
-        &self,
-        routes: &Routes<R>,
-        connection: &Arc<Connection<R>>,
-    ) -> Result<(), ConnectError> {
-        let looked =
-            primary::look(&self.shared, connection, |slot| routes.holds(connection, slot), None).await;
-        match looked {
-            // The slot is moving to another server. The mark has another name from then on.
-            Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
-            looked => looked,
-        }
+        seen.use_of_any(self.shared.runtime.monotonic(), old.reach_any());
     }
 
     /// The connection to this server, one of all masters, and whether it is new.
     async fn connection(
         &self,
-        old: &Routes<R>,
-        new: &Routes<R>,
+        (old, new): (&Routes<R>, &Routes<R>),
         master: &Master,
         masters: &[Master],
+        seen: &mut Seen,
     ) -> Result<(Arc<Connection<R>>, bool), ConnectError> {
         let (connection, is_new) = match new.to(&master.address).or_else(|| old.to(&master.address)) {
             Some(connection) => (connection, false),
             None => {
                 let connection = Connection::open(&master.address, &self.shared, &self.changed).await?;
                 if self.shared.options.wait_replicas > 0 && connection.was_given_up() {
-                    check_replicas(&self.shared, &connection, &master.slots).await?;
+                    inspect::replicas(&self.shared, &connection, &master.slots).await?;
                 }
                 (connection, true)
             }
@@ -215,7 +195,7 @@ impl<R: Runtime> WorkerConnections<R> {
         if is_new {
             let own = |master: &&Master| master.address == connection.wire.address;
             let holds = |slot| masters.iter().filter(own).any(|master| master.slots.contains(&slot));
-            primary::look(&self.shared, &connection, holds, Some(&self.last_use)).await?;
+            inspect::before_use(&self.shared, &connection, holds, seen).await?;
         }
         Ok((connection, is_new))
     }

@@ -11,8 +11,6 @@
 --
 -- The value is four doubles and that id: since when nothing is missing, the longest lease time, and when nodes with this
 -- one and nodes with shorter ones last looked. The reply: now, the first two of these, and 1 if lease times differ.
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
 local history, took_over, own, longest, known, renamed, used_ago, life = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]),
   tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7]), tonumber(ARGV[8])
 -- A look is noted so often, and a lease time is forgotten so long after it may last have been used.

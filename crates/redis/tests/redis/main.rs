@@ -12,6 +12,7 @@ mod random;
 mod contract;
 mod examples;
 mod leases;
+mod lost;
 mod script;
 mod server;
 mod values;
