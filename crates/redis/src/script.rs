@@ -181,12 +181,13 @@ pub struct Whole {
     pub quotas_over: u32,
 }
 
-/// A server's memory: the key of its generation, and the value that stays as long as the server forgets nothing.
+/// A server's memory: the key of its generation or of its mark, and how the value there begins as long as the server
+/// forgets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Memory {
-    /// The key of the generation.
+    /// The key.
     pub key: Vec<u8>,
-    /// The value of the generation.
+    /// How its value begins.
     pub generation: Vec<u8>,
     /// The newest connection to the server, by its number. A failover keeps the generation, but loses what was charged
     /// last; all connections to the new master are newer.
