@@ -49,16 +49,9 @@ impl Entry {
         }
     }
 
-    fn with_number(self, number: u64) -> Self {
-        match self {
-            Self::Made(record) => Self::Made(Arc::new(Record { number, ..Record::clone(&record) })),
-            Self::Ended { id, .. } => Self::Ended { id, number },
-        }
-    }
-
-    /// The same, made now if it is of the far future: this node's clock was ahead, and other nodes leave it out.
-    pub(super) fn not_ahead(self, now: Timestamp) -> Self {
-        if is_ahead(self.number(), now) { self.with_number(now.as_nanos()) } else { self }
+    /// Whether it is of the far future. Nodes leave it out.
+    pub(super) fn is_ahead(&self, now: Timestamp) -> bool {
+        is_ahead(self.number(), now)
     }
 
     /// Whether it may be forgotten: it changes nothing any more, and was made long ago.

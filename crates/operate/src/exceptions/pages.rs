@@ -74,6 +74,11 @@ impl Pages {
         made.or_else(|| self.ended.get(id).map(|&number| Entry::Ended { id: id.to_owned(), number }))
     }
 
+    /// What counts of it among nodes: not what was made while this node's clock was far ahead, which others leave out.
+    pub(super) fn known(&self, id: &str, now: Timestamp) -> Option<Entry> {
+        self.entry(id).filter(|entry| !entry.is_ahead(now))
+    }
+
     /// All ids of which something is known.
     pub(super) fn ids(&self) -> impl Iterator<Item = &String> {
         self.records.keys().chain(self.ended.keys())

@@ -96,7 +96,7 @@ impl Book {
             }
             let planned = {
                 let mut pages = self.pages.lock();
-                let known = pages.entry(&id).map_or(0, |entry| entry.not_ahead(now).number() + 1);
+                let known = pages.known(&id, now).map_or(0, |known| known.number() + 1);
                 pages.plan(&wanted, known.max(now.as_nanos()), now)?
             };
             let value = planned.after.value();
@@ -166,7 +166,7 @@ impl Book {
     /// Takes an entry that Redis has, unless a later one of its id is known. Returns whether there was room.
     fn take(&self, entry: Entry, now: Timestamp) -> bool {
         let mut pages = self.pages.lock();
-        let known = pages.entry(entry.id()).map(|known| known.not_ahead(now));
+        let known = pages.known(entry.id(), now);
         if known.is_some_and(|known| known.number() > entry.number() || known == entry) {
             return true;
         }
@@ -307,7 +307,7 @@ impl Book {
                 return Ok(());
             }
         };
-        let ours = self.pages.lock().entry(id).map(|entry| entry.not_ahead(now));
+        let ours = self.pages.lock().known(id, now);
         let is_ours_later = match (&ours, &theirs) {
             (Some(ours), Some(theirs)) => ours.number() > theirs.number(),
             (Some(_), None) => true,
