@@ -34,6 +34,10 @@ impl<R: Runtime> SharedStore<R> {
             let Some(Err(failure)) = outcomes[index] else { continue };
             failed = true;
             self.keep_reported(check, failure, || place_of(plan, parts, index));
+            if lets_nothing_pass(check) {
+                verdicts[index] = Some(denied(check));
+                continue;
+            }
             match mode_of(check).unwrap_or(self.options.mode) {
                 StoreFailure::Error => error = error.or(Some(failure)),
                 StoreFailure::Deny => verdicts[index] = Some(denied(check)),
@@ -103,6 +107,12 @@ impl<R: Runtime> SharedStore<R> {
             check.limit.with_requests(share(check.limit.requests())).with_burst(share(check.limit.burst()));
         Check { limit, ..*check }
     }
+}
+
+/// Whether no counter is needed to know the verdict: an exception or a record denies, or a rule allows 0.
+fn lets_nothing_pass(check: &Check<'_>) -> bool {
+    let nothing = check.limit.with_requests(0).with_burst(0);
+    check.limit == nothing && matches!(check.hits, Hits::Take(1..))
 }
 
 /// A check that counts nothing and whose verdict is known: the decision depends on all checks of the request. It
