@@ -65,11 +65,9 @@ impl<R: Runtime> Connection<R> {
         runtime.timeout(budget, opening).await.unwrap_or(Err(ConnectError::Timeout(budget)))
     }
 
-    /// Whether the server may decide: this node knows its mark and its epochs, and has read these a short while ago.
+    /// Whether the server may decide: this node knows its epochs, and has read them a short while ago.
     pub(super) fn may_decide(&self, shared: &Shared<R>) -> bool {
-        let has_epochs = !shared.options.follows_epochs
-            || nanos(shared.runtime.since_boot()) < self.epochs_until.load(Relaxed);
-        has_epochs && self.marked.lets_decide(shared.options.deny_cold.as_ref())
+        !shared.options.follows_epochs || nanos(shared.runtime.since_boot()) < self.epochs_until.load(Relaxed)
     }
 
     /// Whether the server's epochs were read on this connection.
@@ -121,6 +119,9 @@ impl<R: Runtime> Connection<R> {
         (slot, call): (u16, &Call),
         until: Instant,
     ) -> Result<Vec<i64>, CallError> {
+        if !self.marked.lets_decide(shared.options.deny_cold.as_ref()) {
+            return Err(Failure::Down.into());
+        }
         if purpose != Purpose::Decide || !fits_batch(call) {
             return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
         }

@@ -15,7 +15,7 @@ use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::script::{self, Clock, MARK_LIFE};
 use crate::state::Shared;
-use crate::topology::{is_one_slot, names_on};
+use crate::topology::names_on;
 
 /// How long a generation lives: twice the longest window. Every node that connects prolongs it.
 const GENERATION_LIFE: Duration = Duration::from_secs(MARK_LIFE);
@@ -173,16 +173,8 @@ async fn look_at_mark<R: Runtime>(
 ) -> Result<(), ConnectError> {
     let Some(deny) = &shared.options.deny_cold else { return Ok(()) };
     let (sent, primary) = (shared.runtime.monotonic(), ask_primary(shared, connection).await?);
-    let Some(key) = mark_key(shared, &primary, holds) else {
-        // Without a key in its slots a server has no counters either, unless the only slot is moving to it.
-        if is_one_slot(&shared.options.keys.prefix)
-            && let Some(key) = mark_key(shared, &primary, |_| true)
-        {
-            let now_micros = connection.time_at(shared.runtime.monotonic());
-            connection.marked.slot_is_elsewhere(key, now_micros, (&shared.losses.lock(), deny));
-        }
-        return Ok(());
-    };
+    // Without a key in its slots a server has no counters either.
+    let Some(key) = mark_key(shared, &primary, holds) else { return Ok(()) };
     let used_other = |seen: &&mut Seen| seen.used_other_ago(&primary, sent, shared.options.timeout);
     let first = new.as_ref().map(used_other).map(UsedOther);
     let to_write = connection.marked.to_write(&primary, &key, (&shared.losses.lock(), deny), first);

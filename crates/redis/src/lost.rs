@@ -255,14 +255,12 @@ pub(super) struct Mark {
     lease_micros: u64,
     /// Whether calls name it among their keys. In a Cluster it is in another slot than their counters.
     is_named: bool,
-    /// Whether it was read. If not, only calls that are redirected to the server look at it.
-    is_read: bool,
 }
 
 impl Mark {
     fn new(key: Vec<u8>, (since_micros, lease_micros): (u64, u64), deny: &DenyCold, is_named: bool) -> Self {
         let told = told_cold(micros(deny.window_max), lease_micros, since_micros, &key);
-        Self { key, told, since_micros, lease_micros, is_named, is_read: true }
+        Self { key, told, since_micros, lease_micros, is_named }
     }
 
     /// The key, if calls name it among theirs.
@@ -303,13 +301,11 @@ impl Marked {
     ) -> ToMark {
         let known = self.get();
         let longest = || losses.longest_lease_micros(deny);
-        let longest_lease_micros = known.as_ref().map_or_else(longest, |known| known.lease_micros);
-        let known = known.filter(|known| known.is_read);
         ToMark {
             history: primary.history.clone(),
             took_over: primary.took_over,
             own_lease_micros: micros(deny.lease_time),
-            longest_lease_micros,
+            longest_lease_micros: known.as_ref().map_or_else(longest, |known| known.lease_micros),
             since_micros: known.as_ref().map(|known| known.since_micros),
             is_renamed: known.is_some_and(|known| known.key != key),
             used_other_micros_ago: first.and_then(|UsedOther(ago)| ago).map(micros),
@@ -333,31 +329,13 @@ impl Marked {
     pub(super) fn answered(&self, begins: Begins, deny: &DenyCold) -> Option<Begins> {
         let known = self.get().filter(|known| known.since_micros < begins.since_micros)?;
         let said = (begins.since_micros, known.lease_micros);
-        let mark = Mark::new(known.key.clone(), said, deny, known.is_named);
-        self.set(Mark { is_read: known.is_read, ..mark }).then_some(begins)
-    }
-
-    /// Keeps that the mark under this key cannot be read at this time of the server: the slot of all keys is elsewhere.
-    /// While it moves here, calls are redirected to this server. They make the mark, and until then everything may be
-    /// missing.
-    pub(super) fn slot_is_elsewhere(
-        &self,
-        key: Vec<u8>,
-        now_micros: u64,
-        (losses, deny): (&Losses, &DenyCold),
-    ) {
-        let lease_micros = losses.longest_lease_micros(deny);
-        let mark = Mark::new(key, (now_micros.saturating_add(lease_micros), lease_micros), deny, false);
-        if !self.get().is_some_and(|known| known.is_read) {
-            self.set(Mark { is_read: false, ..mark });
-        }
+        self.set(Mark::new(known.key.clone(), said, deny, known.is_named)).then_some(begins)
     }
 
     /// Keeps a mark. Returns whether it is another one.
     fn set(&self, mark: Mark) -> bool {
         let mut known = self.0.lock();
-        let is = |known: &Arc<Mark>| known.told == mark.told && known.is_read == mark.is_read;
-        let is_other = !known.as_ref().is_some_and(is);
+        let is_other = known.as_ref().is_none_or(|known| known.told != mark.told);
         if is_other {
             *known = Some(Arc::new(mark));
         }

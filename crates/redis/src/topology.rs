@@ -32,11 +32,6 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// Whether all keys with this prefix are in one slot of a Cluster.
-pub(super) fn is_one_slot(prefix: &str) -> bool {
-    tag(prefix.as_bytes()).is_some()
-}
-
 /// The part of a key in braces, if its slot follows from that alone.
 fn tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|&byte| byte == b'{')?;

@@ -308,29 +308,6 @@ fn r7_no_call_is_sent_before_the_mark_was_read() {
     assert!(Marked::default().lets_decide(None), "COLD_START=allow");
 }
 
-#[test]
-fn r8_a_server_that_takes_over_the_only_slot_may_lack_everything() {
-    let (marked, losses) = (Marked::default(), Losses::default());
-    marked.slot_is_elsewhere(b"m".to_vec(), 5, (&losses, &DENY));
-    assert!(marked.lets_decide(Some(&DENY)));
-    let known = || marked.get().expect("it is there");
-    assert_eq!((known().told.clone(), known().named()), (told_cold(60_000_000, OWN, 5 + OWN, b"m"), None));
-    marked.slot_is_elsewhere(b"m".to_vec(), 8, (&losses, &DENY));
-    assert_eq!(known().told, told_cold(60_000_000, OWN, 8 + OWN, b"m"), "it is elsewhere still");
-    // A call was redirected here, and has made the mark.
-    assert_eq!(marked.answered(begins(9 + OWN, 9), &DENY), Some(begins(9 + OWN, 9)));
-    assert_eq!(to_write(&marked, b"m", None)[3..6], ["100000", "-1", "0"], "the node has not read that");
-    let read = mark_read(9 + OWN, OWN);
-    assert_eq!(marked.read(b"m".to_vec(), &read, &DENY, false), Some(read.begins));
-    assert_eq!(to_write(&marked, b"m", None)[4], (9 + OWN).to_string());
-    marked.slot_is_elsewhere(b"m".to_vec(), 90, (&losses, &DENY));
-    assert_eq!(
-        known().told,
-        told_cold(60_000_000, OWN, 9 + OWN, b"m"),
-        "it was here once, and its mark was read"
-    );
-}
-
 /// What is heard of servers whose memory begins at the first of these times, one after the other, each at the second;
 /// all in milliseconds. And since when counters are cold.
 fn heard<const N: usize>(begin: [(u64, u64); N]) -> ([Option<News>; N], Option<u64>) {

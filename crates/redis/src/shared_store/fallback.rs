@@ -34,15 +34,12 @@ impl<R: Runtime> SharedStore<R> {
             let Some(Err(failure)) = outcomes[index] else { continue };
             failed = true;
             self.keep_reported(check, failure, || place_of(plan, parts, index));
-            if lets_nothing_pass(check) {
-                verdicts[index] = Some(denied(check));
-                continue;
-            }
             match mode_of(check).unwrap_or(self.options.mode) {
+                StoreFailure::Local => alone.push((index, failure)),
+                _ if lets_nothing_pass(check) => verdicts[index] = Some(denied(check)),
                 StoreFailure::Error => error = error.or(Some(failure)),
                 StoreFailure::Deny => verdicts[index] = Some(denied(check)),
                 StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
-                StoreFailure::Local => alone.push((index, failure)),
             }
         }
         if let Some(failure) = error {
@@ -109,10 +106,14 @@ impl<R: Runtime> SharedStore<R> {
     }
 }
 
-/// Whether no counter is needed to know the verdict: an exception or a record denies, or a rule allows 0.
+/// Whether no counter is needed to know the verdict: an exception or a record denies, or a rule allows 0. A question of 0 hits
+/// asks for room for one, but of a fixed window, which says whether it is over.
 fn lets_nothing_pass(check: &Check<'_>) -> bool {
-    let nothing = check.limit.with_requests(0).with_burst(0);
-    check.limit == nothing && matches!(check.hits, Hits::Take(1..))
+    let takes = match check.hits {
+        Hits::Take(hits) => hits > 0 || check.limit.algorithm() != Algorithm::FixedWindow,
+        Hits::GiveBack(_) => false,
+    };
+    takes && check.limit == check.limit.with_requests(0).with_burst(0)
 }
 
 /// A check that counts nothing and whose verdict is known: the decision depends on all checks of the request. It
