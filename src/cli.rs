@@ -14,6 +14,7 @@ mod limit;
 mod logs;
 mod man;
 mod replay;
+mod sent;
 mod settings;
 mod shown;
 mod state;

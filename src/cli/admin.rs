@@ -7,17 +7,19 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use http::{HeaderValue, Method};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::answers::{self, Answers};
 use super::debug_port::{self, Call, Limiter, send};
+use super::sent::{self, text};
 use super::shown::{self, Form};
 use super::{Done, arguments_of, flag_of, given, read_only, times};
 use crate::app::token_header;
 use crate::clock::wall;
 use crate::configuration::Configuration;
 use crate::settings::{Problem, Row};
-use tidegate_operate::bodies::values::id;
+use tidegate_operate::bodies::json;
+use tidegate_operate::bodies::values::{ResetId, read_id};
 
 /// The option, and the field, of the number of a reset.
 const ID: &str = "id";
@@ -74,7 +76,11 @@ pub(super) fn counter_command() -> Command {
     let peek = Command::new("peek").about("Shows what a counter holds").args(counter_path());
     let id =
         "its number, the nanoseconds since 1970 in 16 digits of hex; else now. Sent again it changes nothing";
-    let id = || Arg::new(ID).long(ID).value_name("HEX").help(id);
+    let read = |text: &str| {
+        let read = read_id(text).map(ResetId);
+        read.ok_or("expected sixteen digits in hex, the nanoseconds since 1970")
+    };
+    let id = || Arg::new(ID).long(ID).value_name("HEX").value_parser(read).help(id);
     let reset = Command::new("reset").about("Begins a counter anew").args(counter_path());
     let reset = reset.args(author(true)).arg(id());
     let [domain, entries] = path();
@@ -120,11 +126,11 @@ pub(super) fn path() -> [Arg; 2] {
 }
 
 /// The entries that lead to one counter: each has a value.
-fn counter_path() -> [Arg; 2] {
+pub(super) fn counter_path() -> [Arg; 2] {
     let [domain, entries] = path();
     let entry = |word: &str| match word.contains('=') {
         true => Ok(word.to_owned()),
-        false => Err("a counter has a value for each key (expected KEY=VALUE)"),
+        false => Err("each key needs a value (expected KEY=VALUE)"),
     };
     let entries = entries.value_name("KEY=VALUE").value_parser(entry);
     [domain, entries.help("the entries of a descriptor, in order, each with its value")]
@@ -151,9 +157,12 @@ pub(super) fn exception(
     run(matches.subcommand(), flag, variable, |command, own| {
         let path = || format!("/admin/exceptions/{}", encoded(&text(own, "id").unwrap_or_default()));
         match command {
-            "put" => (Method::PUT, path(), Value::Object(fields(own)), shown::change),
-            "end" => (Method::DELETE, path(), Value::Object(fields(own)), shown::change),
-            _ => (Method::GET, "/admin/exceptions".to_owned(), Value::Null, shown::exceptions),
+            "put" => {
+                let times = times::given_times(own, wall())?;
+                Ok((Method::PUT, path(), json(&sent::exception(own, times)), shown::change as Form))
+            }
+            "end" => Ok((Method::DELETE, path(), json(&sent::end(own)), shown::change)),
+            _ => Ok((Method::GET, "/admin/exceptions".to_owned(), Value::Null, shown::exceptions)),
         }
     })
 }
@@ -165,20 +174,17 @@ pub(super) fn counter(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     // One number for all limiters, so that sending it again to those that failed changes nothing at the others.
-    let now = id(wall().as_nanos());
-    run(matches.subcommand(), flag, variable, |command, own| match command {
-        "resets" => (Method::GET, "/admin/resets".to_owned(), Value::Null, shown::resets),
-        "reset" | "reset-all" => {
-            let mut fields = fields(own);
-            fields.insert(ID.to_owned(), text(own, ID).unwrap_or_else(|| now.clone()).into());
-            let (path, form): (_, Form) = match command {
-                "reset" => ("/admin/counters/reset", shown::reset),
-                _ => ("/admin/resets", shown::change),
-            };
-            (Method::POST, path.to_owned(), Value::Object(fields), form)
+    let now = ResetId(wall().as_nanos());
+    run(matches.subcommand(), flag, variable, |command, own| {
+        let id = given::<ResetId>(own, ID).copied().unwrap_or(now);
+        let post = |path: &str, body: Value, form: Form| Ok((Method::POST, path.to_owned(), body, form));
+        match command {
+            "resets" => Ok((Method::GET, "/admin/resets".to_owned(), Value::Null, shown::resets as Form)),
+            "reset" => post("/admin/counters/reset", json(&sent::reset(own, id)), shown::reset),
+            "reset-all" => post("/admin/resets", json(&sent::reset_below(own, id)), shown::change),
+            "peek" => post("/admin/counters/peek", json(&sent::counter(own)), shown::peek),
+            _ => post("/admin/counters/top", json(&sent::rule(own)), shown::top),
         }
-        "peek" => (Method::POST, "/admin/counters/peek".to_owned(), Value::Object(fields(own)), shown::peek),
-        _ => (Method::POST, "/admin/counters/top".to_owned(), Value::Object(fields(own)), shown::top),
     })
 }
 
@@ -188,9 +194,9 @@ pub(super) fn audit(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let asked =
-        |_: &str, _: &ArgMatches| (Method::GET, "/admin/audit".to_owned(), Value::Null, shown::audit as Form);
-    run(Some(("audit", matches)), flag, variable, asked)
+    run(Some(("audit", matches)), flag, variable, |_, _| {
+        Ok((Method::GET, "/admin/audit".to_owned(), Value::Null, shown::audit))
+    })
 }
 
 /// Sends one request to every limiter, and shows what each answers.
@@ -198,16 +204,13 @@ pub(super) fn run(
     command: Option<(&str, &ArgMatches)>,
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
-    request: impl Fn(&str, &ArgMatches) -> (Method, String, Value, Form),
+    request: impl Fn(&str, &ArgMatches) -> Result<(Method, String, Value, Form), Vec<Problem>>,
 ) -> Done {
     let Some((command, own)) = command else { return Ok((String::new(), ExitCode::FAILURE)) };
     let given = flag_of(own, own);
     let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
     let limiters = Limiter::named(own, &configuration.listeners)?;
-    let (method, path, mut sent, form) = request(command, own);
-    for (name, at) in times::fields(own, wall())? {
-        sent[name] = at.into();
-    }
+    let (method, path, sent, form) = request(command, own)?;
     let token = token(&configuration)?;
     let body = if sent.is_null() { String::new() } else { sent.to_string() };
     let call = Call { method, path, body, token: token.as_ref() };
@@ -253,34 +256,4 @@ pub(super) fn encoded(text: &str) -> String {
         other => format!("%{other:02X}"),
     };
     text.bytes().map(encode).collect()
-}
-
-/// The value of an argument that only some of these commands have.
-pub(super) fn text(own: &ArgMatches, name: &str) -> Option<String> {
-    given(own, name).cloned()
-}
-
-/// The body of a request: what the command line says, by the names of the API.
-pub(super) fn fields(own: &ArgMatches) -> Map<String, Value> {
-    let number = |name: &str| given::<u32>(own, name).copied();
-    let mut fields = Map::new();
-    for name in ["domain", "who", "why"] {
-        fields.extend(text(own, name).map(|text| (name.to_owned(), text.into())));
-    }
-    for (option, name) in [("requests-per-unit", "requests_per_unit"), ("burst", "burst"), ("most", "most")] {
-        fields.extend(number(option).map(|number| (name.to_owned(), number.into())));
-    }
-    for name in ["unlimited", "deny"] {
-        let is_set = given(own, name) == Some(&true);
-        fields.extend(is_set.then(|| (name.to_owned(), true.into())));
-    }
-    let entry = |word: &String| match word.split_once('=') {
-        Some((key, value)) => json!({"key": key, "value": value}),
-        None => json!({"key": word}),
-    };
-    if given::<String>(own, "entries").is_some() {
-        let words = own.get_many::<String>("entries").into_iter().flatten();
-        fields.insert("entries".to_owned(), words.map(entry).collect());
-    }
-    fields
 }

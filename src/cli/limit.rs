@@ -10,16 +10,18 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::{HeaderValue, Method};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::admin::{self, SETTINGS, author, effect, everywhere, path};
+use super::admin::{self, SETTINGS, author, counter_path, effect, everywhere, path};
 use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
-use super::{Done, flag_of, given, read_only, shown};
+use super::{Done, flag_of, given, read_only, sent, shown};
 use crate::settings::Row;
+use tidegate_operate::bodies::asked::{Counter, ListRecords};
+use tidegate_operate::bodies::{json, read};
 
 /// Records of a page that is fetched.
-const PAGE: u64 = 5_000;
+const PAGE: u32 = 5_000;
 
 /// What a record says as text, by the names of the API.
 const WORDS: [(&str, &str, &str); 4] = [
@@ -43,7 +45,7 @@ pub(super) fn command() -> Command {
     let shadow = Arg::new("shadow-mode").long("shadow-mode").value_name("BOOL");
     let put = Command::new("put")
         .about("Makes a record, or replaces the one of its key")
-        .args(path())
+        .args(counter_path())
         .args(NUMBERS.map(number))
         .args(WORDS.map(text))
         .arg(
@@ -55,8 +57,8 @@ pub(super) fn command() -> Command {
         .arg(shadow.value_parser(value_parser!(bool)).help("whether it only counts and reports"))
         .group(effect(&["requests-per-unit", "unlimited"]))
         .args(author(true));
-    let get = Command::new("get").about("Shows the record of a key").args(path());
-    let delete = Command::new("delete").about("Removes the record of a key").args(path());
+    let get = Command::new("get").about("Shows the record of a key").args(counter_path());
+    let delete = Command::new("delete").about("Removes the record of a key").args(counter_path());
     let delete = delete.args(author(false));
     let most = number(("most", "only the first so many")).default_value("1000");
     let list = Command::new("list").about("Lists records").args(prefix()).arg(most);
@@ -100,12 +102,15 @@ pub(super) fn run(
             }
         }
         _ => admin::run(matches.subcommand(), flag, variable, |command, own| {
-            let body = Value::Object(fields(own));
-            match command {
-                "put" => (Method::PUT, "/admin/records".to_owned(), body, shown::change),
-                "delete" => (Method::DELETE, "/admin/records".to_owned(), body, shown::change),
-                _ => (Method::POST, "/admin/records/get".to_owned(), body, shown::records),
-            }
+            Ok(match command {
+                "put" => (Method::PUT, "/admin/records".to_owned(), json(&sent::record(own)), shown::change),
+                "delete" => {
+                    (Method::DELETE, "/admin/records".to_owned(), json(&sent::delete(own)), shown::change)
+                }
+                _ => {
+                    (Method::POST, "/admin/records/get".to_owned(), json(&sent::counter(own)), shown::records)
+                }
+            })
         }),
     }
 }
@@ -133,34 +138,21 @@ impl Asking {
     }
 }
 
-/// The fields of a record that the command line gives.
-fn fields(own: &ArgMatches) -> Map<String, Value> {
-    let mut fields = admin::fields(own);
-    for (name, ..) in WORDS {
-        fields.extend(admin::text(own, name).map(|text| (name.to_owned(), text.into())));
-    }
-    let multiplier = given::<u32>(own, "unit-multiplier");
-    fields.extend(multiplier.map(|number| ("unit_multiplier".to_owned(), (*number).into())));
-    let shadow = given::<bool>(own, "shadow-mode");
-    fields.extend(shadow.map(|flag| ("shadow_mode".to_owned(), (*flag).into())));
-    fields
-}
-
 /// Prints records page by page, as many as there are or as are asked for. An export is always lines that `load` reads.
 fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
     let most = given::<u32>(own, "most").map_or(u64::MAX, |most| u64::from(*most));
-    let all = asking.limiters.iter().map(|limiter| list_one(admin::fields(own), most, asking, limiter));
+    let all = asking.limiters.iter().map(|limiter| list_one(sent::page(own, PAGE), most, asking, limiter));
     match all.fold(true, |all, one| all & one.is_some()) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
 }
 
-fn list_one(mut asked: Map<String, Value>, most: u64, asking: &Asking, limiter: &Limiter) -> Option<()> {
+fn list_one(mut asked: ListRecords, most: u64, asking: &Asking, limiter: &Limiter) -> Option<()> {
     let (mut left, mut out) = (most, io::stdout().lock());
     while left > 0 {
-        asked.insert("most".to_owned(), left.min(PAGE).into());
-        let body = Value::Object(asked.clone()).to_string();
+        asked.most = u32::try_from(left).map_or(PAGE, |left| left.min(PAGE)).into();
+        let body = json(&asked).to_string();
         let page = asking.post(limiter, "/admin/records/list".to_owned(), body)?;
         let page: Value = serde_json::from_str(&page).unwrap_or_default();
         let records = page["records"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -174,8 +166,15 @@ fn list_one(mut asked: Map<String, Value>, most: u64, asking: &Asking, limiter: 
         left -= (records.len() as u64).min(left);
         match &page["next"] {
             Value::Null => break,
-            next => asked.insert("after".to_owned(), next.clone()),
-        };
+            next => match read::<Counter>(next) {
+                Ok(next) => asked.after = Some(next),
+                Err(mistake) => {
+                    let why = format!("next: {mistake}");
+                    let _ = out.write_all(asking.answers.failure(limiter, &why).as_bytes());
+                    return None;
+                }
+            },
+        }
     }
     Some(())
 }

@@ -38,8 +38,8 @@ pub(super) fn arguments() -> [Arg; 3] {
     ]
 }
 
-/// What the options say, by the names of the API.
-pub(super) fn fields(own: &ArgMatches, now: Timestamp) -> Result<Vec<(&'static str, String)>, Vec<Problem>> {
+/// When something begins and ends, as the options say, in whole seconds.
+pub(super) fn given_times(own: &ArgMatches, now: Timestamp) -> Result<[Option<Timestamp>; 2], Vec<Problem>> {
     let now = local(now);
     let mut problems = Vec::new();
     let mut problem = |name: &str, what: String| {
@@ -58,10 +58,10 @@ pub(super) fn fields(own: &ArgMatches, now: Timestamp) -> Result<Vec<(&'static s
         until =
             end.or_else(|| problem(FOR, format!("{text:?} is no duration (expected such as 30m, 2h, 3d)")));
     }
-    let stamp = |at: ZonedDateTime| format!("{:.0}", at.timestamp());
-    let fields = [(FROM, from), (UNTIL, until)].into_iter();
-    let fields = fields.filter_map(|(name, at)| Some((name, stamp(at?)))).collect();
-    if problems.is_empty() { Ok(fields) } else { Err(problems) }
+    // What was before 1970 is past, as its first second is.
+    let at =
+        |at: ZonedDateTime| Timestamp::from_secs(at.timestamp().as_second().try_into().unwrap_or_default());
+    if problems.is_empty() { Ok([from, until].map(|time| time.map(at))) } else { Err(problems) }
 }
 
 /// A time of the API, for people: `Monday 2026-11-30 00:00 CET`. What is no time stays as it is.

@@ -32,7 +32,7 @@ use self::wanted::Wanted;
 use crate::bodies::answered::{self, Changed, ExceptionDone, HoldsFor};
 use crate::bodies::asked::Who;
 use crate::bodies::values::Words;
-use crate::bodies::{Mistake, read};
+use crate::bodies::{Mistake, json, read};
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, WantedChange};
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
@@ -286,8 +286,7 @@ fn shown(status: StatusCode, answer: &impl Serialize) -> Page {
 
 /// A line of JSON, with the fields of each object in the order of their names.
 fn line(answer: &impl Serialize) -> String {
-    let value = serde_json::to_value(answer).expect("answers are made of texts and numbers");
-    json_line(&value.to_string()).into_owned()
+    json_line(&json(answer).to_string()).into_owned()
 }
 
 /// A page of lines, each a value of JSON.

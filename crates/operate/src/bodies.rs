@@ -16,3 +16,11 @@ pub mod values;
 pub(crate) mod tests;
 
 pub use self::reader::{Mistake, read};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// A body as a value, with the fields of each object in the order of their names.
+pub fn json(body: &impl Serialize) -> Value {
+    serde_json::to_value(body).expect("bodies are made of texts and numbers")
+}

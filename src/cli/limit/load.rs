@@ -12,9 +12,9 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::Value;
 
 use super::super::logs::with_progress;
-use super::super::{Done, Problem, print_error};
+use super::super::{Done, Problem, print_error, sent};
 use super::{Asking, author};
-use crate::cli::admin::{self, encoded};
+use crate::cli::admin::encoded;
 use tidegate_engine::text::one_line;
 use tidegate_records::{Format, LINE_BYTES_MAX, Reader};
 use tidegate_trial::replay::Progress;
@@ -42,8 +42,8 @@ pub(super) fn command() -> Command {
 
 /// Runs it.
 pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
-    let path = PathBuf::from(admin::text(own, "file").unwrap_or_default());
-    let named = admin::text(own, "format");
+    let path = PathBuf::from(sent::text(own, "file").unwrap_or_default());
+    let named = sent::text(own, "format");
     let named = Format::ALL.into_iter().find(|format| named.as_deref() == Some(format.name()));
     let format = named.unwrap_or_else(|| Format::of_file(&path));
     let problem = |what: String| vec![Problem { name: path.display().to_string(), what }];
@@ -54,7 +54,7 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     } else if !is_good(&path, format).map_err(|error| problem(error.to_string()))? {
         return Ok((String::new(), ExitCode::FAILURE));
     }
-    let who = |name: &str| admin::text(own, name).unwrap_or_default();
+    let who = |name: &str| sent::text(own, name).unwrap_or_default();
     let to = format!(
         "/admin/records/load?format={}&who={}&why={}",
         format.name(),

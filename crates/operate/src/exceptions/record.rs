@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::bodies::answered::Listed;
 use crate::bodies::asked;
 use crate::bodies::values::{List, Requests, Text, Time, Words};
-use crate::bodies::{Mistake, read};
+use crate::bodies::{Mistake, json, read};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::stamp;
@@ -106,7 +106,7 @@ impl Record {
 
     /// Its JSON, for the audit.
     pub fn json(&self) -> Value {
-        serde_json::to_value(self.written()).expect("texts and numbers are JSON")
+        json(&self.written())
     }
 
     fn written(&self) -> asked::Exception {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::bodies::asked::RuleNode;
 use crate::bodies::values::{List, Text};
-use crate::bodies::{Mistake, read};
+use crate::bodies::{Mistake, json, read};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath};
 
@@ -23,7 +23,7 @@ pub(crate) struct Written {
 
 /// A path as JSON.
 pub fn path_json(path: &ResetPath) -> Value {
-    serde_json::to_value(Written::from(path)).expect("texts are JSON")
+    json(&Written::from(path))
 }
 
 /// Reads what [`path_json`] writes.
