@@ -160,3 +160,36 @@ fn allowed(check: &Check<'_>) -> Verdict {
     let remaining = u64::from(check.limit.burst());
     Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_engine::key::Key;
+    use tidegate_engine::unit::{Unit, Window};
+
+    #[test]
+    fn where_nothing_may_pass_no_counter_is_asked_but_for_a_look_at_a_fixed_window() {
+        use Algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+        for (algorithm, requests, hits, expected) in [
+            (SlidingWindow, 0, Hits::Take(1), true),
+            (SlidingWindow, 0, Hits::Take(0), true),
+            (TokenBucket, 0, Hits::Take(0), true),
+            (FixedWindow, 0, Hits::Take(1), true),
+            (FixedWindow, 0, Hits::Take(0), false),
+            (SlidingWindow, 0, Hits::GiveBack(1), false),
+            (SlidingWindow, 1, Hits::Take(1), false),
+            (SlidingWindow, 1, Hits::Take(9), false),
+        ] {
+            let check = Check {
+                origin: Origin::Override { window: Window { unit: Unit::Second, multiplier: 1 } },
+                limit: Limit::new(algorithm, requests, SECOND_NANOS).with_burst(requests),
+                key: Key(1),
+                hits,
+                reported: false,
+                shadow: false,
+                quota: false,
+            };
+            assert_eq!(lets_nothing_pass(&check), expected, "{check:?}");
+        }
+    }
+}
