@@ -377,7 +377,7 @@ impl App {
         if let Some(state) = &self.state {
             state.save(is_stopped, &mut end).await;
         }
-        self.exceptions.copy().await;
+        exceptions::copy_at_the_end(&self.exceptions).await;
         tokio::join!(sending.finish(), self.telling.finish());
         if let Some(tracer) = self.tracer {
             // `finish` waits for the collector, and this thread does the I/O with it.

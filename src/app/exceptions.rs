@@ -18,6 +18,9 @@ use tidegate_serve::service::{EFFECTS, Service};
 /// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
 const TICK: Duration = Duration::from_millis(250);
 
+/// How long the end of the process waits for the last copy of exceptions that nodes share.
+const LAST_COPY_MAX: Duration = Duration::from_secs(2);
+
 /// The exceptions of the process before, and the audit of those to come. With a Redis, all nodes share them.
 pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppError> {
     let began = wall();
@@ -48,6 +51,15 @@ pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Serv
     let (sharing, copying) = (Arc::clone(book).follow(wall), Arc::clone(book).keep_copy());
     control.spawn(async move { match sharing.await {} });
     control.spawn(async move { match copying.await {} });
+}
+
+/// Copies them to the file once more. A disk that hangs keeps no process from ending.
+pub(super) async fn copy_at_the_end(book: &Arc<Book>) {
+    if tokio::time::timeout(LAST_COPY_MAX, book.copy()).await.is_err() {
+        tracing::warn!(
+            "exceptions: no copy within {LAST_COPY_MAX:?}: EXCEPTIONS_FILE may lack the last changes"
+        );
+    }
 }
 
 /// Puts those in force that are due now. Returns when one begins or ends by itself.
