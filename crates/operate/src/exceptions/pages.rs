@@ -16,6 +16,8 @@ pub(super) struct Pages {
     next: u64,
     /// How many exceptions have a `*` or a level without a value.
     patterns: usize,
+    /// No exception ends by itself before this. `None`: none does.
+    next_end: Option<Timestamp>,
     /// Whether there is a file, which has a line for each exception.
     has_file: bool,
 }
@@ -43,8 +45,9 @@ impl Pages {
         let named =
             |(record, line): (Record, Arc<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
         let records = read.into_iter().map(named).collect();
-        let mut pages = Self { records, ended: BTreeMap::new(), next, patterns: 0, has_file };
-        pages.count_patterns();
+        let (ended, patterns, next_end) = (BTreeMap::new(), 0, None);
+        let mut pages = Self { records, ended, next, patterns, next_end, has_file };
+        pages.look_at_all();
         pages
     }
 
@@ -102,15 +105,19 @@ impl Pages {
                     (before @ Some(_), _) => {
                         Ok(Planned { change: Change::Ended, before, after: ended(number) })
                     }
-                    (None, Some(&number)) => {
-                        Ok(Planned { change: Change::Unchanged, before: None, after: ended(number) })
+                    (None, Some(&known)) if known < number => {
+                        Ok(Planned { change: Change::Unchanged, before: None, after: ended(known) })
+                    }
+                    // It was ended while this node's clock was ahead, and others leave that out.
+                    (None, Some(_)) => {
+                        Ok(Planned { change: Change::Ended, before: None, after: ended(number) })
                     }
                     (None, None) => Err(ChangeError::Unknown(id.clone())),
                 }
             }
             WantedChange::Put { record, may_replace } => {
                 match &before {
-                    Some(before) if before.says_the_same(record) => {
+                    Some(before) if before.says_the_same(record) && before.number < number => {
                         let after = Entry::Made(Arc::clone(before));
                         return Ok(Planned { change: Change::Unchanged, before: None, after });
                     }
@@ -135,6 +142,7 @@ impl Pages {
             Entry::Made(record) => {
                 let line = if self.has_file { file::line(&record) } else { Arc::default() };
                 self.patterns += usize::from(!record.exception.is_exact());
+                self.next_end = [self.next_end, record.until].into_iter().flatten().min();
                 self.records.insert(record.id.clone(), Page { record, line });
             }
             Entry::Ended { id, number } if remembers => {
@@ -177,11 +185,12 @@ impl Pages {
     pub(super) fn put_back(&mut self, id: &str, page: Option<Page>) {
         self.forget(id);
         self.records.extend(page.map(|page| (id.to_owned(), page)));
-        self.count_patterns();
+        self.look_at_all();
     }
 
-    fn count_patterns(&mut self) {
+    fn look_at_all(&mut self) {
         self.patterns = self.records().filter(|record| !record.exception.is_exact()).count();
+        self.next_end = self.records().filter_map(|record| record.until).min();
     }
 
     /// Makes room for this exception, if need be by those that have ended by themselves.
@@ -189,9 +198,9 @@ impl Pages {
     /// # Errors
     /// When there is none.
     pub(super) fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
-        if self.check_room(record).is_err() {
+        if self.check_room(record).is_err() && self.next_end.is_some_and(|end| end <= now) {
             self.records.retain(|_, other| !other.record.is_over(now));
-            self.count_patterns();
+            self.look_at_all();
         }
         self.check_room(record)
     }

@@ -49,6 +49,19 @@ pub(super) struct Shared {
     /// Whether all ids have to be compared: at the start, and when some of the changes may have been missed.
     compares_all: AtomicBool,
     trouble: Mutex<Trouble>,
+    /// Held by the copy that is written.
+    copying: Mutex<()>,
+}
+
+/// Where the value of an id was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It was asked for, because a change was announced.
+    Announced,
+    /// It is listed among all.
+    Listed,
+    /// It was asked for, because it is not listed.
+    Unlisted,
 }
 
 /// What is wrong with exceptions that are shared.
@@ -72,6 +85,7 @@ impl Shared {
             unread: Mutex::default(),
             compares_all: AtomicBool::new(true),
             trouble: Mutex::default(),
+            copying: Mutex::default(),
         }
     }
 }
@@ -91,14 +105,11 @@ impl Book {
         for _ in 0..TRIES_MAX {
             let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
             // Another node may have changed it since this one has read.
-            if let Some(Ok(entry)) = theirs.as_deref().map(|value| Entry::of_value(&id, value, now)) {
+            let in_redis = theirs.as_deref().and_then(|value| Entry::of_value(&id, value, now).ok());
+            if let Some(entry) = in_redis.clone() {
                 self.take(entry, now);
             }
-            let planned = {
-                let mut pages = self.pages.lock();
-                let known = pages.known(&id, now).map_or(0, |known| known.number() + 1);
-                pages.plan(&wanted, known.max(now.as_nanos()), now)?
-            };
+            let planned = self.plan_everywhere(&wanted, in_redis, now)?;
             let value = planned.after.value();
             let write = shared.store.exchange(&id, theirs.as_deref(), Some(&value));
             let (change, after) = (planned.change, planned.after.clone());
@@ -134,6 +145,27 @@ impl Book {
             }
         }
         Err(ChangeError::Busy)
+    }
+
+    /// What a change makes of an id, of which Redis has this.
+    fn plan_everywhere(
+        &self,
+        wanted: &WantedChange,
+        in_redis: Option<Entry>,
+        now: Timestamp,
+    ) -> Result<Planned, ChangeError> {
+        let mut pages = self.pages.lock();
+        let known = [pages.known(wanted.id(), now), in_redis.clone()];
+        let last = known.iter().flatten().map(Entry::number).max().unwrap_or_default();
+        let number = now.as_nanos().max(last + 1);
+        match (pages.plan(wanted, number, now), in_redis) {
+            // There was no room for it at this node.
+            (Err(ChangeError::Unknown(id)), Some(Entry::Made(before))) => {
+                let after = Entry::Ended { id, number };
+                Ok(Planned { change: Change::Ended, before: Some(before), after })
+            }
+            (planned, _) => planned,
+        }
     }
 
     /// Announces a change in the audit, on a thread that may wait for a disk.
@@ -173,6 +205,10 @@ impl Book {
         if let Entry::Made(record) = &entry
             && pages.make_room(record, now).is_err()
         {
+            // What it replaces is in force no more.
+            if pages.forget(&record.id).is_some() {
+                self.changed(&pages);
+            }
             return record.is_over(now);
         }
         pages.put(entry, true);
@@ -239,7 +275,7 @@ impl Book {
         match shared.store.changed().await? {
             Some(changed) if !shared.compares_all.load(Relaxed) => {
                 ids.extend(changed);
-                self.agree_on_these(shared, ids, true, now).await
+                self.agree_on_these(shared, ids, Found::Announced, now).await
             }
             _ => {
                 self.agree_on_all(shared, now).await?;
@@ -251,23 +287,25 @@ impl Book {
 
     async fn agree_on_all(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
         let mut rest: BTreeSet<String> = self.pages.lock().ids().cloned().collect();
-        shared.trouble.lock().left_out.clear();
+        let mut left_out: BTreeSet<String> = shared.trouble.lock().left_out.keys().cloned().collect();
         let mut last = None::<String>;
         loop {
             let page = shared.store.page(last.as_deref()).await?;
             for part in page.chunks(AT_A_TIME) {
-                let agreed = part.iter().map(|(id, value)| self.agree_on(shared, id, Some(value), true, now));
+                let agreed =
+                    part.iter().map(|(id, value)| self.agree_on(shared, id, Some(value), Found::Listed, now));
                 try_join_all(agreed).await?;
                 // This thread serves scrapes.
                 tokio::task::yield_now().await;
             }
-            page.iter().for_each(|(id, _)| _ = rest.remove(id));
+            page.iter().for_each(|(id, _)| _ = (rest.remove(id), left_out.remove(id)));
             match page.into_iter().next_back() {
                 Some((id, _)) => last = Some(id),
                 None => break,
             }
         }
-        self.agree_on_these(shared, rest, false, now).await
+        left_out.iter().for_each(|id| shared.leave_out(id, None));
+        self.agree_on_these(shared, rest, Found::Unlisted, now).await
     }
 
     /// Agrees on ids whose values it asks for first.
@@ -275,14 +313,14 @@ impl Book {
         &self,
         shared: &Shared,
         ids: BTreeSet<String>,
-        is_listed: bool,
+        found: Found,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
         let ids: Vec<String> = ids.into_iter().collect();
         for part in ids.chunks(AT_A_TIME) {
             let values = try_join_all(part.iter().map(|id| shared.store.get(id))).await?;
             let both = part.iter().zip(&values);
-            try_join_all(both.map(|(id, value)| self.agree_on(shared, id, value.as_deref(), is_listed, now)))
+            try_join_all(both.map(|(id, value)| self.agree_on(shared, id, value.as_deref(), found, now)))
                 .await?;
             tokio::task::yield_now().await;
         }
@@ -296,7 +334,7 @@ impl Book {
         shared: &Shared,
         id: &str,
         value: Option<&[u8]>,
-        is_listed: bool,
+        found: Found,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
         let theirs = match value.map(|value| Entry::of_value(id, value, now)).transpose() {
@@ -307,6 +345,7 @@ impl Book {
                 return Ok(());
             }
         };
+        shared.leave_out(id, None);
         let ours = self.pages.lock().known(id, now);
         let is_ours_later = match (&ours, &theirs) {
             (Some(ours), Some(theirs)) => ours.number() > theirs.number(),
@@ -316,7 +355,8 @@ impl Book {
         let Some(latest) = (if is_ours_later { ours } else { theirs }) else { return Ok(()) };
         if latest.is_forgotten(now) {
             self.forget(id);
-            if value.is_some() {
+            // Not at once when it is announced: a node whose clock is behind would write it back as often.
+            if value.is_some() && found != Found::Announced {
                 shared.store.exchange(id, value, None).await?;
             }
         } else if is_ours_later {
@@ -325,11 +365,12 @@ impl Book {
                 shared.store.exchange(id, value, Some(&latest.value())).await?;
             }
         } else {
-            if !is_listed {
+            if found == Found::Unlisted {
                 shared.store.exchange(id, value, value).await?;
             }
-            let has_room = self.take(latest, now);
-            shared.leave_out(id, (!has_room).then(|| "there are too many exceptions".to_owned()));
+            if !self.take(latest, now) {
+                shared.leave_out(id, Some("there are too many exceptions".to_owned()));
+            }
         }
         Ok(())
     }
@@ -349,9 +390,14 @@ impl Book {
     /// Copies what is shared to the file, if there is one. Returns whether that is done.
     pub async fn copy(self: &Arc<Self>) -> bool {
         let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else { return true };
-        // Nobody waits for the disk but the copy.
-        let (book, lines) = (Arc::clone(self), self.pages.lock().lines());
-        let written = tokio::task::spawn_blocking(move || book.write(&lines)).await;
+        let book = Arc::clone(self);
+        let write = move || {
+            // The last copy is the newest, and nobody waits for the disk but copies.
+            let _copying = book.shared.as_ref().map(|shared| shared.copying.lock());
+            let lines = book.pages.lock().lines();
+            book.write(&lines)
+        };
+        let written = tokio::task::spawn_blocking(write).await;
         let problem = match written {
             Ok(written) => written.err().map(|error| error.to_string()),
             Err(error) => Some(error.to_string()),

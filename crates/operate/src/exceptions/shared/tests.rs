@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::redis::{Asked, PAGE};
-use super::super::{Audit, Caller, Record};
+use super::super::{Audit, Caller, PATTERNS_MAX, Record};
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -477,4 +477,44 @@ async fn what_redis_evicts_is_there_again_for_nodes_that_start() {
     let other = Node::start(&redis);
     other.agree(NOW).await.expect("it answers");
     assert_eq!(other.limits()["a"], 5);
+}
+
+/// The book of a node is full of others: an end is done all the same, and what was replaced is not in force.
+#[tokio::test]
+async fn what_there_is_no_room_for_is_left_out_and_can_be_ended() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    let wild = |id: &str| put(id, json!({"deny": true, "entries": [{"key": "user"}]}));
+    nodes[0].put("x", 5, NOW).await.expect("done");
+    all_agree(&nodes, NOW).await;
+    let other = Node::start(&Arc::default());
+    for at in 0..PATTERNS_MAX {
+        other.change(wild(&format!("p{at}")), NOW).await.expect("there is room");
+    }
+    // As if it had them from a file.
+    for record in other.book.all() {
+        nodes[1].book.take(Entry::Made(record), NOW);
+    }
+    nodes[0].change(wild("x"), after(1)).await.expect("there is room at this node");
+    nodes[1].agree(after(1)).await.expect("it answers");
+    assert!(!nodes[1].limits().contains_key("x"), "the exact one is no more");
+    assert!(nodes[1].book.trouble().is_some_and(|trouble| trouble.contains("too many")));
+    assert_eq!(nodes[1].end("x", after(2)).await.expect("Redis has it"), Change::Ended);
+    nodes[0].agree(after(2)).await.expect("it answers");
+    assert!(!nodes[0].limits().contains_key("x"));
+    nodes[1].agree(after(2)).await.expect("it answers");
+    assert_eq!(nodes[1].book.trouble(), None);
+}
+
+#[tokio::test]
+async fn an_end_that_was_sent_while_the_clock_was_far_ahead_is_done_when_it_is_sent_again() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    nodes[1].put("a", 5, NOW).await.expect("done");
+    nodes[0].end("a", after(3 * 3_600)).await.expect("done");
+    nodes[1].agree(after(1)).await.expect("it answers");
+    assert_eq!(nodes[1].limits()["a"], 5, "left out");
+    assert_eq!(nodes[0].end("a", after(2)).await.expect("the clock is right"), Change::Ended);
+    nodes[1].agree(after(3)).await.expect("it answers");
+    assert!(nodes[1].limits().is_empty());
 }
