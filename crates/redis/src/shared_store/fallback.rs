@@ -35,11 +35,11 @@ impl<R: Runtime> SharedStore<R> {
             failed = true;
             self.keep_reported(check, failure, || place_of(plan, parts, index));
             match mode_of(check).unwrap_or(self.options.mode) {
-                StoreFailure::Local => alone.push((index, failure)),
-                _ if lets_nothing_pass(check) => verdicts[index] = Some(denied(check)),
                 StoreFailure::Error => error = error.or(Some(failure)),
                 StoreFailure::Deny => verdicts[index] = Some(denied(check)),
+                StoreFailure::Allow if lets_nothing_pass(check) => verdicts[index] = Some(denied(check)),
                 StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
+                StoreFailure::Local => alone.push((index, failure)),
             }
         }
         if let Some(failure) = error {
