@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use self::audit::Intended;
 use self::entry::Entry;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
@@ -238,8 +239,8 @@ impl Book {
         if change == Change::Unchanged {
             return Ok(change);
         }
-        let what = Audited::of(wanted, before.as_deref(), &after);
-        let intended = self.audit.intend(author, now, what.does, what.json())?;
+        let (does, what) = audited(wanted, before.as_deref(), &after);
+        let intended = self.audit.intend(author, now, does, what)?;
         let page = pages.forget(wanted.id());
         pages.put(after, false);
         let kept = self.write(&pages.lines());
@@ -251,6 +252,36 @@ impl Book {
         }
         self.changed(&pages);
         Ok(change)
+    }
+
+    /// Announces a change in the audit, on a thread that may wait for a disk.
+    ///
+    /// # Errors
+    /// When it cannot be announced. Then it must not be done.
+    pub(crate) async fn intend(
+        self: &Arc<Self>,
+        author: Author,
+        now: Timestamp,
+        does: &'static str,
+        what: Value,
+    ) -> Result<Intended, ChangeError> {
+        let book = Arc::clone(self);
+        let intend = move || book.audit.intend(&author, now, does, what);
+        Ok(tokio::task::spawn_blocking(intend).await??)
+    }
+
+    /// Writes what became of it, on such a thread. Where that fails, the change stands nevertheless.
+    pub(crate) async fn ended(
+        self: &Arc<Self>,
+        intended: Intended,
+        now: Timestamp,
+        outcome: Result<String, String>,
+    ) {
+        let book = Arc::clone(self);
+        let end = move || book.audit.ended(intended, now, outcome.as_deref().map_err(Clone::clone));
+        if let Err(error) = tokio::task::spawn_blocking(end).await {
+            tracing::error!("an outcome is not in the audit: {error}");
+        }
     }
 
     /// Writes the file, if there is one.
@@ -286,39 +317,22 @@ impl Book {
     }
 }
 
-/// What a line of the audit says of a change.
-struct Audited<'a> {
-    does: &'static str,
-    id: &'a str,
-    before: Option<&'a Record>,
-    after: Option<&'a Record>,
-    /// Empty: the record says it, or nobody did.
-    why: &'a str,
-}
-
-impl<'a> Audited<'a> {
-    fn of(wanted: &'a WantedChange, before: Option<&'a Record>, after: &'a Entry) -> Self {
-        match (wanted, after) {
-            (WantedChange::End { id, why }, _) => {
-                Self { does: "exception_end", id, before, after: None, why }
+/// What the audit says of a change: its kind, and what was there before and after it.
+fn audited(wanted: &WantedChange, before: Option<&Record>, after: &Entry) -> (&'static str, Value) {
+    let after = match after {
+        Entry::Made(record) => Some(&**record),
+        Entry::Ended { .. } => None,
+    };
+    let json = |record: Option<&Record>| record.map_or(Value::Null, Record::json);
+    let mut what = json!({"exception": wanted.id(), "before": json(before), "after": json(after)});
+    match wanted {
+        WantedChange::Put { .. } => ("exception_put", what),
+        WantedChange::End { why, .. } => {
+            if !why.is_empty() {
+                what["why"] = why.as_str().into();
             }
-            (WantedChange::Put { record, .. }, Entry::Made(after)) => {
-                Self { does: "exception_put", id: &record.id, before, after: Some(after), why: "" }
-            }
-            (WantedChange::Put { record, .. }, Entry::Ended { .. }) => {
-                Self { does: "exception_put", id: &record.id, before, after: None, why: "" }
-            }
+            ("exception_end", what)
         }
-    }
-
-    fn json(&self) -> Value {
-        let record = |record: Option<&Record>| record.map_or(Value::Null, Record::json);
-        let mut json =
-            json!({"exception": self.id, "before": record(self.before), "after": record(self.after)});
-        if !self.why.is_empty() {
-            json["why"] = self.why.into();
-        }
-        json
     }
 }
 

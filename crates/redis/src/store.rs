@@ -132,9 +132,13 @@ impl<R: Runtime> RedisStore<R> {
         key: impl AsRef<[u8]>,
         command: &Cmd,
     ) -> Result<T, ConnectError> {
+        self.connection(key.as_ref())?.ask(&self.shared, command).await
+    }
+
+    /// This worker's connection to the server of this key.
+    fn connection(&self, key: &[u8]) -> Result<Arc<Connection<R>>, ConnectError> {
         let connections = self.worker_connections().ok_or(ConnectError::NoConnection)?;
-        let connection = connections.route(self.slot(key.as_ref())).ok_or(ConnectError::NoConnection)?;
-        connection.ask(&self.shared, command).await
+        connections.route(self.slot(key)).ok_or(ConnectError::NoConnection)
     }
 
     /// Waits until enough replicas have what was written before to the server of this key, on the same connection.
@@ -143,8 +147,7 @@ impl<R: Runtime> RedisStore<R> {
         if replicas == 0 {
             return Ok(());
         }
-        let connections = self.worker_connections().ok_or(ConnectError::NoConnection)?;
-        let connection = connections.route(self.slot(key.as_ref())).ok_or(ConnectError::NoConnection)?;
+        let connection = self.connection(key.as_ref())?;
         let mut command = redis::cmd("WAIT");
         // The reply has to be there within the time of a question.
         command.arg(replicas).arg((self.shared.connect_timeout() / 2).as_millis() as u64);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{AdminApi, Problem, blocking};
-use crate::exceptions::{Author, ChangeError};
+use super::{AdminApi, Problem};
+use crate::exceptions::Author;
 use tidegate_serve::clock::wall;
 
 /// What was made, and the outcome in words, for the audit.
@@ -34,16 +34,10 @@ impl AdminApi {
     {
         let book = Arc::clone(&self.book);
         let made = tokio::spawn(async move {
-            let intending = Arc::clone(&book);
-            let intend = move || intending.audit().intend(&author, wall(), does, what);
-            let intended = blocking(intend).await?.map_err(ChangeError::from)?;
+            let intended = book.intend(author, wall(), does, what).await?;
             let made = change.await;
             let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
-            let end = move || {
-                let outcome = outcome.as_deref().map_err(Clone::clone);
-                book.audit().ended(intended, wall(), outcome);
-            };
-            blocking(end).await?;
+            book.ended(intended, wall(), outcome).await;
             Ok(made.map_err(Into::into)?.0)
         });
         made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?

@@ -3,8 +3,14 @@
 //! In: changes at this node, and what other nodes changed. Out: the same entries at all nodes within a second, and in Redis.
 //! Each node has all of them in memory, so none is missing while Redis is away. A change is done when Redis has it. The
 //! greatest number of an id wins everywhere; what Redis has lost, each node writes back.
+//!
+//! - `trouble`: what is wrong meanwhile, in words
+//! - `copy`: the file, for a start without Redis
 
-use std::collections::{BTreeMap, BTreeSet};
+mod copy;
+mod trouble;
+
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,10 +19,11 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 
+use self::trouble::Trouble;
 use super::entry::Entry;
 use super::pages::Planned;
-use super::redis::Store;
-use super::{Audited, Author, Book, Change, ChangeError, WantedChange};
+use super::redis::{PAGE, Store};
+use super::{Author, Book, Change, ChangeError, WantedChange, audited};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::ConnectError;
 
@@ -34,10 +41,6 @@ const COMPARE_ALL_EVERY: u32 = 1_500;
 const TRIES_MAX: usize = 5;
 /// Ids that are agreed on at a time.
 const AT_A_TIME: usize = 250;
-/// Values of Redis that are remembered as left out.
-const LEFT_OUT_MAX: usize = 100;
-/// The least time between two copies in the file.
-const COPY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a book has that shares its exceptions.
 pub(super) struct Shared {
@@ -64,19 +67,6 @@ enum Found {
     Unlisted,
 }
 
-/// What is wrong with exceptions that are shared.
-#[derive(Clone, Debug, Default)]
-struct Trouble {
-    /// Whether they were read at all.
-    is_read: bool,
-    /// Why they cannot be read now.
-    away: Option<String>,
-    /// What Redis has that is left out, and why.
-    left_out: BTreeMap<String, String>,
-    /// Why the file has no copy.
-    copy: Option<String>,
-}
-
 impl Shared {
     pub(super) fn new(store: impl Store + 'static) -> Self {
         Self {
@@ -101,7 +91,7 @@ impl Book {
     ) -> Result<Change, ChangeError> {
         let turn = tokio::time::timeout(TURN_MAX, shared.one_at_a_time.lock()).await;
         let _one_at_a_time = turn.map_err(|_| ChangeError::Busy)?;
-        let (id, wanted, author) = (wanted.id().to_owned(), Arc::new(wanted), Arc::new(author));
+        let id = wanted.id().to_owned();
         for _ in 0..TRIES_MAX {
             let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
             // Another node may have changed it since this one has read.
@@ -109,18 +99,18 @@ impl Book {
             if let Some(entry) = in_redis.clone() {
                 self.take(entry, now);
             }
-            let planned = self.plan_everywhere(&wanted, in_redis, now)?;
-            let value = planned.after.value();
+            let Planned { change, before, after } = self.plan_everywhere(&wanted, in_redis, now)?;
+            let value = after.value();
             let write = shared.store.exchange(&id, theirs.as_deref(), Some(&value));
-            let (change, after) = (planned.change, planned.after.clone());
             let written = match change {
                 // Redis may have lost it, or too few replicas have it.
                 Change::Unchanged => write.await,
                 _ => {
-                    let intended = self.intend(&wanted, planned, &author, now).await?;
+                    let (does, what) = audited(&wanted, before.as_deref(), &after);
+                    let intended = self.intend(author.clone(), now, does, what).await?;
                     let written = write.await;
                     let outcome = match &written {
-                        Ok(true) => Ok("done"),
+                        Ok(true) => Ok("done".to_owned()),
                         Ok(false) => {
                             Err("another node has changed it meanwhile; it is tried again".to_owned())
                         }
@@ -166,33 +156,6 @@ impl Book {
             }
             (planned, _) => planned,
         }
-    }
-
-    /// Announces a change in the audit, on a thread that may wait for a disk.
-    async fn intend(
-        self: &Arc<Self>,
-        wanted: &Arc<WantedChange>,
-        Planned { before, after, .. }: Planned,
-        author: &Arc<Author>,
-        now: Timestamp,
-    ) -> Result<super::audit::Intended, ChangeError> {
-        let (book, wanted, author) = (Arc::clone(self), Arc::clone(wanted), Arc::clone(author));
-        let intend = move || {
-            let what = Audited::of(&wanted, before.as_deref(), &after);
-            book.audit.intend(&author, now, what.does, what.json())
-        };
-        Ok(tokio::task::spawn_blocking(intend).await??)
-    }
-
-    async fn ended(
-        self: &Arc<Self>,
-        intended: super::audit::Intended,
-        now: Timestamp,
-        outcome: Result<&'static str, String>,
-    ) {
-        let book = Arc::clone(self);
-        // It is done all the same.
-        let _ = tokio::task::spawn_blocking(move || book.audit.ended(intended, now, outcome)).await;
     }
 
     /// Takes an entry that Redis has, unless a later one of its id is known. Returns whether there was room.
@@ -299,9 +262,10 @@ impl Book {
                 tokio::task::yield_now().await;
             }
             page.iter().for_each(|(id, _)| _ = (rest.remove(id), left_out.remove(id)));
-            match page.into_iter().next_back() {
-                Some((id, _)) => last = Some(id),
-                None => break,
+            let is_last = page.len() < PAGE;
+            last = page.into_iter().next_back().map(|(id, _)| id);
+            if is_last {
+                break;
             }
         }
         left_out.iter().for_each(|id| shared.leave_out(id, None));
@@ -373,100 +337,6 @@ impl Book {
             }
         }
         Ok(())
-    }
-
-    /// Keeps the file a copy of what is shared, for a start without Redis. For ever.
-    pub async fn keep_copy(self: Arc<Self>) -> Infallible {
-        let mut changes = self.changes();
-        loop {
-            let is_copied = self.copy().await;
-            tokio::time::sleep(COPY_INTERVAL).await;
-            if is_copied && changes.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
-    }
-
-    /// Copies what is shared to the file, if there is one. Returns whether that is done.
-    pub async fn copy(self: &Arc<Self>) -> bool {
-        let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else { return true };
-        let book = Arc::clone(self);
-        let write = move || {
-            // The last copy is the newest, and nobody waits for the disk but copies.
-            let _copying = book.shared.as_ref().map(|shared| shared.copying.lock());
-            let lines = book.pages.lock().lines();
-            book.write(&lines)
-        };
-        let written = tokio::task::spawn_blocking(write).await;
-        let problem = match written {
-            Ok(written) => written.err().map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        let before = std::mem::replace(&mut shared.trouble.lock().copy, problem.clone());
-        if let (Some(problem), None) = (&problem, before) {
-            tracing::error!("exceptions: no copy for a start without Redis: {problem}");
-        }
-        problem.is_none()
-    }
-
-    /// What is wrong with exceptions that are shared, in words.
-    pub fn trouble(&self) -> Option<String> {
-        let trouble = self.shared.as_ref()?.trouble.lock().clone();
-        if let Some(away) = trouble.away {
-            let known = match (trouble.is_read, self.file.is_some()) {
-                (true, _) => "those that this node knew hold",
-                (false, true) => "those of EXCEPTIONS_FILE hold",
-                (false, false) => "there are none at this node",
-            };
-            return Some(format!("Exceptions of other nodes cannot be read: {away}. Meanwhile {known}."));
-        }
-        if !trouble.is_read {
-            return Some("Exceptions of other nodes are not read yet.".to_owned());
-        }
-        if let Some((id, why)) = trouble.left_out.first_key_value() {
-            let count = trouble.left_out.len();
-            return Some(format!("In Redis {count} exceptions are left out, such as {id:?}: {why}."));
-        }
-        trouble.copy.map(|why| format!("Exceptions have no copy for a start without Redis. {why}"))
-    }
-
-    /// Whether all exceptions of all nodes are read now. `None`: they are not shared.
-    pub fn is_in_step(&self) -> Option<bool> {
-        self.shared.as_ref().map(|shared| {
-            let trouble = shared.trouble.lock();
-            trouble.is_read && trouble.away.is_none() && trouble.left_out.is_empty()
-        })
-    }
-}
-
-impl Shared {
-    /// Notes whether Redis answers, and logs it if that has changed.
-    fn note(&self, error: Option<ConnectError>) {
-        let mut trouble = self.trouble.lock();
-        let away = error.map(|error| error.to_string());
-        match (&trouble.away, &away) {
-            (None, Some(why)) => {
-                tracing::warn!("exceptions: {why}; those of other nodes are not known meanwhile");
-            }
-            (Some(_), None) => tracing::info!("exceptions: those of other nodes are known again"),
-            _ => {}
-        }
-        trouble.away = away;
-    }
-
-    /// Notes that the value of an id is left out, or is not any more.
-    fn leave_out(&self, id: &str, why: Option<String>) {
-        let left_out = &mut self.trouble.lock().left_out;
-        let Some(why) = why else {
-            left_out.remove(id);
-            return;
-        };
-        if left_out.is_empty() {
-            tracing::warn!("exceptions: {id:?} in Redis is left out: {why}");
-        }
-        if left_out.len() < LEFT_OUT_MAX {
-            left_out.insert(id.to_owned(), why);
-        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Nodes that share exceptions through a store that is cut off, emptied and set back, in orders drawn by chance.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
-use super::super::redis::{Asked, PAGE};
+use super::super::redis::Asked;
 use super::super::{Audit, Caller, PATTERNS_MAX, Record};
 use super::*;
 

@@ -1,0 +1,46 @@
+//! The copy in EXCEPTIONS_FILE of what nodes share, for a start without Redis.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::Book;
+
+/// The least time between two copies.
+const COPY_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Book {
+    /// Keeps the file a copy of what is shared, for a start without Redis. For ever.
+    pub async fn keep_copy(self: Arc<Self>) -> Infallible {
+        let mut changes = self.changes();
+        loop {
+            let is_copied = self.copy().await;
+            tokio::time::sleep(COPY_INTERVAL).await;
+            if is_copied && changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Copies what is shared to the file, if there is one. Returns whether that is done.
+    pub async fn copy(self: &Arc<Self>) -> bool {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else { return true };
+        let book = Arc::clone(self);
+        let write = move || {
+            // The last copy is the newest, and nobody waits for the disk but copies.
+            let _copying = book.shared.as_ref().map(|shared| shared.copying.lock());
+            let lines = book.pages.lock().lines();
+            book.write(&lines)
+        };
+        let written = tokio::task::spawn_blocking(write).await;
+        let problem = match written {
+            Ok(written) => written.err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        let before = std::mem::replace(&mut shared.trouble.lock().copy, problem.clone());
+        if let (Some(problem), None) = (&problem, before) {
+            tracing::error!("exceptions: no copy for a start without Redis: {problem}");
+        }
+        problem.is_none()
+    }
+}

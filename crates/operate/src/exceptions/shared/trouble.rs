@@ -1,0 +1,85 @@
+//! What is wrong with exceptions that are shared: noted where it is met, logged once, shown to whoever asks.
+
+use std::collections::BTreeMap;
+
+use super::super::Book;
+use super::Shared;
+use tidegate_redis::ConnectError;
+
+/// Values of Redis that are remembered as left out.
+const LEFT_OUT_MAX: usize = 100;
+
+/// What is wrong with exceptions that are shared.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trouble {
+    /// Whether they were read at all.
+    pub(super) is_read: bool,
+    /// Why they cannot be read now.
+    away: Option<String>,
+    /// What Redis has that is left out, and why.
+    pub(super) left_out: BTreeMap<String, String>,
+    /// Why the file has no copy.
+    pub(super) copy: Option<String>,
+}
+
+impl Book {
+    /// What is wrong with exceptions that are shared, in words.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.shared.as_ref()?.trouble.lock().clone();
+        if let Some(away) = trouble.away {
+            let known = match (trouble.is_read, self.file.is_some()) {
+                (true, _) => "those that this node knew hold",
+                (false, true) => "those of EXCEPTIONS_FILE hold",
+                (false, false) => "there are none at this node",
+            };
+            return Some(format!("Exceptions of other nodes cannot be read: {away}. Meanwhile {known}."));
+        }
+        if !trouble.is_read {
+            return Some("Exceptions of other nodes are not read yet.".to_owned());
+        }
+        if let Some((id, why)) = trouble.left_out.first_key_value() {
+            let count = trouble.left_out.len();
+            return Some(format!("In Redis {count} exceptions are left out, such as {id:?}: {why}."));
+        }
+        trouble.copy.map(|why| format!("Exceptions have no copy for a start without Redis. {why}"))
+    }
+
+    /// Whether all exceptions of all nodes are read now. `None`: they are not shared.
+    pub fn is_in_step(&self) -> Option<bool> {
+        self.shared.as_ref().map(|shared| {
+            let trouble = shared.trouble.lock();
+            trouble.is_read && trouble.away.is_none() && trouble.left_out.is_empty()
+        })
+    }
+}
+
+impl Shared {
+    /// Notes whether Redis answers, and logs it if that has changed.
+    pub(super) fn note(&self, error: Option<ConnectError>) {
+        let mut trouble = self.trouble.lock();
+        let away = error.map(|error| error.to_string());
+        match (&trouble.away, &away) {
+            (None, Some(why)) => {
+                tracing::warn!("exceptions: {why}; those of other nodes are not known meanwhile");
+            }
+            (Some(_), None) => tracing::info!("exceptions: those of other nodes are known again"),
+            _ => {}
+        }
+        trouble.away = away;
+    }
+
+    /// Notes that the value of an id is left out, or is not any more.
+    pub(super) fn leave_out(&self, id: &str, why: Option<String>) {
+        let left_out = &mut self.trouble.lock().left_out;
+        let Some(why) = why else {
+            left_out.remove(id);
+            return;
+        };
+        if left_out.is_empty() {
+            tracing::warn!("exceptions: {id:?} in Redis is left out: {why}");
+        }
+        if left_out.len() < LEFT_OUT_MAX {
+            left_out.insert(id.to_owned(), why);
+        }
+    }
+}
