@@ -5,7 +5,7 @@
 //!
 //! - Strict algorithms: never more than N in any window of W, N being the largest that the nodes were told.
 //! - Buckets: never more than `burst` and what drains meanwhile.
-//! - Fixed windows: never more than N in an aligned window.
+//! - Fixed and weighted windows: never more than N in an aligned window.
 //! - Nothing is admitted on top of N: what was surely counted before leaves room for it. That holds for each hit that is
 //!   admitted, also where reported hits are charged beyond N.
 //! - A request that gives hits back takes what it was admitted out of every window.
@@ -14,11 +14,13 @@
 //! What it forgives, and for how long:
 //! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or what a
 //!   replica lacked that takes over; for a window, and as long as leases last.
-//! - `local`: a node may admit N alone, while it may have had no answer from Redis and until that has healed, or when its
+//! - `allow`: a node admits whatever it is asked while it may have had no answer, so such windows are not judged. What it
+//!   admitted then counts nowhere.
+//! - `local`: a node may admit its share of N alone, while it may have had no answer from Redis and until that has healed, or when its
 //!   client waited for a shorter time than the answer took. Afterwards these hits count at Redis, for a window, unless the
 //!   node died.
 //! - A request that gives hits back while a node decides alone may make room there and at Redis.
-//! - A report without an answer is sent again, and may count twice.
+//! - A report without an answer is sent until there is one, and may count each time.
 //! - When a counter begins anew, all that was admitted before may be admitted once more.
 //! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
 //!   deadline or never.
@@ -72,6 +74,8 @@ pub struct Rules<'s> {
     pub is_calm: bool,
     /// Whatever servers may have lost counts as full: no denial is judged.
     pub denies_cold: bool,
+    /// How much of N a node admits that decides alone by `local`.
+    pub local_share_percent: u32,
 }
 
 impl Rules<'_> {
@@ -92,6 +96,9 @@ impl Rules<'_> {
     fn counts_from(&self, limit: &LimitSpec, it: &Record) -> Time {
         if !self.is_alone(limit, it) {
             return it.answered;
+        }
+        if limit.failure == StoreFailure::Allow {
+            return Time::MAX;
         }
         let sent = it.answered + SENT;
         match self.troubles.of(it.node, it.asked, sent) {
@@ -136,9 +143,22 @@ fn each_counter(
     })
 }
 
-/// How many nodes, each as often as it was started, may have admitted N of these alone.
-fn alone<'r>(rules: &Rules<'_>, limit: &LimitSpec, mut own: impl Iterator<Item = &'r Record>) -> u64 {
-    if own.any(|it| rules.is_alone(limit, it)) { rules.starts } else { 0 }
+/// How many of these hits nodes may have admitted alone, beside the N that Redis admits: each node its share, as often as it
+/// was started. `None`: however many.
+fn alone<'r>(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    most: u64,
+    mut own: impl Iterator<Item = &'r Record>,
+) -> Option<u64> {
+    match limit.failure {
+        _ if !own.any(|it| rules.is_alone(limit, it)) => Some(0),
+        StoreFailure::Allow => None,
+        StoreFailure::Local => {
+            Some(rules.starts * (most * u64::from(rules.local_share_percent)).div_ceil(100))
+        }
+        StoreFailure::Error | StoreFailure::Deny => Some(0),
+    }
 }
 
 /// Hits of a window that servers may have forgotten: of each loss its sum, as they are added one after the other.
@@ -169,9 +189,6 @@ impl<'r> Forgotten<'r> {
 
 /// A window that holds too much.
 fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    if limit.failure == StoreFailure::Allow {
-        return None;
-    }
     // What was reported may be beyond N. What was admitted is not.
     let admitted: Vec<Record> = own.iter().copied().filter(|it| it.outcome == Outcome::Admitted).collect();
     let own = if limit.is_reported { &admitted } else { own };
@@ -182,14 +199,13 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
         Algorithm::SlidingLog | Algorithm::SlidingWindow => {
             windows.find_map(|(from, own)| too_many_until(rules, limit, own, (from, from + window)))
         }
-        Algorithm::FixedWindow => windows.find_map(|(from, own)| {
+        Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => windows.find_map(|(from, own)| {
             let end = from + window - (EPOCH_MICROS * MICRO + from) % window;
             too_many_until(rules, limit, own, (from, end))
         }),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             windows.find_map(|(from, own)| too_fast(rules, limit, own, from))
         }
-        Algorithm::SlidingWindowWeighted => None,
     }
 }
 
@@ -203,7 +219,7 @@ fn too_many_until(
     let within = own.iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
     // The last of these that was charged fitted into its own N together with all others.
     let n = within.clone().map(|it| u64::from(it.requests)).max()?;
-    let most = n * (1 + alone(rules, limit, within.clone()));
+    let most = n + alone(rules, limit, n, within.clone())?;
     let hits: u64 = within.clone().map(|it| it.hits).sum();
     if hits <= most {
         return None;
@@ -225,15 +241,17 @@ fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) ->
     let mut later: Vec<_> = own.iter().collect();
     later.sort_by_key(|it| it.answered);
     let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
-    let mut may_be_alone = 0;
+    let mut may_be_alone = Some(0);
+    let room = limit.burst.map_or(limit.most(), u64::from);
     later.iter().find_map(|it| {
-        may_be_alone =
-            if may_be_alone > 0 { may_be_alone } else { alone(rules, limit, std::iter::once(*it)) };
+        if may_be_alone == Some(0) {
+            may_be_alone = alone(rules, limit, 100, std::iter::once(*it));
+        }
         hits += it.hits;
         forgotten.add(it);
         let elapsed = it.answered - from;
         let drained = limit.most() * elapsed / it.window + 1;
-        let most = (limit.most() + drained) * (1 + may_be_alone);
+        let most = (room + drained) * (100 + may_be_alone?) / 100;
         if hits <= most {
             return None;
         }
@@ -259,7 +277,7 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Reco
     own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
         let before = before(rules, limit, counting, it)?.saturating_sub(given_back_alone(rules, limit, it));
         // A lease was taken before others admitted what it is judged beside, by a larger N perhaps.
-        let max = if limit.is_leased { limit.most() } else { u64::from(it.requests) };
+        let max = if limit.is_leased { limit.most() } else { limit.room(it.requests) };
         // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
         let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
         (before + wanted > max).then(|| {
@@ -287,7 +305,7 @@ impl Rules<'_> {
             Algorithm::FixedWindow => it.hits > 0,
             algorithm => algorithm != Algorithm::SlidingWindowWeighted,
         };
-        !forgot && is_steady && is_exact && limit.failure != StoreFailure::Allow && !self.is_alone(limit, it)
+        !forgot && is_steady && is_exact && !self.is_alone(limit, it)
     }
 }
 

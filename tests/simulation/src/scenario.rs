@@ -9,6 +9,7 @@ mod operators;
 mod plots;
 mod records;
 mod stage;
+mod widened;
 
 use std::fmt::{self, Display, Formatter};
 
@@ -51,6 +52,10 @@ pub struct Scenario {
     pub deny_cache_bytes: usize,
     /// COLD_START=deny.
     pub denies_cold: bool,
+    /// REDIS_LOCAL_SHARE in hundredths.
+    pub local_share_percent: u32,
+    /// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+    pub stops_increment: bool,
     /// How many workers a node has.
     pub workers: usize,
     /// REDIS_POOL_SIZE: workers beyond share connections.
@@ -113,6 +118,10 @@ pub struct LimitSpec {
     pub is_reported: bool,
     /// `on_store_failure`.
     pub failure: StoreFailure,
+    /// The size of a bucket, where it is not N.
+    pub burst: Option<u32>,
+    /// The N of its candidate, which decides nothing.
+    pub candidate: Option<u32>,
     /// The largest N that an exception gives it, 0 if they all do something else. `None`: it has no exceptions.
     pub excepted: Option<u32>,
     /// The largest N that a record gives it. `None`: no counter of it has a record.
@@ -124,6 +133,11 @@ impl LimitSpec {
     pub fn most(&self) -> u64 {
         let others = [self.excepted, self.recorded].map(Option::unwrap_or_default);
         u64::from(self.requests.into_iter().chain(others).max().unwrap_or(0))
+    }
+
+    /// How many hits fit at once where N is this.
+    pub fn room(&self, requests: u32) -> u64 {
+        self.burst.unwrap_or(requests).into()
     }
 
     /// Whether N is always the same.
@@ -235,7 +249,7 @@ impl Display for Scenario {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} nodes, {:?}, leases of {} ms{}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}",
+            "{} nodes, {:?}, leases of {} ms{}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}, REDIS_LOCAL_SHARE {} %{}",
             self.clocks.len(),
             self.layout,
             self.lease_time / MILLI,
@@ -245,7 +259,9 @@ impl Display for Scenario {
             self.timeout / MILLI,
             self.wait_replicas,
             self.deny_cache_bytes,
-            if self.denies_cold { "COLD_START=deny" } else { "COLD_START=allow" }
+            if self.denies_cold { "COLD_START=deny" } else { "COLD_START=allow" },
+            self.local_share_percent,
+            if self.stops_increment { ", STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" } else { "" }
         )?;
         let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
         writeln!(formatter, "{} workers a node, REDIS_POOL_SIZE {}", self.workers, self.pool_size)?;
@@ -255,7 +271,7 @@ impl Display for Scenario {
             self.slow_one_in
         )?;
         for (number, limit) in self.limits.iter().enumerate() {
-            let LimitSpec { algorithm, requests, window_secs, failure, .. } = limit;
+            let LimitSpec { algorithm, requests, window_secs, failure, burst, candidate, .. } = limit;
             let flags = [
                 (limit.is_override, "of requests"),
                 (limit.is_shadow, "shadow"),
@@ -267,7 +283,8 @@ impl Display for Scenario {
             let flags: Vec<_> = flags.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             writeln!(
                 formatter,
-                "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}",
+                "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}, burst {burst:?}, \
+                 candidate {candidate:?}",
                 algorithm.name()
             )?;
         }

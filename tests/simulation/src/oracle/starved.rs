@@ -94,16 +94,12 @@ impl Rules<'_> {
         called.max(sent)
     }
 
-    /// How many hits may count. A report without an answer is sent again once. What a node admitted without an answer from Redis
-    /// is sent until there is one: each of these calls may have charged it.
+    /// How many hits may count. What is reported or was admitted without an answer from Redis is sent until there is one: each of
+    /// these calls may have charged it.
     fn hits_at_most(&self, limit: &LimitSpec, it: &Record) -> u64 {
         let is_unknown = it.outcome == Outcome::Unknown;
         let may_be_alone = limit.failure != StoreFailure::Error && (is_unknown || self.is_alone(limit, it));
-        let times = match (may_be_alone, is_unknown && it.is_reported) {
-            (true, _) => MANY,
-            (false, true) => 2,
-            (false, false) => 1,
-        };
+        let times = if may_be_alone || is_unknown && it.is_reported { MANY } else { 1 };
         times * it.hits
     }
 
@@ -131,7 +127,8 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let denied = own.iter().enumerate().filter(|(_, it)| it.outcome == Outcome::Denied { over: true });
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
-            let (most, wanted) = (rules.requests_of_denial(own, it), it.hits.max(1));
+            let most = limit.burst.map_or_else(|| rules.requests_of_denial(own, it), u64::from);
+            let wanted = it.hits.max(1);
             let there = there_at_most(rules, limit, (own, &counting), place);
             (there + wanted <= most).then(|| {
                 format!(

@@ -12,6 +12,8 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
         is_leased: false,
         is_reported: false,
         failure: StoreFailure::Error,
+        burst: None,
+        candidate: None,
         excepted: None,
         recorded: None,
     }
@@ -63,6 +65,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         timeout,
         is_calm,
         denies_cold,
+        local_share_percent: 100,
     }
 }
 
@@ -181,6 +184,40 @@ fn a_node_may_decide_alone_only_while_something_fails() {
     let later = [of_node(1, 1), of_node(1, 3), of_node(0, healed)].map(minute);
     assert!(!is_fine(&[fails(SECOND, false)], &later), "what it admitted alone counts afterwards");
     assert!(is_fine(&[fails(SECOND, true)], &later), "unless it died");
+}
+
+#[test]
+fn alone_a_node_admits_its_share_or_whatever_it_is_asked() {
+    let fails = [Trouble { node: None, from: 0, until: SECOND, forgets: false }];
+    let (troubles, all) = (Troubles::new(vec![0], &fails), (0..4).map(|at| (at, at + 1)));
+    let admitted: Vec<_> = all.map(|times| record(times, Outcome::Admitted)).collect();
+    let is_fine = |failure, local_share_percent, admitted: &[Record]| {
+        let limits = [LimitSpec { failure, ..limit(Algorithm::SlidingWindow) }];
+        let rules = Rules { troubles: &troubles, local_share_percent, ..rules(&limits, &[], false) };
+        too_much(&rules, admitted).is_none()
+    };
+    assert!(is_fine(StoreFailure::Local, 100, &admitted));
+    assert!(!is_fine(StoreFailure::Local, 50, &admitted));
+    assert!(is_fine(StoreFailure::Local, 50, &admitted[..3]));
+    assert!(!is_fine(StoreFailure::Deny, 100, &admitted[..3]), "Redis alone admits");
+    assert!(is_fine(StoreFailure::Allow, 100, &admitted));
+    let calm: Vec<_> =
+        (0..3).map(|at| 10 * SECOND + at).map(|at| record((at, at + 1), Outcome::Admitted)).collect();
+    assert!(!is_fine(StoreFailure::Allow, 100, &calm), "where nothing fails it is strict");
+}
+
+#[test]
+fn a_bucket_holds_its_burst_and_a_weighted_window_n() {
+    let at_once: Vec<_> = (0..4).map(|at| record((at, at + 1), Outcome::Admitted)).collect();
+    let holds = |burst, records: &[Record]| {
+        let limits = [LimitSpec { burst, ..limit(Algorithm::TokenBucket) }];
+        too_much(&rules(&limits, &[], true), records).is_none()
+    };
+    // What drains meanwhile is rounded up.
+    assert!(holds(None, &at_once[..3]) && !holds(None, &at_once));
+    assert!(holds(Some(3), &at_once) && !holds(Some(1), &at_once[..3]));
+    assert!(is_fine(Algorithm::SlidingWindowWeighted, &[], &[(0, 1), (2, 3)]));
+    assert!(!is_fine(Algorithm::SlidingWindowWeighted, &[], &[(0, 1), (2, 3), (4, 5)]));
 }
 
 #[test]

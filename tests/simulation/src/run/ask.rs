@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::unit::{Unit, Window};
 use tidegate_serve::service::ServiceError;
 
@@ -122,10 +123,14 @@ impl Run {
                 // They may go back to another counter.
                 return false;
             }
+            if limit.failure == StoreFailure::Allow {
+                // They may have been charged nowhere.
+                return false;
+            }
             match limit.algorithm {
                 // The oldest hits drain first, whosoever they are.
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => false,
-                Algorithm::FixedWindow => {
+                Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => {
                     let number = |time| (EPOCH_MICROS * MICRO + time) / window;
                     number(ask.at) == number(latest)
                 }
@@ -311,8 +316,9 @@ impl Run {
                 format!("request {} is told to wait {reset} us, of a window of {window} us", record.request);
             self.wrong(Kind::WrongAnswer, what);
         }
-        if counter.remaining > u64::from(counter.by.requests) {
-            let (left, of) = (counter.remaining, counter.by.requests);
+        let of = limits[record.limit].room(counter.by.requests);
+        if counter.remaining > of {
+            let left = counter.remaining;
             self.wrong(Kind::WrongAnswer, format!("request {} left {left} hits of {of}", record.request));
         }
     }

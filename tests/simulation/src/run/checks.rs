@@ -60,7 +60,8 @@ impl Run {
         let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
         let version = lock(&self.nodes)[node].version;
         let own = self.scenario.limits[number].requests[version];
-        let hits = self.shelf.now((number, 0)).map_or(own, |(requests, _)| requests).into();
+        let requests = self.shelf.now((number, 0)).map_or(own, |(requests, _)| requests);
+        let hits = self.scenario.limits[number].room(requests);
         let items = vec![Item { limit: number, key: 0, hits }];
         let request = self.scenario.asks.len() + number;
         let Some(task) = self.request(request, node, items, 1, None) else {
@@ -203,6 +204,7 @@ impl Run {
             timeout: self.scenario.timeout,
             is_calm,
             denies_cold: self.scenario.denies_cold,
+            local_share_percent: self.scenario.local_share_percent,
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
@@ -68,9 +69,12 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
+    let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
+    let candidate =
+        limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     format!(
         "  - {{key: l{number}, {records}shadow_mode: {}, rate_limit: {{window: {}s, requests_per_unit: {}, algorithm: {}, \
-         on_store_failure: {failure}, cost: {cost}{sync}}}}}\n",
+         on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}}}}}\n",
         limit.is_shadow,
         limit.window_secs[version],
         limit.requests[version],
@@ -105,7 +109,9 @@ pub(super) fn service(
     let clock = Clock::new(node.monotonic(), Timestamp::from_nanos(EPOCH_MICROS * 1_000 + now));
     let options = SharedStoreOptions::default()
         .deny_cache_bytes(scenario.deny_cache_bytes)
+        .local_share(f64::from(scenario.local_share_percent) / 100.0)
         .lease_time(Duration::from_nanos(lease_time));
     let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);
-    simulated(node.clone(), Arc::new(store), clock).recorded(records)
+    let modes = Modes { stop_increment_when_over: scenario.stops_increment, ..Modes::default() };
+    simulated(node.clone(), Arc::new(store), clock, modes).recorded(records)
 }

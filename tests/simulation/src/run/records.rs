@@ -210,15 +210,18 @@ impl Run {
         let away = self.shelf.was_away(node, since);
         // What was known when the store went away holds for a while.
         let held = away.iter().filter(|(from, _)| noted.asked <= from + STALE_MAX + 4 * DELAY_MAX);
-        let known_since =
-            held.map(|(from, _)| from.saturating_sub(IN_FORCE_AFTER)).min().unwrap_or(since).min(since);
+        // A node that stood still knows what it knew before, and so does one that was stopped meanwhile.
+        let pauses = lock(&self.pauses);
+        let stood =
+            pauses.iter().filter(|&&(other, _, to)| other == node && to >= since).map(|it| it.1).min();
+        let from = held.map(|(from, _)| *from).chain(stood).min();
+        let known_since = from.map_or(since, |from| from.saturating_sub(IN_FORCE_AFTER).min(since));
         let own = (noted.requests, noted.window);
         let says = |terms: &(Time, Option<Terms>)| {
             terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
         };
         let mut may: Vec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
-        let stood_still = lock(&self.pauses).iter().any(|&(other, _, to)| other == node && to >= since);
-        if !is_patient || stood_still || !away.is_empty() {
+        if !is_patient || stood.is_some() || !away.is_empty() {
             match self.scenario.stale_mode {
                 StaleMode::Rule => may.push(of(own)),
                 StaleMode::Deny => may.push(Told { is_shadow: false, ..of((0, own.1)) }),

@@ -10,7 +10,7 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, batches, operators, plots,
-    records, stage,
+    records, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -53,6 +53,8 @@ impl Scenario {
             wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
             denies_cold: random.one_in(3),
+            local_share_percent: 100,
+            stops_increment: false,
             workers: 1,
             pool_size: 10,
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
@@ -74,6 +76,9 @@ impl Scenario {
         }
         // What is added later draws from generators of its own: so older seeds mean the same runs where it adds nothing.
         batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
+        if staged.is_none() {
+            widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
+        }
         scenario
     }
 }
@@ -127,6 +132,8 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
                 StoreFailure::Local,
             ]),
         },
+        burst: None,
+        candidate: None,
         excepted: None,
         recorded: None,
     }

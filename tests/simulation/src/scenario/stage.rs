@@ -104,6 +104,8 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
         is_leased,
         is_reported: false,
         failure: if plot.is_of_denials() { StoreFailure::Error } else { random.pick(&failures) },
+        burst: None,
+        candidate: None,
         excepted: None,
         recorded: None,
     }

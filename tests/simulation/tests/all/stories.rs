@@ -20,6 +20,8 @@ fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
         is_leased: false,
         is_reported: false,
         failure: StoreFailure::Error,
+        burst: None,
+        candidate: None,
         excepted: None,
         recorded: None,
     }
@@ -39,6 +41,8 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         wait_replicas: 0,
         deny_cache_bytes: 0,
         denies_cold: false,
+        local_share_percent: 100,
+        stops_increment: false,
         workers: 1,
         pool_size: 10,
         slow_one_in: 1 << 40,
