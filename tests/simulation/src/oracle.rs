@@ -154,9 +154,7 @@ fn alone<'r>(
     match limit.failure {
         _ if !own.any(|it| rules.is_alone(limit, it)) => Some(0),
         StoreFailure::Allow => None,
-        StoreFailure::Local => {
-            Some(rules.starts * (most * u64::from(rules.local_share_percent)).div_ceil(100))
-        }
+        StoreFailure::Local => Some(rules.starts * (most * u64::from(rules.local_share_percent) / 100)),
         StoreFailure::Error | StoreFailure::Deny => Some(0),
     }
 }
