@@ -34,6 +34,7 @@ use strsim::osa_distance;
 
 use crate::app;
 use crate::configuration::{Configuration, no_rules};
+use crate::settings::value::Secrecy;
 use crate::settings::{Problem, Row, TABLE, misspelt};
 use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};
@@ -223,7 +224,7 @@ fn command() -> Command {
 fn first_settings() -> String {
     let line = |(name, words): &(&str, &str)| {
         let row = TABLE.iter().find(|row| row.name == *name)?;
-        let default = row.default.filter(|_| !row.is_secret() && !row.is_url());
+        let default = row.default.filter(|_| row.secrecy == Secrecy::None);
         let default = default.map(|default| format!(" [{default}]")).unwrap_or_default();
         Some(format!("      --{:<20} {words}{default}\n", row.flag()))
     };

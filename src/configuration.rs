@@ -287,8 +287,8 @@ fn unless_0(time: Duration) -> Option<Duration> {
 }
 
 /// A text, or `None` for a setting that is set to nothing.
-fn unless_empty(text: &Option<String>) -> Option<&str> {
-    text.as_deref().filter(|text| !text.is_empty())
+fn unless_empty(text: &Option<impl AsRef<str>>) -> Option<&str> {
+    text.as_ref().map(AsRef::as_ref).filter(|text| !text.is_empty())
 }
 
 /// The configuration of an environment, for tests.

@@ -41,16 +41,6 @@ impl Row {
             name => name.to_lowercase().replace('_', "-"),
         }
     }
-
-    /// Whether nobody may see its value: it is or holds a password or a token. (The path of a webhook often is one.)
-    pub fn is_secret(&self) -> bool {
-        ["_TOKEN", "_AUTH", "_HEADERS", "_SECRET", "_WEBHOOK_URL"].iter().any(|end| self.name.ends_with(end))
-    }
-
-    /// Whether its value may hold a password beside what anybody may see.
-    pub fn is_url(&self) -> bool {
-        ["_URL", "_ENDPOINT", "_PROXY"].iter().any(|end| self.name.ends_with(end))
-    }
 }
 
 impl Settings {
@@ -99,6 +89,7 @@ pub mod fixture {
 #[cfg(test)]
 mod tests {
     use super::fixture::read;
+    use super::value::Secrecy;
     use super::*;
 
     #[test]
@@ -150,20 +141,38 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_in_no_debug_output_of_the_settings() {
-        for name in ["ADMIN_TOKEN", "REDIS_AUTH"] {
-            let settings = read(&[(name, "hunter2")]).expect("good");
-            let token = settings.admin_token.as_ref().map_or(&*settings.redis_auth.0, |token| token.as_str());
-            assert_eq!(token, "hunter2", "{name}");
-            assert!(!format!("{settings:?}").contains("hunter2"), "{name}");
+    fn a_secret_is_in_no_debug_output_and_no_problem_and_all_else_is() {
+        let texts = ["hunter2", "a=hunter2", "a:hunter2", "redis://u:hunter2@redis:6379", "hunter2\n"];
+        for row in TABLE {
+            let shown = texts.map(|text| {
+                let mut problems = Vec::new();
+                let of_row = |other: &Row| (other.name == row.name).then(|| text.to_owned());
+                format!("{:?} {problems:?}", Settings::read_table(&of_row, &mut problems))
+            });
+            let is_seen = shown.iter().any(|shown| shown.contains("hunter2"));
+            assert_eq!(is_seen, row.secrecy == Secrecy::None, "{}", row.name);
         }
         let [problem] = &read(&[("ADMIN_TOKEN", "hunter2\n")]).expect_err("it could never match")[..] else {
             panic!("one problem")
         };
-        assert!(
-            problem.what.contains("control characters") && !problem.what.contains("hunter2"),
-            "{problem}"
-        );
+        assert!(problem.what.contains("control characters"), "{problem}");
+    }
+
+    /// Whoever adds a setting may forget to give it the type of a secret.
+    #[test]
+    fn a_setting_with_the_name_of_a_secret_is_one() {
+        // The path of a webhook often is a token.
+        let whole = ["_TOKEN", "_AUTH", "_HEADERS", "_SECRET", "_PASSWORD", "_CREDENTIALS", "_WEBHOOK_URL"];
+        let login = ["_URL", "_ENDPOINT", "_WEBHOOK_PROXY"];
+        for row in TABLE {
+            let ends_with = |ends: &[&str]| ends.iter().any(|end| row.name.ends_with(end));
+            let named = match () {
+                () if ends_with(&whole) => Secrecy::Whole,
+                () if ends_with(&login) => Secrecy::Login,
+                () => Secrecy::None,
+            };
+            assert_eq!(row.secrecy, named, "{}", row.name);
+        }
     }
 
     #[test]

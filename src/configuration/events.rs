@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::Uri;
 
+use super::unless_empty;
 use crate::settings::value::Secret;
 use crate::settings::{Problem, Settings};
 use tidegate_serve::events::{EventOptions, LinesTo};
@@ -61,17 +62,18 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Optio
 
 fn webhook(settings: &Settings, problems: &mut Vec<Problem>) -> Option<WebhookSettings> {
     // A URL may be a secret, so a bad one is not quoted.
-    let mut url = |name: &str, secret: &Option<Secret>, schemes: &[&str], expected: &str| {
-        let text = secret.as_ref().map(|secret| secret.0.as_str()).filter(|text| !text.is_empty())?;
-        let url = web_url(text, schemes);
+    let mut url = |name: &str, text: Option<&str>, schemes: &[&str], expected: &str| {
+        let url = web_url(text?, schemes);
         if url.is_none() {
             problems.push(Problem { name: name.to_owned(), what: expected.to_owned() });
         }
         url
     };
-    let proxy = url("EVENTS_WEBHOOK_PROXY", &settings.events_webhook_proxy, &["http"], PROXY);
+    let proxy = unless_empty(&settings.events_webhook_proxy);
+    let proxy = url("EVENTS_WEBHOOK_PROXY", proxy, &["http"], PROXY);
+    let webhook = unless_empty(&settings.events_webhook_url);
     Some(WebhookSettings {
-        url: url("EVENTS_WEBHOOK_URL", &settings.events_webhook_url, &["http", "https"], URL)?,
+        url: url("EVENTS_WEBHOOK_URL", webhook, &["http", "https"], URL)?,
         proxy,
         secret: settings.events_webhook_secret.clone().filter(|secret| !secret.0.is_empty()),
         roots: settings.events_webhook_cacert.as_ref().map(|path| path.0.clone()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ClientTlsFiles, unless_0};
-use crate::settings::value::{ColdStart, FilePath, Secret};
+use crate::settings::value::{ColdStart, FilePath, Secret, Url};
 use crate::settings::{Problem, Settings};
 use tidegate_redis::address::{Kind, Login, Place};
 use tidegate_redis::key::KeyStyle;
@@ -45,7 +45,7 @@ pub(super) fn resolve(
     (workers, counter_bytes): (usize, u64),
     problems: &mut Vec<Problem>,
 ) -> Option<Redis> {
-    let mut place = |name: &str, kind: &str, url: &Secret, socket_type: &str| {
+    let mut place = |name: &str, kind: &str, url: &Url, socket_type: &str| {
         let bad = |what: String| Problem { name: name.to_owned(), what };
         let parsed = Place::parse(kind, &url.0, socket_type);
         parsed.map_err(|error| problems.push(bad(error.to_string()))).ok()

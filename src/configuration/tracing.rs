@@ -79,7 +79,7 @@ fn collector(settings: &Settings) -> Collector {
     Collector {
         endpoint: endpoint(settings),
         protocol: settings.tracing_exporter_protocol,
-        headers: headers.map(|headers| headers.0.clone()).unwrap_or_default(),
+        headers: headers.map(|headers| headers.0.0.clone()).unwrap_or_default(),
         timeout: Duration::from_millis(timeout_millis as u64),
         gzip: compression == Some(&Compression::Gzip),
         roots: None,

@@ -10,7 +10,7 @@ use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, DnsNames, FilePath,
     Flush, HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue, Replicas,
-    RequestBytes, Sans, Secret, Series, Share, SpinTime, Threads, UrlPath, Value,
+    RequestBytes, Sans, Secrecy, Secret, Series, Share, SpinTime, Threads, Url, UrlPath, Value,
 };
 use crate::spans::Protocol;
 use crate::statsd::{Mogrifier, Transport};
@@ -38,6 +38,8 @@ pub struct Row {
     pub is_switch: bool,
     /// Whether an empty value means unset.
     pub empty_is_unset: bool,
+    /// How much of its value is a secret.
+    pub secrecy: Secrecy,
     /// Whether two texts are the same value.
     pub are_equal: fn(&str, &str) -> bool,
 }
@@ -50,12 +52,14 @@ macro_rules! settings {
             $( Row {
                 group: $group, name: $name, value_name: <$kind as Value>::NAME, default: Some($default), help: $help,
                 is_switch: matches!(<$kind as Value>::NAME.as_bytes(), b"BOOL"),
-                empty_is_unset: <$kind as Value>::EMPTY_IS_UNSET, are_equal: are_equal::<$kind>,
+                empty_is_unset: <$kind as Value>::EMPTY_IS_UNSET, secrecy: <$kind as Value>::SECRECY,
+                are_equal: are_equal::<$kind>,
             }, )*
             $( $( Row {
                 group: $group, name: $oname, value_name: <$okind as Value>::NAME, default: None, help: $ohelp,
                 is_switch: matches!(<$okind as Value>::NAME.as_bytes(), b"BOOL"),
-                empty_is_unset: <$okind as Value>::EMPTY_IS_UNSET, are_equal: are_equal::<$okind>,
+                empty_is_unset: <$okind as Value>::EMPTY_IS_UNSET, secrecy: <$okind as Value>::SECRECY,
+                are_equal: are_equal::<$okind>,
             }, )+ )?
         )+];
 
@@ -144,10 +148,10 @@ settings! {
         }
     }
     "Rules over xDS": {
-        "CONFIG_GRPC_XDS_SERVER_URL" config_grpc_xds_server_url: String = "localhost:18000", "the control plane, host:port";
+        "CONFIG_GRPC_XDS_SERVER_URL" config_grpc_xds_server_url: Url = "localhost:18000", "the control plane, host:port";
         "CONFIG_GRPC_XDS_NODE_ID" config_grpc_xds_node_id: String = "default", "node.id";
         "CONFIG_GRPC_XDS_NODE_METADATA" config_grpc_xds_node_metadata: NodeMetadata = "", "node.metadata: k=v,k=v; items without = are skipped";
-        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" config_grpc_xds_client_additional_headers: Map = "", "headers of the stream: key:value,key:value";
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" config_grpc_xds_client_additional_headers: Secret<Map> = "", "headers of the stream: key:value,key:value";
         "CONFIG_GRPC_XDS_SERVER_USE_TLS" config_grpc_xds_server_use_tls: bool = "false", "TLS to the control plane";
         "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" xds_client_backoff_initial_interval: Duration = "10s", "pause before the first attempt to reconnect; attempt k waits initial x factor^k";
         "XDS_CLIENT_BACKOFF_MAX_INTERVAL" xds_client_backoff_max_interval: Duration = "60s", "the longest of these pauses";
@@ -199,13 +203,13 @@ settings! {
         "LIMITS_TYPE" limits_type: String = "SINGLE", "as REDIS_TYPE, for LIMITS_URL";
         "LIMITS_AUTH" limits_auth: Secret = "", "as REDIS_AUTH, for LIMITS_URL";
         optional {
-            "LIMITS_URL" limits_url: Secret, "a Redis that keeps records for several nodes, written as REDIS_URL; instead of LIMITS_DIR";
+            "LIMITS_URL" limits_url: Url, "a Redis that keeps records for several nodes, written as REDIS_URL; instead of LIMITS_DIR";
             "LIMITS_DIR" limits_dir: FilePath, "a folder of this process alone that keeps records: limits for single keys, made through the admin API; made if it is not there";
         }
     }
     "Redis": {
         "REDIS_TYPE" redis_type: String = "SINGLE", "single, sentinel or cluster";
-        "REDIS_URL" redis_url: Secret = "/var/run/nutcracker/ratelimit.sock", "host:port, redis://…, the path of a socket; sentinel: master,host:port,…; cluster: host:port,…";
+        "REDIS_URL" redis_url: Url = "/var/run/nutcracker/ratelimit.sock", "host:port, redis://…, the path of a socket; sentinel: master,host:port,…; cluster: host:port,…";
         "REDIS_SOCKET_TYPE" redis_socket_type: String = "", "unix or tcp; unset: unix when the URL starts with /";
         "REDIS_AUTH" redis_auth: Secret = "", "password or user:password; wins over the URL's";
         "REDIS_SENTINEL_AUTH" redis_sentinel_auth: Secret = "", "the same for the sentinels";
@@ -228,7 +232,7 @@ settings! {
         "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" redis_health_check_active_connection: bool = "false", "not ready while Redis does not answer";
         "REDIS_PERSECOND" redis_persecond: bool = "false", "limits whose unit is second live in a second Redis";
         "REDIS_PERSECOND_TYPE" redis_persecond_type: String = "SINGLE", "as REDIS_TYPE";
-        "REDIS_PERSECOND_URL" redis_persecond_url: Secret = "/var/run/nutcracker/ratelimitpersecond.sock", "as REDIS_URL";
+        "REDIS_PERSECOND_URL" redis_persecond_url: Url = "/var/run/nutcracker/ratelimitpersecond.sock", "as REDIS_URL";
         "REDIS_PERSECOND_SOCKET_TYPE" redis_persecond_socket_type: String = "", "as REDIS_SOCKET_TYPE";
         "REDIS_PERSECOND_AUTH" redis_persecond_auth: Secret = "", "as REDIS_AUTH";
         "REDIS_PERSECOND_SENTINEL_AUTH" redis_persecond_sentinel_auth: Secret = "", "as REDIS_SENTINEL_AUTH";
@@ -296,7 +300,7 @@ settings! {
             "EVENTS_WEBHOOK_URL" events_webhook_url: Secret, "events as JSON, sent to this http or https URL";
             "EVENTS_WEBHOOK_SECRET" events_webhook_secret: Secret, "signs these requests (HMAC-SHA256)";
             "EVENTS_WEBHOOK_CACERT" events_webhook_cacert: FilePath, "PEM certificates that are trusted beside the system's";
-            "EVENTS_WEBHOOK_PROXY" events_webhook_proxy: Secret, "http://host:port of a proxy that connects to the webhook (CONNECT); HTTPS_PROXY has no effect";
+            "EVENTS_WEBHOOK_PROXY" events_webhook_proxy: Url, "http://host:port of a proxy that connects to the webhook (CONNECT); HTTPS_PROXY has no effect";
         }
     }
     "Tracing": {
@@ -313,10 +317,10 @@ settings! {
         "OTEL_RESOURCE_ATTRIBUTES" otel_resource_attributes: OtelPairs = "", "what every span says of this process: name=value,…; TRACING_SERVICE_* win";
         "OTEL_SERVICE_NAME" otel_service_name: String = "", "service.name of every span when TRACING_SERVICE_NAME is empty";
         optional {
-            "OTEL_EXPORTER_OTLP_ENDPOINT" otel_exporter_otlp_endpoint: String, "the collector; unset: http://localhost:4318, for grpc http://localhost:4317";
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" otel_exporter_otlp_traces_endpoint: String, "the same, with its path; this and the seven below win over those without TRACES";
-            "OTEL_EXPORTER_OTLP_HEADERS" otel_exporter_otlp_headers: OtelPairs, "headers of every export: name=value,…";
-            "OTEL_EXPORTER_OTLP_TRACES_HEADERS" otel_exporter_otlp_traces_headers: OtelPairs, "the same";
+            "OTEL_EXPORTER_OTLP_ENDPOINT" otel_exporter_otlp_endpoint: Url, "the collector; unset: http://localhost:4318, for grpc http://localhost:4317";
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" otel_exporter_otlp_traces_endpoint: Url, "the same, with its path; this and the seven below win over those without TRACES";
+            "OTEL_EXPORTER_OTLP_HEADERS" otel_exporter_otlp_headers: Secret<OtelPairs>, "headers of every export: name=value,…";
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS" otel_exporter_otlp_traces_headers: Secret<OtelPairs>, "the same";
             "OTEL_EXPORTER_OTLP_TIMEOUT" otel_exporter_otlp_timeout: Count, "ms that an export may take; unset: 10000";
             "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT" otel_exporter_otlp_traces_timeout: Count, "the same";
             "OTEL_EXPORTER_OTLP_COMPRESSION" otel_exporter_otlp_compression: Compression, "gzip or none; unset: none";
@@ -350,8 +354,10 @@ fn read_row<T: Value>(
     let value = T::parse(written);
     if value.is_none() {
         // What is no good may be nearly the secret.
-        let what =
-            if row.is_secret() { format!("it is not {}", T::EXPECTED) } else { bad_value::<T>(written) };
+        let what = match T::SECRECY {
+            Secrecy::None => bad_value::<T>(written),
+            Secrecy::Login | Secrecy::Whole => format!("it is not {}", T::EXPECTED),
+        };
         problems.push(Problem { name: row.name.to_owned(), what });
     }
     value

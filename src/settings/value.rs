@@ -14,8 +14,19 @@ pub use self::lists::{List, Map, NodeMetadata, OtelPairs};
 pub use self::numbers::{
     ByteSize, Count, DenyStatus, Hops, Members, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
 };
-pub use self::texts::{DnsName, DnsNames, FilePath, HeaderName, HostPort, Sans, Secret, UrlPath};
+pub use self::texts::{DnsName, DnsNames, FilePath, HeaderName, HostPort, Sans, Secret, Url, UrlPath};
 pub use self::words::{Backend, ColdStart, Compression, ConfigType};
+
+/// How much of a value is a secret: it is in no log, in no error, and not on the status page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrecy {
+    /// Anybody may see it.
+    None,
+    /// A login that a URL may hold.
+    Login,
+    /// All of it. Anybody may see that there is one.
+    Whole,
+}
 
 /// A kind of value.
 pub trait Value: Sized {
@@ -25,6 +36,9 @@ pub trait Value: Sized {
     const EXPECTED: &'static str;
     /// Whether a variable that is set to nothing counts as unset.
     const EMPTY_IS_UNSET: bool = true;
+
+    /// How much of it is a secret. What is one has a `Debug` that shows nothing.
+    const SECRECY: Secrecy = Secrecy::None;
 
     /// Reads it; `None` when it is not one.
     fn parse(text: &str) -> Option<Self>;

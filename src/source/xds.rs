@@ -44,7 +44,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const NACK_BYTES_MAX: usize = 64 * 1_024;
 
 /// The address of a control plane, and how we identify ourselves to it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct XdsOptions {
     /// `host:port`.
     pub server: String,

@@ -24,7 +24,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use super::SpanStats;
 
 /// The collector that gets the spans.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Collector {
     /// The protocol.
     pub protocol: Protocol,

@@ -1,7 +1,5 @@
 //! Lists and maps.
 
-use std::fmt;
-
 use crate::settings::value::Value;
 use tidegate_engine::text::percent_decoded;
 
@@ -53,15 +51,8 @@ impl Value for NodeMetadata {
 }
 
 /// Names and values in OpenTelemetry's form, `a=1,b=%20`. Malformed ones are left out, as its specification says.
-/// Headers among them are secrets, so `Debug` shows nothing.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtelPairs(pub Vec<(String, String)>);
-
-impl fmt::Debug for OtelPairs {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("OtelPairs(…)")
-    }
-}
 
 impl Value for OtelPairs {
     const NAME: &'static str = "PAIRS";
@@ -108,11 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn opentelemetrys_pairs_are_decoded_and_silent() {
+    fn opentelemetrys_pairs_are_decoded() {
         let pairs = OtelPairs::parse(" a = b%20c=,d,=e,f=%zz,g=%+f,%C3%A4=%c3%a4").expect("never bad");
         let expected =
             [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(pairs.0, expected);
-        assert!(!format!("{pairs:?}").contains('b'));
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::settings::value::Value;
 use crate::settings::value::numbers::decimal;
+use crate::settings::value::{Secrecy, Value};
 use tidegate_operate::gate::AdminToken;
 
 impl Value for String {
@@ -17,20 +17,54 @@ impl Value for String {
     }
 }
 
-/// A text that nobody may read in a log, an error or a panic. It has no `Display`, and its `Debug` shows nothing.
+/// A value that nobody may read in a log, an error or a panic. It has no `Display`, and its `Debug` shows nothing.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
+pub struct Secret<T = String>(pub T);
 
-impl fmt::Debug for Secret {
+impl<T> fmt::Debug for Secret<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Secret(…)")
     }
 }
 
-impl Value for Secret {
-    const NAME: &'static str = "TEXT";
-    const EXPECTED: &'static str = "a text";
-    const EMPTY_IS_UNSET: bool = false;
+impl AsRef<str> for Secret {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Value> Value for Secret<T> {
+    const NAME: &'static str = T::NAME;
+    const EXPECTED: &'static str = T::EXPECTED;
+    const EMPTY_IS_UNSET: bool = T::EMPTY_IS_UNSET;
+    const SECRECY: Secrecy = Secrecy::Whole;
+
+    fn parse(text: &str) -> Option<Self> {
+        T::parse(text).map(Self)
+    }
+}
+
+/// Where a server is, perhaps with a login, so `Debug` shows nothing. Whoever connects to it checks what it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url(pub String);
+
+impl fmt::Debug for Url {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Url(…)")
+    }
+}
+
+impl AsRef<str> for Url {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for Url {
+    const NAME: &'static str = String::NAME;
+    const EXPECTED: &'static str = String::EXPECTED;
+    const EMPTY_IS_UNSET: bool = String::EMPTY_IS_UNSET;
+    const SECRECY: Secrecy = Secrecy::Login;
 
     fn parse(text: &str) -> Option<Self> {
         Some(Self(text.to_owned()))
@@ -41,6 +75,7 @@ impl Value for AdminToken {
     const NAME: &'static str = "TEXT";
     const EXPECTED: &'static str =
         "a token (expected one line without control characters, and without white space at its ends)";
+    const SECRECY: Secrecy = Secrecy::Whole;
 
     fn parse(text: &str) -> Option<Self> {
         Self::parse(text).ok()
