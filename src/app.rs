@@ -42,10 +42,10 @@ use crate::app::tls::PortsTls;
 use crate::app::token::GuardedAdmin;
 pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, GrpcFront};
 use crate::front::Handler;
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, Port, Workers, serve_pages,
 };
 use crate::front::http::HttpFront;
 use crate::logging;
@@ -282,8 +282,8 @@ impl App {
     fn grpc_server(&self, handler: Arc<Handler>) -> GrpcServer {
         let health = Arc::clone(&self.health);
         match self.configuration.grpc_front {
-            GrpcFrontKind::Lane => GrpcServer::lane(handler, health),
-            GrpcFrontKind::Tonic => GrpcServer::tonic(handler, health),
+            GrpcFront::Lane => GrpcServer::lane(handler, health),
+            GrpcFront::Tonic => GrpcServer::tonic(handler, health),
         }
     }
 

@@ -13,7 +13,7 @@
 //! - `rules`: where rules come from, and how they are loaded
 //! - `state`: counters that survive restarts
 //! - `redis`: the shared store
-//! - `metrics`: the metrics port and StatsD
+//! - `metrics`: the metrics port and StatsD; `mogrifiers`: what rewrites names for it
 //! - `tracing`: where spans go
 //! - `events`: what is told of keys, rules and the store, and to whom
 //! - `machine`: what the machine gives the process
@@ -24,6 +24,7 @@ mod limits;
 mod listeners;
 mod machine;
 mod metrics;
+mod mogrifiers;
 mod redis;
 mod rules;
 mod state;
@@ -37,14 +38,14 @@ pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
 pub use self::state::State;
 pub use self::tracing::Tracing;
-pub use crate::settings::value::HostPort;
+pub use crate::settings::value::{GrpcFront, HostPort};
 
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::front::connections::{GrpcFrontKind, MaxAge, WorkerOptions};
+use crate::front::connections::{MaxAge, WorkerOptions};
 use crate::front::http::CheckOptions;
 use crate::front::{AnswerOptions, LimitHeaders};
 use crate::logging::LogLevel;
@@ -63,7 +64,7 @@ pub struct Configuration {
     /// The sockets.
     pub listeners: Listeners,
     /// What speaks HTTP/2 on the gRPC port.
-    pub grpc_front: GrpcFrontKind,
+    pub grpc_front: GrpcFront,
     /// The greatest age of gRPC connections.
     pub grpc_max_age: MaxAge,
     /// Calls of `/check`.
@@ -197,15 +198,20 @@ fn read(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(Settings, Configuration), Vec<Problem>> {
     let mut problems = Vec::new();
-    let resolved = Settings::read(flag, variable, &mut problems).and_then(|settings| {
-        let configuration = resolve(&settings, &mut problems)?;
+    let resolved = Settings::read(flag, &variable, &mut problems).and_then(|settings| {
+        let configuration = resolve(&settings, &variable, &mut problems)?;
         Some((settings, configuration))
     });
     resolved.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
 /// A new setting gets its line here, or in the part that it belongs to. `None` if one is bad: then a problem is added.
-fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configuration> {
+fn resolve(
+    settings: &Settings,
+    variable: &impl Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+) -> Option<Configuration> {
+    let mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, variable, problems);
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let workers = settings.worker_threads.map_or_else(cores, |count| count.0);
     let counter_bytes = settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0);
@@ -243,7 +249,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
         memory: MemoryOptions::new(counter_bytes).full(settings.store_full_mode),
         state: state::resolve(settings, problems),
         redis,
-        metrics: metrics::resolve(settings, workers),
+        metrics: metrics::resolve(settings, workers, mogrifiers),
         tracing: settings.tracing_enabled.then(|| tracing::resolve(settings)),
         events: events::resolve(settings, problems),
         logging: Logging {

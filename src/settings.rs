@@ -7,7 +7,6 @@
 //! is a warning ([`misspelt`]).
 
 mod backend;
-mod mogrifiers;
 mod misspelt;
 mod page;
 mod refused;
@@ -59,7 +58,6 @@ impl Settings {
         problems.extend(refused.into_iter().chain(unread));
         problems.extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
         let mut settings = settings?;
-        settings.mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, &variable, problems);
         settings.backend_type = settings.backend_type.or_else(|| backend::backend(text, &variable));
         settings.warnings = ignored(&settings, &variable);
         settings.warnings.extend(token_twice(&settings));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::unless_empty;
 use crate::settings::Settings;
-use crate::statsd::{Address, Dialect, Transport};
+use crate::statsd::{Address, Dialect, Mogrifier, Transport};
 use tidegate_serve::metrics::{MetricsOptions, Names};
 
 /// The default host of a StatsD receiver.
@@ -27,8 +27,8 @@ pub struct Metrics {
     pub flush: Duration,
 }
 
-pub(super) fn resolve(settings: &Settings, workers: usize) -> Metrics {
-    let receivers = receivers(settings);
+pub(super) fn resolve(settings: &Settings, workers: usize, mogrifiers: Vec<Mogrifier>) -> Metrics {
+    let receivers = receivers(settings, mogrifiers);
     Metrics {
         options: MetricsOptions {
             near_limit_ratio: settings.near_limit_ratio,
@@ -45,7 +45,7 @@ pub(super) fn resolve(settings: &Settings, workers: usize) -> Metrics {
     }
 }
 
-fn receivers(settings: &Settings) -> Vec<(Address, Dialect)> {
+fn receivers(settings: &Settings, mogrifiers: Vec<Mogrifier>) -> Vec<(Address, Dialect)> {
     let mut receivers = Vec::new();
     if settings.disable_stats {
         return receivers;
@@ -55,8 +55,7 @@ fn receivers(settings: &Settings) -> Vec<(Address, Dialect)> {
         receivers.push((address(settings, transport), Dialect::plain(&settings.extra_tags.0)));
     }
     if settings.use_dog_statsd {
-        let dialect = Dialect::dog(dog_tags(settings), settings.mogrifiers.clone());
-        receivers.push((address(settings, Transport::Udp), dialect));
+        receivers.push((address(settings, Transport::Udp), Dialect::dog(dog_tags(settings), mogrifiers)));
     }
     receivers
 }

@@ -77,14 +77,6 @@ const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// The buffer of one HTTP/1 connection.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
 
-/// What speaks HTTP/2 on the gRPC port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum GrpcFrontKind {
-    Lane,
-    Tonic,
-}
-
 /// What serves the gRPC port.
 #[derive(Clone)]
 pub enum GrpcServer {

@@ -3,17 +3,16 @@
 
 use std::time::Duration;
 
-use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
 use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, DnsNames, FilePath,
-    Flush, HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue, Replicas,
-    RequestBytes, Sans, Secrecy, Secret, Series, Share, SpinTime, Threads, Url, UrlPath, Value,
+    Flush, GrpcFront, HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue,
+    Replicas, RequestBytes, Sans, Secrecy, Secret, Series, Share, SpinTime, Threads, Url, UrlPath, Value,
 };
 use crate::spans::Protocol;
-use crate::statsd::{Mogrifier, Transport};
+use crate::statsd::Transport;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::StoreFull;
 use tidegate_engine::rules::{Cost, StoreFailure, Sync};
@@ -67,8 +66,6 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $( $( #[doc = $help] pub $field: $kind, )* $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
-            /// The rules that the variables of each name in USE_DOG_STATSD_MOGRIFIERS define.
-            pub mogrifiers: Vec<Mogrifier>,
             /// Valid but probably unintended; logged at startup.
             pub warnings: Vec<Problem>,
         }
@@ -83,7 +80,7 @@ macro_rules! settings {
                 let mut rows = TABLE.iter();
                 $( $( let $field = read_row::<$kind>(rows.next(), text, problems); )*
                    $( $( let $ofield = read_row::<$okind>(rows.next(), text, problems); )+ )? )+
-                Some(Self { $( $( $field: $field?, )* $( $( $ofield, )+ )? )+ mogrifiers: Vec::new(), warnings: Vec::new() })
+                Some(Self { $( $( $field: $field?, )* $( $( $ofield, )+ )? )+ warnings: Vec::new() })
             }
         }
     };
@@ -93,7 +90,7 @@ settings! {
     "Listeners": {
         "GRPC_HOST" grpc_host: String = "0.0.0.0", "gRPC: the address to listen on; IPv6 without brackets, :: is both families";
         "GRPC_PORT" grpc_port: u16 = "8081", "gRPC: the port";
-        "GRPC_FRONT" grpc_front: GrpcFrontKind = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic, which resets calls whose :authority is no host name, as names of clusters in Envoy and Istio may be";
+        "GRPC_FRONT" grpc_front: GrpcFront = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic, which resets calls whose :authority is no host name, as names of clusters in Envoy and Istio may be";
         "HOST" host: String = "0.0.0.0", "HTTP (/json, health): the address to listen on";
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";

@@ -1,7 +1,6 @@
 //! Settings that have no effect without another one, and variables of a proxy that have no effect here.
 
-use crate::front::connections::GrpcFrontKind;
-use crate::settings::value::{ConfigType, Value};
+use crate::settings::value::{ConfigType, GrpcFront, Value};
 use crate::settings::{Problem, Settings};
 
 /// (a setting, what it needs)
@@ -55,7 +54,7 @@ pub(super) fn token_twice(settings: &Settings) -> Option<Problem> {
 
 /// A warning for the gRPC server that resets calls with the names of clusters that Istio and Envoy send.
 pub(super) fn authorities_refused(settings: &Settings) -> Option<Problem> {
-    (settings.grpc_front == GrpcFrontKind::Tonic).then(|| Problem {
+    (settings.grpc_front == GrpcFront::Tonic).then(|| Problem {
         name: "GRPC_FRONT".to_owned(),
         what:
             "tonic resets calls whose :authority has `|` or `/`, as names of clusters in Envoy and Istio may \

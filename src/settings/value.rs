@@ -15,7 +15,7 @@ pub use self::numbers::{
     ByteSize, Count, DenyStatus, Hops, Members, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
 };
 pub use self::texts::{DnsName, DnsNames, FilePath, HeaderName, HostPort, Sans, Secret, Url, UrlPath};
-pub use self::words::{Backend, ColdStart, Compression, ConfigType};
+pub use self::words::{Backend, ColdStart, Compression, ConfigType, GrpcFront};
 
 /// How much of a value is a secret: it is in no log, in no error, and not on the status page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Words: values that are one of a few.
 
-use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
 use crate::settings::value::Value;
@@ -69,6 +68,10 @@ macro_rules! words {
 }
 
 words!(
+    /// What speaks HTTP/2 on the gRPC port.
+    enum GrpcFront, "FRONT", { "lane" => Lane, "tonic" => Tonic }
+);
+words!(
     /// Where rules come from.
     enum ConfigType, "SOURCE", { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
 );
@@ -84,7 +87,6 @@ words!(
     /// What counters that were lost mean.
     enum ColdStart, "MODE", { "allow" => Allow, "deny" => Deny }
 );
-words!(GrpcFrontKind, "FRONT", { "lane" => Lane, "tonic" => Tonic });
 words!(Transport, "PROTOCOL", { "tcp" => Tcp, "udp" => Udp });
 words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });
 words!(StaleMode, "MODE", { "rule" => Rule, "last" => Last, "deny" => Deny });
