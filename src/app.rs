@@ -10,10 +10,14 @@ mod events;
 mod exceptions;
 mod listen;
 mod lookup;
-mod mapping;
+mod memory;
+mod metrics;
+mod pages;
 mod records;
 mod reload;
+mod resets;
 mod shared;
+mod signals;
 mod spans;
 mod state;
 mod statsd;
@@ -23,11 +27,9 @@ mod token;
 
 use std::convert::Infallible;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 pub use crate::app::error::AppError;
@@ -36,6 +38,7 @@ use crate::app::listen::{Ports, listen};
 use crate::app::lookup::Follower;
 use crate::app::reload::{Following, Starting};
 pub use crate::app::shared::declare_whole;
+use crate::app::signals::{EndSignals, Signals, reread_on_hangup};
 use crate::app::state::State;
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
@@ -44,20 +47,14 @@ pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::{Configuration, GrpcFront};
 use crate::front::Handler;
-use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, Port, Workers, serve_pages,
-};
+use crate::front::connections::{ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, Port, Workers};
 use crate::front::http::HttpFront;
 use crate::logging;
-use crate::source::file::Reread;
 use crate::spans::Tracer;
 use crate::state::{Author, Begun, Checkpoints, Folder};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Example, Ink, StoreFailure};
-use tidegate_operate::api::AdminApi;
-use tidegate_operate::debug::{AdminFront, MetricsFront};
 use tidegate_operate::exceptions::Book;
-use tidegate_operate::gate::Gate;
 use tidegate_operate::records::Records;
 use tidegate_operate::resets::Resets;
 use tidegate_serve::decisions::DecisionLog;
@@ -66,7 +63,7 @@ use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::reload::{Installer, ReloadLog};
 use tidegate_serve::report::REPORT;
-use tidegate_serve::service::{Counters, Service};
+use tidegate_serve::service::Service;
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,10 +71,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections to the decision ports, in all. Each costs some 10 KiB; proxies open a few per core.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Connections at a time on each of the two page ports (metrics and debug).
-const PAGE_CONNECTIONS_MAX: usize = 64;
 /// Open files that decision connections leave to everything else: scrapes, reading rules, sockets, queues.
-const OTHER_FILES: usize = 2 * PAGE_CONNECTIONS_MAX + 64;
+const OTHER_FILES: usize = 2 * pages::CONNECTIONS_MAX + 64;
 /// What they leave to a folder of records beside.
 const FOLDER_FILES: usize = tidegate_records::FILES_MAX + 32;
 /// Niceness of the control thread, and of threads that load rules. On one core, workers go first.
@@ -133,20 +128,10 @@ async fn serve(
 ) -> Result<(), AppError> {
     let tls = PortsTls::load(&configuration.listeners)?;
     let ports = listen(&configuration.listeners, &tls).await?;
-    let begun = tokio::select! {
-        begun = state::begin(&configuration) => begun?,
-        () = signals.end.received() => return Ok(()),
+    let Some(started) = signals.end.unless_received(App::start(configuration, lines)).await else {
+        return Ok(());
     };
-    let app = App::new(configuration, begun)?;
-    tokio::select! {
-        () = records::open(app.records.as_ref()) => {}
-        () = signals.end.received() => return Ok(()),
-    }
-    let starting = app.rules(lines);
-    let rules = tokio::select! {
-        loaded = starting.load() => loaded?,
-        () = signals.end.received() => return Ok(()),
-    };
+    let (app, rules) = started?;
     app.await_shared_store();
     let handler = app.handler();
     let workers = app.start_workers(&handler)?;
@@ -156,60 +141,56 @@ async fn serve(
     {
         return Ok(());
     }
-    let first_reads = async {
-        tokio::join!(app.resets.read_first(), exceptions::read_first(&app.exceptions, &app.service))
-    };
-    tokio::select! {
-        ((), ()) = first_reads => {}
-        () = signals.end.received() => return Ok(()),
+    if signals.end.unless_received(app.read_first()).await.is_none() {
+        return Ok(());
     }
     app.announce(&ports);
     if rules.is_ready() {
         app.health.serve();
     }
     control::lower_priority(CONTROL_NICENESS);
-    tls.register(&app.metrics);
     app.until_the_end(ports, (workers, handler), rules, tls, signals).await
 }
 
 impl App {
+    /// Takes the counters of the process before, opens all that the program stands on, and loads the rules.
+    async fn start(configuration: Configuration, lines: Option<Ink>) -> Result<(Self, Following), AppError> {
+        let begun = state::begin(&configuration).await?;
+        let app = Self::new(configuration, begun)?;
+        records::open(app.records.as_ref()).await;
+        let rules = app.rules(lines).load().await?;
+        Ok((app, rules))
+    }
+
+    /// Makes every part. Each shows itself in metrics.
     fn new(configuration: Configuration, (folder, begun): (Option<Folder>, Begun)) -> Result<Self, AppError> {
         let Begun { store, clock, author, outcome, .. } = begun;
         let store = Arc::new(store);
         let reloads = Arc::<ReloadLog>::default();
-        let mut options = configuration.metrics.options.clone();
-        if let Some(path) = &configuration.metrics.mapping {
-            options.names = mapping::names(path, options.names, &reloads, clock.now())?;
-        }
-        let metrics = Arc::new(Metrics::new(&options));
-        control::register_store(&metrics, &store, configuration.memory.max_bytes);
+        let metrics = metrics::start(&configuration.metrics, &reloads, clock.now())?;
+        memory::register(&metrics, &store, configuration.memory.max_bytes);
         let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
         let grace = configuration.state.grace;
-        let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome, grace));
-        state.iter().for_each(|state| state.register(&metrics));
-        let counters = match configuration.redis.clone() {
-            Some(redis) => {
-                let shared = shared::store(redis, &store, clock)?;
-                shared::register(&metrics, &shared);
-                Counters::Shared(shared)
-            }
-            None => Counters::Memory(Arc::clone(&store)),
-        };
+        let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome, grace, &metrics));
+        let counters = shared::counters(configuration.redis.clone(), &store, clock, &metrics)?;
         let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
-        let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
         let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
         let denied = configuration.keep_keys.then(Arc::<DeniedKeys>::default);
         let records = records::store(&configuration.limits, &metrics)?;
         let (looked_up, follower) =
             lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);
-        let service = service.recorded(looked_up).logging(log).telling(telling.events.clone());
-        let service = Arc::new(service.counting_denied_keys(denied.clone()));
+        let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes)
+            .recorded(looked_up)
+            .logging(log)
+            .telling(telling.events.clone())
+            .counting_denied_keys(denied.clone());
+        let service = Arc::new(service);
         state::register_cold(&metrics, &service, clock);
+        reload::register(&metrics, &service);
         let exceptions = Arc::new(exceptions::open(&configuration.admin, configuration.redis.as_ref())?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
-        control::register_costs(&metrics, &service);
-        let resets = resets(&service, configuration.state.folder.as_deref())?;
+        let resets = resets::open(&service, configuration.state.folder.as_deref())?;
         let tracer = spans::start(configuration.tracing.clone(), &metrics)?;
         Ok(Self {
             configuration,
@@ -323,6 +304,11 @@ impl App {
         }
     }
 
+    /// Reads what other nodes know, before anybody is served.
+    async fn read_first(&self) {
+        tokio::join!(self.resets.read_first(), exceptions::read_first(&self.exceptions, &self.service));
+    }
+
     /// Serves until a signal, then drains. Fails when a task ends that must not end.
     async fn until_the_end(
         mut self,
@@ -333,31 +319,25 @@ impl App {
         Signals { mut end, hangup }: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
-        let switch = DrainSwitch::new();
+        let (switch, mut control) = (DrainSwitch::new(), Essential::new());
         let admin = GuardedAdmin::open(&self.configuration)?;
-        let pages = (ports.metrics, ports.debug, admin.gate());
-        let mut control = self.serve_pages(pages, (&workers, handler), &switch);
-        let sent = &self.configuration.metrics;
-        let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
-        let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
-        control.spawn(async move { match sweeping.await {} });
+        if let Some(listener) = ports.metrics {
+            pages::keep_metrics(&mut control, &self, listener, switch.drain());
+        }
+        if let Some(listener) = ports.debug {
+            let decisions = (&workers, handler);
+            pages::keep_debug(&mut control, &self, listener, admin.gate(), decisions, switch.drain());
+        }
+        let mut sending = Sending::start(&self.configuration.metrics, &self.metrics);
+        memory::keep(&mut control, &self.store, &self.service, self.clock);
         exceptions::keep(&mut control, &self.exceptions, &self.service);
-        if self.service.counters().shared().is_some() {
-            let resets = Arc::clone(&self.resets);
-            control.spawn(async move { match resets.follow().await {} });
-        }
-        records::follow(&mut control, self.records.clone(), self.follower.take());
-        let mut files: Vec<_> = rules.reread().into_iter().collect();
-        control.spawn(rules.until_it_dies());
-        if let (Some(shared), Some(redis)) = (self.service.counters().shared(), &self.configuration.redis) {
-            let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
-            let events = self.telling.events.clone();
-            let options = (redis.startup_timeout, redis.health_follows);
-            control.spawn(shared::watch(shared, health, events, options));
-        }
-        files.extend(tls.watch(&mut control, &self.reloads, self.clock)?);
-        files.extend(admin.watch(&mut control, &self.reloads, self.clock)?);
-        control.spawn(async move { match reread_on_hangup(files, hangup).await {} });
+        resets::keep(&mut control, &self.resets, &self.service);
+        records::keep(&mut control, self.records.clone(), self.follower.take());
+        shared::keep(&mut control, &self);
+        let mut files: Vec<_> = rules.keep(&mut control).into_iter().collect();
+        files.extend(tls.keep(&mut control, &self.metrics, &self.reloads, self.clock)?);
+        files.extend(admin.keep(&mut control, &self.reloads, self.clock)?);
+        spawn_forever(&mut control, reread_on_hangup(files, hangup));
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
@@ -379,42 +359,8 @@ impl App {
         }
         exceptions::copy_at_the_end(&self.exceptions).await;
         tokio::join!(sending.finish(), self.telling.finish());
-        if let Some(tracer) = self.tracer {
-            // `finish` waits for the collector, and this thread does the I/O with it.
-            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
-        }
+        spans::finish(self.tracer).await;
         Ok(())
-    }
-
-    /// Serves metrics and debug pages on the control thread.
-    fn serve_pages(
-        &self,
-        (metrics, debug, gate): (Option<Listener>, Option<Listener>, Gate),
-        (workers, handler): (&Arc<Workers>, Arc<Handler>),
-        switch: &DrainSwitch,
-    ) -> Essential {
-        let mut tasks = Essential::new();
-        if let Some(listener) = metrics {
-            let (hosts, path) =
-                (self.configuration.metrics_hosts(), self.configuration.metrics.path.as_str());
-            let front = MetricsFront::new(path, hosts, Arc::clone(&self.metrics));
-            let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
-            tasks.spawn(async move { match serving.await {} });
-        }
-        if let Some(listener) = debug {
-            let service = Arc::clone(&self.service);
-            let changed = (Arc::clone(&self.exceptions), Arc::clone(&self.resets));
-            let api = AdminApi::new(changed, Arc::clone(&service), *handler.bounds(), gate.clone())
-                .with_records(self.records.clone());
-            exceptions::register_refused(&self.metrics, api.refused());
-            let status = Arc::new(status::of(self, workers, api.refused()));
-            let sampling = status::sample(Arc::clone(&status));
-            tasks.spawn(async move { match sampling.await {} });
-            let front = AdminFront::new(service, handler, logging::SWITCH, status, gate).with_api(api);
-            let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
-            tasks.spawn(async move { match serving.await {} });
-        }
-        tasks
     }
 
     /// Lets running calls finish. Returns whether all workers have ended, so that there is no decision any more.
@@ -430,17 +376,13 @@ impl App {
     }
 }
 
-/// Counters of whole rules that began anew, kept in this folder if there is one.
-fn resets(service: &Arc<Service>, folder: Option<&Path>) -> Result<Arc<Resets>, AppError> {
-    let resets = Resets::new(Arc::clone(service));
-    Ok(Arc::new(match folder {
-        Some(folder) => resets.kept_in(folder.join("resets"))?,
-        None => resets,
-    }))
-}
-
 /// Tasks that must not end. One that ends returns why.
 type Essential = JoinSet<AppError>;
+
+/// Runs a loop that has no end.
+fn spawn_forever(tasks: &mut Essential, running: impl Future<Output = Infallible> + Send + 'static) {
+    tasks.spawn(async move { match running.await {} });
+}
 
 /// Accepts connections on every port, for the workers.
 fn accept(workers: &Arc<Workers>, listeners: Vec<(Listener, Port)>) -> Essential {
@@ -482,48 +424,6 @@ fn question(example: &Example) -> serde_json::Value {
 fn connections_max(open_files: usize, has_folder: bool) -> usize {
     let others = OTHER_FILES + if has_folder { FOLDER_FILES } else { 0 };
     open_files.saturating_sub(others).max(open_files / 2).min(CONNECTIONS_MAX)
-}
-
-/// Reads the files of rules and of TLS again at each SIGHUP.
-async fn reread_on_hangup(files: Vec<Reread>, mut hangup: Signal) -> Infallible {
-    while hangup.recv().await.is_some() {
-        tracing::info!("SIGHUP: rules and certificates in files are read again");
-        files.iter().for_each(Reread::now);
-    }
-    // No more signals can come: the runtime is going down.
-    std::future::pending().await
-}
-
-/// The signals that the process handles. They are registered first, so that they work at every moment: one that comes
-/// before anybody waits for it is received later.
-struct Signals {
-    end: EndSignals,
-    /// Once registered, SIGHUP never ends the process, whether or not anybody waits for it.
-    hangup: Signal,
-}
-
-/// The signals that end the process.
-struct EndSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn register() -> io::Result<Self> {
-        let hangup = signal(SignalKind::hangup())?;
-        let terminate = signal(SignalKind::terminate())?;
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { end: EndSignals { terminate, interrupt }, hangup })
-    }
-}
-
-impl EndSignals {
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 #[cfg(test)]

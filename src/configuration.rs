@@ -34,6 +34,7 @@ pub use self::events::{Events, WebhookSettings};
 pub use self::in_force::{InForce, in_force};
 pub use self::limits::{Limits, Lookup};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
+pub use self::metrics::Metrics;
 pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
 pub use self::state::State;
@@ -88,7 +89,7 @@ pub struct Configuration {
     /// The shared store, if there is one.
     pub redis: Option<Redis>,
     /// Metrics, and where they are sent.
-    pub metrics: metrics::Metrics,
+    pub metrics: Metrics,
     /// Spans, if calls are traced.
     pub tracing: Option<Tracing>,
     /// Events, if they are told.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::control::lower_priority;
 use super::lookup::Follower;
 use super::shared::server_options;
-use crate::app::{AppError, CONTROL_NICENESS, Essential};
+use crate::app::{AppError, CONTROL_NICENESS, Essential, spawn_forever};
 use crate::configuration::Limits;
 use tidegate_operate::records::Records;
 use tidegate_redis::RedisStore;
@@ -35,12 +35,12 @@ pub(super) async fn open(records: Option<&Arc<Records>>) {
 }
 
 /// Keeps the store open, and hears of what other nodes change in it.
-pub(super) fn follow(control: &mut Essential, records: Option<Arc<Records>>, follower: Option<Follower>) {
+pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<Records>>, follower: Option<Follower>) {
     if let Some(records) = records {
-        control.spawn(async move { match records.keep().await {} });
+        spawn_forever(tasks, async move { records.keep().await });
     }
     if let Some(follower) = follower {
-        control.spawn(async move { match follower.follow().await {} });
+        spawn_forever(tasks, follower.follow());
     }
 }
 

@@ -10,12 +10,15 @@ use std::sync::Arc;
 use self::control_plane::ControlPlane;
 use self::files::Reloader;
 pub(super) use self::files::Watching;
-use crate::app::{AppError, dead};
+use crate::app::{AppError, Essential, dead};
 use crate::configuration::Rules;
 use crate::source::file::Reread;
+use tidegate_engine::cost::Cost;
 use tidegate_engine::rules::Ink;
 use tidegate_serve::health::Health;
+use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::reload::Installer;
+use tidegate_serve::service::Service;
 
 /// Rules that are not loaded yet.
 pub(super) enum Starting {
@@ -67,20 +70,43 @@ impl Following {
         }
     }
 
-    /// Reads the files again although they did not change. A control plane reports every change by itself.
-    pub(super) fn reread(&self) -> Option<Reread> {
-        match self {
+    /// Follows the source. Only when that breaks, the task ends. The returned handle reads files again although they did
+    /// not change; a control plane reports every change by itself.
+    pub(super) fn keep(self, tasks: &mut Essential) -> Option<Reread> {
+        let reread = match &self {
             Self::Files(watching) => Some(watching.reread()),
             Self::ControlPlane(_) => None,
-        }
+        };
+        tasks.spawn(async move {
+            match self {
+                Self::Files(mut watching) => watching.died().await,
+                Self::ControlPlane(plane) => match plane.follow().await {},
+            }
+            dead("watching the rules", "its thread has died")
+        });
+        reread
     }
+}
 
-    /// Follows the source. Ends only when that breaks.
-    pub(super) async fn until_it_dies(self) -> AppError {
-        match self {
-            Self::Files(mut watching) => watching.died().await,
-            Self::ControlPlane(plane) => match plane.follow().await {},
-        }
-        dead("watching the rules", "its thread has died")
-    }
+/// Shows what rules take descriptors' own costs for.
+pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
+    let service = Arc::clone(service);
+    metrics.register(
+        "tidegate_rule_costs",
+        "Rules by what they take descriptors' own costs for, and whether they say so or have learnt it.",
+        Kind::Gauge,
+        move |samples| {
+            let mut counts = [0_u64; 4];
+            service.with_rules(|rules| {
+                for rule in rules.iter().flat_map(|rules| rules.rules()) {
+                    let learnt = usize::from(rule.cost.said() == Cost::Auto);
+                    counts[2 * learnt + usize::from(!rule.cost.is_reported())] += 1;
+                }
+            });
+            for (cost, count) in ["reported", "asked", "auto_reported", "auto_asked"].into_iter().zip(counts)
+            {
+                samples.push(&[("cost", cost)], count);
+            }
+        },
+    );
 }

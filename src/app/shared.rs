@@ -19,19 +19,24 @@ use tidegate_redis::{
     declare_whole as whole,
 };
 use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::service::Counters;
 
-pub(super) use contact::{NOT_REACHED, watch};
+pub(super) use contact::{NOT_REACHED, keep};
 
-/// The shared store, not connected yet.
-pub(super) fn store(
-    redis: Redis,
+/// Where counters live: in the shared store, which is not connected yet, or in `local` alone.
+pub(super) fn counters(
+    redis: Option<Redis>,
     local: &Arc<MemoryStore>,
     clock: Clock,
-) -> Result<Arc<SharedStore>, AppError> {
+    metrics: &Metrics,
+) -> Result<Counters, AppError> {
+    let Some(redis) = redis else { return Ok(Counters::Memory(Arc::clone(local))) };
     let failover = redis.failover;
     let (main, per_second) = options(redis)?;
     let (main, per_second) = (RedisStore::new(main), per_second.map(RedisStore::new));
-    Ok(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover)))
+    let shared = Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover));
+    register(metrics, &shared);
+    Ok(Counters::Shared(shared))
 }
 
 /// How the servers are reached and used: all of them, and those of limits whose unit is a second if they are others.
@@ -95,7 +100,7 @@ fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfi
 }
 
 /// Shows the shared store in metrics.
-pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
+fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(&Stats) -> u64;
     let families: [(&'static str, &'static str, Kind, Read); 6] = [
         ("tidegate_redis_round_trips_total", "Calls that were sent to Redis.", Kind::Counter, |stats| {

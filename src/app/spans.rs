@@ -32,6 +32,14 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
     Ok(Some(tracer))
 }
 
+/// Sends the last spans.
+pub(super) async fn finish(tracer: Option<Tracer>) {
+    if let Some(tracer) = tracer {
+        // It waits for the collector, and this thread does the I/O with it.
+        let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
+    }
+}
+
 /// The contents of the file, if one is named.
 fn read(path: Option<PathBuf>) -> Result<Option<Vec<u8>>, AppError> {
     let read = |path: PathBuf| {

@@ -123,9 +123,16 @@ fn report_clock(clock: &Clock) {
 }
 
 impl State {
-    /// The state of a process that began with this.
-    pub(super) fn new(checkpoints: Checkpoints, outcome: Outcome, grace: Duration) -> Self {
-        Self { checkpoints: Arc::new(checkpoints), outcome, grace }
+    /// The state of a process that began with this, shown in metrics.
+    pub(super) fn new(
+        checkpoints: Checkpoints,
+        outcome: Outcome,
+        grace: Duration,
+        metrics: &Metrics,
+    ) -> Self {
+        let state = Self { checkpoints: Arc::new(checkpoints), outcome, grace };
+        state.register(metrics);
+        state
     }
 
     /// Marks what was taken as taken, before the first answer, and begins to write checkpoints. Returns whether the
@@ -151,8 +158,7 @@ impl State {
         Ok(true)
     }
 
-    /// Shows it in metrics.
-    pub(super) fn register(&self, metrics: &Metrics) {
+    fn register(&self, metrics: &Metrics) {
         let outcome = self.outcome;
         metrics.register(
             "tidegate_state_start_total",

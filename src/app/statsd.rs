@@ -7,7 +7,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app::{AppError, dead};
-use crate::statsd::{Address, Dialect, Sender};
+use crate::configuration;
+use crate::statsd::Sender;
 use tidegate_serve::metrics::Metrics;
 
 /// How long sending the last metrics may take.
@@ -20,13 +21,13 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    pub(super) fn start(receivers: Vec<(Address, Dialect)>, metrics: &Arc<Metrics>, flush: Duration) -> Self {
+    pub(super) fn start(configuration: &configuration::Metrics, metrics: &Arc<Metrics>) -> Self {
         let (end, ended) = watch::channel(());
         let mut tasks = JoinSet::new();
-        for (reader, (address, dialect)) in receivers.into_iter().enumerate() {
+        for (reader, (address, dialect)) in configuration.receivers.iter().cloned().enumerate() {
             tracing::info!("metrics: sent to {address}");
             let sender = Sender::new(address, dialect, Arc::clone(metrics), reader);
-            tasks.spawn(sender.run(flush, ended.clone()));
+            tasks.spawn(sender.run(configuration.flush, ended.clone()));
         }
         Self { tasks, end }
     }

@@ -53,7 +53,7 @@ impl PortsTls {
     }
 
     /// Shows all in metrics.
-    pub(super) fn register(&self, metrics: &Metrics) {
+    fn register(&self, metrics: &Metrics) {
         let ports: Vec<_> = [("grpc", &self.grpc), ("http", &self.http), ("debug", &self.debug)]
             .into_iter()
             .filter_map(|(name, port)| Some((name, port.as_ref()?)))
@@ -98,12 +98,14 @@ impl PortsTls {
 
     /// Takes every change of the files from now on, and remembers it. The returned handles read the files again without
     /// a change.
-    pub(super) fn watch(
+    pub(super) fn keep(
         self,
         tasks: &mut Essential,
+        metrics: &Metrics,
         reloads: &Arc<ReloadLog>,
         clock: Clock,
     ) -> io::Result<Vec<Reread>> {
+        self.register(metrics);
         let mut rereads = Vec::new();
         let ports =
             [(Subject::GrpcTls, self.grpc), (Subject::HttpTls, self.http), (Subject::DebugTls, self.debug)];

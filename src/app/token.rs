@@ -75,7 +75,7 @@ impl GuardedAdmin {
     }
 
     /// Takes every new token from now on, and remembers each change. The returned handle reads the file again without one.
-    pub(super) fn watch(
+    pub(super) fn keep(
         self,
         tasks: &mut Essential,
         reloads: &Arc<ReloadLog>,

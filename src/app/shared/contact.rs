@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::app::{AppError, dead};
+use crate::app::{App, AppError, Essential, dead};
 use crate::clock::monotonic;
 use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 use tidegate_serve::events::Events;
@@ -19,10 +19,19 @@ pub(in crate::app) const NOT_REACHED: &str = "redis was not reached yet";
 /// Why it is not ready later, when health follows the connection.
 const LOST: &str = "redis does not answer";
 
+/// Reports every change, if there is a shared store.
+pub(in crate::app) fn keep(tasks: &mut Essential, app: &App) {
+    if let (Some(shared), Some(redis)) = (app.service.counters().shared(), &app.configuration.redis) {
+        let (health, events) = (Arc::clone(&app.health), app.telling.events.clone());
+        let options = (redis.startup_timeout, redis.health_follows);
+        tasks.spawn(watch(Arc::clone(shared), health, events, options));
+    }
+}
+
 /// Reports every change to the log and to health. Ends when Redis can never be used, or was not reached in time.
 /// `startup_timeout` bounds the time to the first contact. With `health_follows`, the process is not ready while Redis
 /// does not answer.
-pub(in crate::app) async fn watch(
+async fn watch(
     shared: Arc<SharedStore>,
     health: Arc<Health>,
     events: Option<Arc<Events>>,

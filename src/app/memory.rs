@@ -1,0 +1,84 @@
+//! Counters in memory: shown in metrics, and freed once they have expired, as rules are that were replaced.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::app::{Essential, spawn_forever};
+use crate::clock::Clock;
+use tidegate_engine::memory::MemoryStore;
+use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::service::Service;
+
+/// How often expired counters are looked for, while there are such and after a while without any: a process that nobody
+/// asks seldom wakes.
+const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+
+/// Shows the store, which may take `bytes_max`, in metrics. Values are read at each scrape.
+pub(super) fn register(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u64) {
+    let register = |name, help, kind, read: fn(&MemoryStore) -> u64| {
+        let store = Arc::clone(store);
+        metrics.register(name, help, kind, move |samples| samples.push(&[], read(&store)));
+    };
+    register("tidegate_counters", "Counters that are held.", Kind::Gauge, MemoryStore::counters);
+    register("tidegate_counters_bytes", "Bytes that counters take.", Kind::Gauge, MemoryStore::bytes);
+    metrics.register(
+        "tidegate_counters_bytes_max",
+        "Bytes that counters may take (MAX_COUNTER_BYTES).",
+        Kind::Gauge,
+        move |samples| samples.push(&[], bytes_max),
+    );
+    register(
+        "tidegate_counters_expired_total",
+        "Counters that were forgotten because they equalled unused ones.",
+        Kind::Counter,
+        MemoryStore::expired_total,
+    );
+    register(
+        "tidegate_reported_beyond_limit_hits_total",
+        "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
+        Kind::Counter,
+        |store| store.reported_total().beyond,
+    );
+    register(
+        "tidegate_reported_dropped_hits_total",
+        "Hits of reported costs that counters of this process could not hold.",
+        Kind::Counter,
+        |store| store.reported_total().dropped,
+    );
+    let store = Arc::clone(store);
+    metrics.register(
+        "tidegate_store_full_total",
+        "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.",
+        Kind::Counter,
+        move |samples| {
+            let full = store.full_total();
+            samples.push(&[("answer", "deny")], full.deny);
+            samples.push(&[("answer", "allow")], full.allow);
+        },
+    );
+}
+
+/// Frees expired counters and old rules.
+pub(super) fn keep(tasks: &mut Essential, store: &Arc<MemoryStore>, service: &Arc<Service>, clock: Clock) {
+    spawn_forever(tasks, sweep(Arc::clone(store), Arc::clone(service), clock));
+}
+
+/// In steps so small that neither a decision nor a scrape waits for one.
+async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock: Clock) -> Infallible {
+    let mut pause = SWEEP_INTERVAL.0;
+    loop {
+        let mut swept = store.sweep(clock.now());
+        let mut forgotten = swept.forgotten;
+        while !swept.round_done {
+            // First to decisions that wait for this core, then to other tasks of this thread.
+            std::thread::yield_now();
+            tokio::task::yield_now().await;
+            swept = store.sweep(clock.now());
+            forgotten += swept.forgotten;
+        }
+        service.reclaim();
+        pause = if forgotten > 0 { SWEEP_INTERVAL.0 } else { SWEEP_INTERVAL.1.min(pause * 2) };
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,41 @@
+//! The pages, on the control thread: metrics, and the debug port with the admin API.
+
+use std::sync::Arc;
+
+use super::{App, Essential, exceptions, spawn_forever, status};
+use crate::front::Handler;
+use crate::front::connections::{Drain, Listener, Workers, serve_pages};
+use crate::logging;
+use tidegate_operate::api::AdminApi;
+use tidegate_operate::debug::{AdminFront, MetricsFront};
+use tidegate_operate::gate::Gate;
+
+/// Connections at a time on each of the two ports.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+
+/// Serves metrics.
+pub(super) fn keep_metrics(tasks: &mut Essential, app: &App, listener: Listener, drain: Drain) {
+    let (hosts, path) = (app.configuration.metrics_hosts(), app.configuration.metrics.path.as_str());
+    let front = MetricsFront::new(path, hosts, Arc::clone(&app.metrics));
+    spawn_forever(tasks, serve_pages(listener, front, CONNECTIONS_MAX, drain));
+}
+
+/// Serves the debug port. `gate` says who may change something there.
+pub(super) fn keep_debug(
+    tasks: &mut Essential,
+    app: &App,
+    listener: Listener,
+    gate: Gate,
+    (workers, handler): (&Arc<Workers>, Arc<Handler>),
+    drain: Drain,
+) {
+    let service = Arc::clone(&app.service);
+    let changed = (Arc::clone(&app.exceptions), Arc::clone(&app.resets));
+    let api = AdminApi::new(changed, Arc::clone(&service), *handler.bounds(), gate.clone())
+        .with_records(app.records.clone());
+    exceptions::register_refused(&app.metrics, api.refused());
+    let status = Arc::new(status::of(app, workers, api.refused()));
+    spawn_forever(tasks, status::sample(Arc::clone(&status)));
+    let front = AdminFront::new(service, handler, logging::SWITCH, status, gate).with_api(api);
+    spawn_forever(tasks, serve_pages(listener, front, CONNECTIONS_MAX, drain));
+}
