@@ -7,7 +7,7 @@ use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
 use tidegate_redis::runtime::Runtime as _;
@@ -60,12 +60,7 @@ pub(super) fn rules(limits: &[LimitSpec], version: usize) -> RuleSet {
 }
 
 fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
-    let failure = match limit.failure {
-        StoreFailure::Error => "error",
-        StoreFailure::Deny => "deny",
-        StoreFailure::Allow => "allow",
-        StoreFailure::Local => "local",
-    };
+    let failure = limit.failure.name();
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
