@@ -46,9 +46,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::front::connections::{MaxAge, WorkerOptions};
+use crate::front::connections::WorkerOptions;
 use crate::front::http::CheckOptions;
-use crate::front::{AnswerOptions, LimitHeaders};
+use crate::front::{AnswerOptions, LimitHeaders, MaxAge};
 use crate::logging::LogLevel;
 use crate::settings::value::{Backend, FilePath};
 use crate::settings::{Problem, Row, Settings};

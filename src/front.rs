@@ -10,12 +10,16 @@ pub mod grpc;
 pub mod http;
 pub mod lane;
 pub mod proto;
+mod drain;
+mod life;
 mod trace;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
+pub use drain::{Drain, DrainSwitch};
+pub use life::{Life, MaxAge};
 pub use wire::{AnswerOptions, LimitHeaders};
 
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::app::listen::NoSocket;
+use crate::app::no_socket::NoSocket;
 use crate::source::file::SourceError;
 use crate::spans::ExportError;
 use crate::state::{FolderError, SecretError, StartError};

@@ -6,6 +6,7 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::app::AppError;
+use crate::app::no_socket::{DEBUG, GRPC, HTTP, METRICS, Names, NoSocket};
 use crate::app::tls::{PortTls, PortsTls};
 use crate::configuration::{Endpoint, HostPort, Listeners};
 use crate::front::connections::{Listener, Port};
@@ -19,35 +20,6 @@ pub(super) struct Ports {
     /// The debug port, if there is one.
     pub(super) debug: Option<Listener>,
 }
-
-/// A socket that cannot be bound, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: cannot listen on {address}: {source}; {}", names.what, self.remedy())]
-pub struct NoSocket {
-    names: &'static Names,
-    /// Where it should be.
-    address: String,
-    /// Whether it is a unix socket.
-    is_unix: bool,
-    /// The system's error.
-    source: io::Error,
-}
-
-/// A port, and the settings that name it.
-#[derive(Debug)]
-struct Names {
-    what: &'static str,
-    host: &'static str,
-    port: &'static str,
-    /// The setting that names a unix socket instead, if the port can have one.
-    socket: &'static str,
-}
-
-const GRPC: Names = Names { what: "gRPC", host: "GRPC_HOST", port: "GRPC_PORT", socket: "GRPC_UDS" };
-const HTTP: Names = Names { what: "HTTP", host: "HOST", port: "PORT", socket: "HTTP_UDS" };
-const DEBUG: Names = Names { what: "debug", host: "DEBUG_HOST", port: "DEBUG_PORT", socket: "" };
-const METRICS: Names =
-    Names { what: "metrics", host: "PROMETHEUS_ADDR", port: "PROMETHEUS_ADDR", socket: "" };
 
 /// Binds all sockets.
 ///
@@ -88,30 +60,6 @@ async fn socket_or_port(names: &'static Names, endpoint: &Endpoint) -> Result<Li
 async fn bind(names: &'static Names, HostPort { host, port }: &HostPort) -> Result<Listener, NoSocket> {
     let no_socket = |source| NoSocket { names, address: format!("{host}:{port}"), is_unix: false, source };
     bind_any_family(host, |host| Listener::tcp(host, *port)).await.map_err(no_socket)
-}
-
-impl NoSocket {
-    fn remedy(&self) -> String {
-        let Names { host, port, socket, .. } = self.names;
-        match self.source.kind() {
-            io::ErrorKind::AddrInUse if self.is_unix => {
-                format!(
-                    "it is no socket, or somebody listens on it: end that, or set {socket} to another path"
-                )
-            }
-            _ if self.is_unix => {
-                format!("set {socket} to a path in a folder that is there and may be written to")
-            }
-            io::ErrorKind::AddrInUse => {
-                format!("something else listens there: end that, or set {port} to another port")
-            }
-            io::ErrorKind::PermissionDenied => {
-                format!("ports below 1024 take a privilege: set {port} to a higher one")
-            }
-            io::ErrorKind::AddrNotAvailable => format!("set {host} to an address of this machine"),
-            _ => format!("set {host} to an address, and {port} to a port, of this machine"),
-        }
-    }
 }
 
 /// Binds `host`. All addresses (`::`, or no host in Go's form) means both families, or the one that the machine has.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{App, Essential, exceptions, spawn_forever, status};
-use crate::front::Handler;
-use crate::front::connections::{Drain, Listener, Workers, serve_pages};
+use crate::front::connections::{Listener, Workers, serve_pages};
+use crate::front::{Drain, Handler};
 use crate::logging;
 use tidegate_operate::api::AdminApi;
 use tidegate_operate::debug::{AdminFront, MetricsFront};

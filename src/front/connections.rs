@@ -14,8 +14,6 @@
 //! nothing of it for long.
 
 mod calm;
-mod drain;
-mod life;
 mod listener;
 mod socket;
 mod spin;
@@ -40,17 +38,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 
 use self::calm::Calm;
-pub use self::drain::{Drain, DrainSwitch};
-pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
 pub use self::stream::Protocol;
 use self::stream_tasks::StreamTasks;
 pub use self::tls::{Identity, Tls, TlsError};
-pub use self::workers::{ConnectionBounds, Fronts, Port, WorkerOptions, Workers};
+pub use self::workers::{ConnectionBounds, Fronts, WorkerOptions, Workers};
 
-use crate::front::Handler;
 use crate::front::grpc::GrpcFront;
 use crate::front::lane::{self, LaneFront};
+use crate::front::{Drain, Handler, Life};
 use tidegate_operate::page::Respond;
 use tidegate_serve::health::Health;
 
@@ -76,6 +72,15 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// The buffer of one HTTP/1 connection.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
+
+/// Which port a connection came in on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// HTTP/1.1 and HTTP/2.
+    Http,
+}
 
 /// What serves the gRPC port.
 #[derive(Clone)]

@@ -83,7 +83,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::front::connections::DrainSwitch;
+    use crate::front::DrainSwitch;
 
     const SECOND: Duration = Duration::from_secs(1);
     const DAY: Duration = Duration::from_secs(86_400);

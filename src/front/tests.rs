@@ -17,12 +17,11 @@ use std::time::Duration;
 use ::http::StatusCode;
 use tokio::task::JoinSet;
 
-use crate::front::Handler;
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, WorkerOptions, Workers,
-    serve_pages,
+    ConnectionBounds, Fronts, GrpcServer, Listener, Port, WorkerOptions, Workers, serve_pages,
 };
 use crate::front::http::{CheckOptions, HttpFront, Proxy};
+use crate::front::{DrainSwitch, Handler, MaxAge};
 use crate::logging;
 use tidegate_operate::debug::{AdminFront, MetricsFront};
 use tidegate_operate::gate::{AdminToken, Gate, Hosts};

@@ -14,7 +14,6 @@ use std::ops::Range;
 
 use crate::state::moment::Moment;
 use crate::state::outcome::Distrust;
-use crate::state::secret::{Fingerprint, SecretBytes};
 use tidegate_engine::key::SharedId;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::Timestamp;
@@ -34,6 +33,11 @@ pub(super) const BLOCK_BYTES: usize = 64 << 10;
 const TRAILER: u8 = 0xff;
 /// Where a frame has a checksum of itself alone: three bytes of a CRC-32.
 const OWN_CHECKSUM: Range<usize> = 5..8;
+
+/// The secret of keys.
+pub(super) type SecretBytes = [u8; 16];
+/// A hash of the secret, from which nobody can compute it.
+pub(super) type Fingerprint = [u8; 16];
 
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,14 +7,9 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::state::format::Header;
+use crate::state::format::{Fingerprint, Header, SecretBytes};
 use crate::state::outcome::Distrust;
 use tidegate_engine::key::{KeySecret, SharedId};
-
-/// The secret.
-pub(super) type SecretBytes = [u8; 16];
-/// A hash of the secret, from which nobody can compute it.
-pub(super) type Fingerprint = [u8; 16];
 
 /// The longest secret in a file, in bytes.
 const FILE_BYTES_MAX: usize = 4 << 10;

@@ -220,7 +220,7 @@ impl Metrics {
             writer.add(handles.unmatched(request.domain()).unwrap_or(self.unmatched_other), unmatched);
         }
         if decision.rare.is_some() {
-            self.candidates.observe(&writer, handles, decision);
+            self.candidates.observe(&writer, &handles.candidates, decision);
         }
     }
 

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream, lookup_host};
 
-use super::life::Life;
 use super::socket::Detached;
 use super::stream::{Protocol, Stream, Transport};
 use super::tls::Tls;
+use crate::front::Life;
 use tidegate_operate::peer::{Certificate, Peer};
 
 /// Connections that may wait to be accepted. The system cuts this to its own bound (net.core.somaxconn). With too few, a

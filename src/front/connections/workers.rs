@@ -12,21 +12,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::spin::Spinner;
-use super::{Arrival, Drain, DrainSwitch, GrpcServer, Life, Listener, MaxAge, serve_grpc, serve_http};
+use super::{Arrival, GrpcServer, Listener, Port, serve_grpc, serve_http};
 use crate::front::http::HttpFront;
+use crate::front::{Drain, DrainSwitch, Life, MaxAge};
 use tidegate_serve::service::Service;
 
 /// Connections that wait for a worker to take them.
 const INBOX_MAX: usize = 1_024;
-
-/// Which port a connection came in on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
-    /// gRPC over HTTP/2.
-    Grpc,
-    /// HTTP/1.1 and HTTP/2.
-    Http,
-}
 
 /// What workers serve.
 #[derive(Clone)]

@@ -21,7 +21,7 @@ use tokio::time::Sleep;
 use super::LaneFront;
 use super::calls::{Calls, Event};
 use crate::clock;
-use crate::front::connections::Life;
+use crate::front::Life;
 use tidegate_grpc::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
 use tidegate_grpc::frames::Head;
 use tidegate_serve::health::Status as HealthStatus;
@@ -352,8 +352,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
+    use crate::front::DrainSwitch;
     use crate::front::Handler;
-    use crate::front::connections::DrainSwitch;
     use crate::front::tests::{metrics, service};
     use tidegate_grpc::frames::{self, PREFACE, flag};
     use tidegate_serve::health::Health;

@@ -14,10 +14,8 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::{RULES, Server, TIMEOUT, bind, fronts, metrics, service};
 use crate::clock;
-use crate::front::Handler;
-use crate::front::connections::{
-    DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
-};
+use crate::front::connections::{GrpcServer, Listener, serve_grpc, serve_http, serve_pages};
+use crate::front::{DrainSwitch, Handler, Life};
 use crate::logging;
 use tidegate_grpc::frames::{self, flag};
 use tidegate_operate::debug::AdminFront;

@@ -14,12 +14,12 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::{RULES, metrics, service};
-use crate::front::Handler;
-use crate::front::connections::{DrainSwitch, GrpcServer, Life};
+use crate::front::connections::GrpcServer;
 use crate::front::grpc::SHOULD_RATE_LIMIT;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::front::{DrainSwitch, Handler, Life};
 use tidegate_grpc::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
 use tidegate_grpc::hpack::text::TextDecoder;
 use tidegate_serve::health::Health;

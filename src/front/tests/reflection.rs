@@ -10,8 +10,8 @@ use tonic_reflection::pb::v1::{ExtensionRequest, ServerReflectionRequest, Server
 
 use super::grpc::channel;
 use super::{RULES, Server, bind, metrics, service};
-use crate::front::Handler;
-use crate::front::connections::{DrainSwitch, GrpcServer, Life, serve_grpc};
+use crate::front::connections::{GrpcServer, serve_grpc};
+use crate::front::{DrainSwitch, Handler, Life};
 use tidegate_serve::health::Health;
 use tidegate_serve::refusal::Bounds;
 

@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{TIMEOUT, bind};
-use crate::front::connections::{DrainSwitch, Identity, Life, Port, Tls, TlsError};
+use crate::front::connections::{Identity, Port, Tls, TlsError};
+use crate::front::{DrainSwitch, Life};
 
 /// In 2026, in seconds of unix time.
 const NOW: u64 = 1_780_000_000;

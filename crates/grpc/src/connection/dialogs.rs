@@ -21,15 +21,6 @@ const UNSENT_BYTES_MAX: usize = 64 * 1_024;
 /// How long a client may say nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// What a dialog holds beside the answers.
-#[derive(Debug, Default)]
-pub struct Dialog {
-    /// The beginning of a message.
-    input: Vec<u8>,
-    /// The client sends no more.
-    pub is_ended: bool,
-}
-
 impl<S: Serve> Connection<S> {
     /// Begins a dialog. Its headers are sent at once.
     pub(super) fn begin_dialog(

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
-use super::dialogs::Dialog;
 use super::{STREAMS_MAX, Serve};
 use crate::hpack::Route;
 
@@ -39,6 +38,15 @@ pub enum Then<W> {
     More(W),
     /// Answers to the messages that the client may still send.
     Dialog(Box<Dialog>),
+}
+
+/// What a dialog holds beside the answers.
+#[derive(Debug, Default)]
+pub struct Dialog {
+    /// The beginning of a message.
+    pub input: Vec<u8>,
+    /// The client sends no more.
+    pub is_ended: bool,
 }
 
 /// One stream. It is moved a few times in its life, so it takes at most 128 bytes: more are moved by a call of `memmove`,

@@ -6,10 +6,10 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::OTHER;
 use super::series::{SeriesTable, Source};
 use super::series_name::rule_name;
 use super::striped::{Slot, Striped, Writer};
-use super::{OTHER, RuleHandles};
 use tidegate_engine::decision::{Decision, Limited, Status, Trial};
 use tidegate_engine::plan::{Hits, Origin};
 use tidegate_engine::rules::RuleSet;
@@ -54,7 +54,7 @@ impl Candidates {
 
     /// Adds the trials of a decision.
     #[inline(never)]
-    pub(super) fn observe(&self, writer: &Writer<'_>, handles: &RuleHandles, decision: &Decision<'_>) {
+    pub(super) fn observe(&self, writer: &Writer<'_>, handles: &CandidateHandles, decision: &Decision<'_>) {
         for Trial { descriptor, limited, .. } in decision.trials() {
             let (Hits::Take(hits @ 1..), Origin::Rule { rule, .. }) = (limited.hits, limited.origin) else {
                 continue;
@@ -62,7 +62,7 @@ impl Candidates {
             let Some(Status::Limited(Limited { verdict, .. })) = decision.statuses.get(*descriptor) else {
                 continue;
             };
-            let first = handles.candidate(rule.id).unwrap_or(self.other);
+            let first = handles.get(&rule.id).copied().unwrap_or(self.other);
             let counter = 2 * usize::from(verdict.over) + usize::from(limited.verdict.over);
             writer.add(first.plus(counter), hits);
         }

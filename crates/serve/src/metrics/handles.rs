@@ -20,7 +20,8 @@ pub struct RuleHandles {
     rules: Box<[Slot]>,
     /// By domain: the counter of its descriptors that match no rule.
     unmatched: HashMap<Box<str>, Slot, RandomState>,
-    candidates: CandidateHandles,
+    /// The counters of candidates.
+    pub(super) candidates: CandidateHandles,
     without_room: usize,
 }
 
@@ -36,11 +37,6 @@ impl RuleHandles {
     /// Rules that count in a series above them, because there is no room for their own.
     pub fn without_room(&self) -> usize {
         self.without_room
-    }
-
-    /// The first slot of the counters of this rule's candidate.
-    pub(super) fn candidate(&self, rule: usize) -> Option<Slot> {
-        self.candidates.get(&rule).copied()
     }
 
     /// The series of each rule, by its number.

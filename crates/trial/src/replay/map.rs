@@ -7,7 +7,6 @@
 use tidegate_engine::request::RequestBuf;
 
 use super::format::{Format, Record, UnknownVariable, Variable};
-use super::suggest::Level;
 
 /// A map, compiled.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,6 +23,9 @@ enum Part {
     Text(String),
     Variable(Variable),
 }
+
+/// An entry of a rule's path: its key, and its value if it is always the same.
+pub(super) type Level = (String, Option<String>);
 
 /// Why a map cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

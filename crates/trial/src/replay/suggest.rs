@@ -30,7 +30,6 @@ use tidegate_engine::stamp;
 pub use self::edit::EditError;
 use self::measure::{Measured, Measuring, Span};
 pub use self::promise::Promise;
-pub(super) use self::skeleton::Level;
 use self::skeleton::Skeleton;
 use super::format::Format;
 use super::map::Map;

@@ -5,8 +5,7 @@
 
 use std::fmt::Write as _;
 
-/// An entry of a rule's path: its key, and its value if it is always the same.
-pub(in crate::replay) type Level = (String, Option<String>);
+use crate::replay::map::Level;
 
 /// What every rule of the file has.
 pub(super) struct Skeleton<'s> {
