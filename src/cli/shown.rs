@@ -166,7 +166,8 @@ pub(super) fn peek(sent: &Value, lines: &[Value]) -> String {
             return format!("{}: {}\n", path(sent), one_line(why));
         };
         let number = |name: &str| text(&counter[name]);
-        let seconds = counter["capacity_in_seconds"].as_u64().filter(|seconds| *seconds > 0);
+        let fits = !counter["wait_for_one_seconds"].is_null();
+        let seconds = counter["capacity_in_seconds"].as_u64().filter(|seconds| fits && *seconds > 0);
         let back = seconds.map(|seconds| format!(", room again in {}", span(seconds))).unwrap_or_default();
         format!("{}: {} counted, {} left{back}\n", path(sent), number("counted"), number("remaining"))
     };

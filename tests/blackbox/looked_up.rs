@@ -34,7 +34,7 @@ fn in_redis(redis: &Redis) -> Setup {
     setup().env("LIMITS_URL", &redis.url())
 }
 
-fn put(limiter: &Tidegate, tenant: &str, says: &Value) {
+pub fn put(limiter: &Tidegate, tenant: &str, says: &Value) {
     assert!(is_put(limiter, tenant, says));
 }
 

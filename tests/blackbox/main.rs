@@ -28,6 +28,7 @@ mod clients;
 mod commands;
 mod connections;
 mod debug_port;
+mod denied_by;
 mod documented;
 mod envoy;
 mod envoy_answers;

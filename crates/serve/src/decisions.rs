@@ -22,6 +22,7 @@ use self::text::DecisionText;
 use crate::metrics::Metrics;
 use crate::report::{REPORT, takes_a_line};
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::overlay::Overlay;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
@@ -41,6 +42,8 @@ pub struct Context<'a> {
     pub rules: &'a RuleSet,
     /// The times at which denials by these rules were last logged.
     pub denials: &'a Denials,
+    /// What the decision was made under.
+    pub overlay: Overlay<'a>,
     /// Counts denials that are not logged.
     pub metrics: &'a Metrics,
 }
@@ -65,9 +68,15 @@ impl DecisionLog {
 
     /// Logs a decision that was made at this time, as far as the level asks for it.
     pub fn decided(&self, context: Context<'_>, at: Instant, request: &Request<'_>, decision: &Decision<'_>) {
-        let (code, statuses) = ((decision.code, decision.shadowed), &decision.statuses[..]);
-        let text =
-            DecisionText { rules: context.rules, request, code, statuses, shows_values: self.shows_values };
+        let text = DecisionText {
+            rules: context.rules,
+            request,
+            code: (decision.code, decision.shadowed),
+            statuses: &decision.statuses,
+            exceptions: decision.exceptions(),
+            overlay: context.overlay,
+            shows_values: self.shows_values,
+        };
         if LevelFilter::current() >= LevelFilter::DEBUG {
             tracing::debug!(target: REPORT, "decided: {text}");
         }

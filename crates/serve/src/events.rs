@@ -39,6 +39,7 @@ use self::keys::Keys;
 use self::near::Shares;
 use crate::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
+use tidegate_engine::overlay::Overlay;
 use tidegate_engine::plan::{Hits, Plan, Step};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
@@ -83,6 +84,8 @@ pub struct Decided<'a, 'r, 'p> {
     pub request: &'a Request<'r>,
     /// Its plan.
     pub plan: &'a Plan<'p>,
+    /// What the plan was put under.
+    pub overlay: Overlay<'a>,
     /// The decision.
     pub decision: &'a Decision<'p>,
 }

@@ -470,11 +470,11 @@ impl<R: Runtime> Service<R> {
             self.exceptions.tell(overlay, request, plan, &mut decision);
         }
         if DecisionLog::is_on() {
-            let context = Context { rules, denials, metrics: &self.metrics };
+            let context = Context { rules, denials, overlay, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);
         }
         if let Some(events) = &self.events {
-            events.decided(told, Decided { request, plan, decision: &decision }, at);
+            events.decided(told, Decided { request, plan, overlay, decision: &decision }, at);
         }
         if let Some(denied) = &self.denied {
             denied.observe(request, plan, &decision);

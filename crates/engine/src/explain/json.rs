@@ -47,10 +47,10 @@ impl Explained<'_> {
             json["counter"] = counter(limited, look);
         }
         if let Some(met) = &self.exception {
-            json["exception"] = exception(met, self.rule);
+            json["exception"] = met.json(self.rule);
         }
         if let Some(known) = &self.record {
-            json["record"] = record_of(known, self.walked_rule());
+            json["record"] = known.json(self.walked_rule());
         }
         if let Some((trial, look)) = &self.trial {
             json["candidate"] = candidate(trial, look);
@@ -111,26 +111,23 @@ fn limit(limited: &Limited<'_>) -> Value {
     })
 }
 
-/// `wait_for_hits_seconds` is null when so many hits never fit.
+/// What to wait for is null when so many hits never fit. `capacity_in_seconds` is what the answer says.
 fn counter(limited: &Limited<'_>, look: &Look) -> Value {
     let verdict = &limited.verdict;
     let (hits, gives_back) = match limited.hits {
         Hits::Take(hits) => (hits, false),
         Hits::GiveBack(hits) => (hits, true),
     };
-    let wait_for_hits = match verdict.over {
-        false => Some(0),
-        true if hits > u64::from(limited.limit.burst()) => None,
-        true => Some(ceil_secs(verdict.reset_nanos)),
-    };
+    let fits = |hits: u64| hits <= u64::from(limited.limit.burst());
+    let wait_for_hits = if verdict.over { ceil_secs(verdict.reset_nanos) } else { 0 };
     let mut json = json!({
         "hits": hits,
         "gives_back": gives_back,
         "counted": verdict.before,
         "remaining": limited.remaining(),
         "capacity_in_seconds": ceil_secs(verdict.reset_nanos),
-        "wait_for_one_seconds": ceil_secs(look.wait_one_nanos),
-        "wait_for_hits_seconds": wait_for_hits,
+        "wait_for_one_seconds": fits(1).then(|| ceil_secs(look.wait_one_nanos)),
+        "wait_for_hits_seconds": (!verdict.over || fits(hits)).then_some(wait_for_hits),
     });
     if let Some(leaving) = &look.leaving {
         json["leaving"] = json!({
@@ -142,27 +139,31 @@ fn counter(limited: &Limited<'_>, look: &Look) -> Value {
     json
 }
 
-/// `until` is null if it ends when somebody ends it; `instead_of` is what the rule says.
-fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
-    let (id, until) = met.label.as_ref().map(|label| (&label.id, &label.until)).unzip();
-    let own = rule.and_then(|rule| rule.limit);
-    json!({
-        "id": id,
-        "effect": met.effect.name(),
-        "until": until,
-        "instead_of": own.map(|own| json!({"requests_per_unit": own.requests(), "burst": own.burst()})),
-    })
+impl Exception {
+    /// As JSON. `until` is null if it ends when somebody ends it; `instead_of` is what the rule says.
+    pub fn json(&self, rule: Option<&Rule>) -> Value {
+        let (id, until) = self.label.as_ref().map(|label| (&label.id, &label.until)).unzip();
+        let own = rule.and_then(|rule| rule.limit);
+        json!({
+            "id": id,
+            "effect": self.effect.name(),
+            "until": until,
+            "instead_of": own.map(|own| json!({"requests_per_unit": own.requests(), "burst": own.burst()})),
+        })
+    }
 }
 
-/// What a record says, and what the rule would say without it. Null: there is none, and the store says so.
-fn record_of(Finding { record, doubt }: &Finding, rule: Option<&Rule>) -> Value {
-    let mut json = record.as_ref().map_or(Value::Null, |record| says(record, rule));
-    match doubt {
-        None => {}
-        Some(Doubt::KnownLast) => json["known_last"] = true.into(),
-        Some(Doubt::NotKnown) => json["not_known"] = true.into(),
+impl Finding {
+    /// What the record says, and what the rule would say without it. Null: there is none, and the store says so.
+    pub fn json(&self, rule: Option<&Rule>) -> Value {
+        let mut json = self.record.as_ref().map_or(Value::Null, |record| says(record, rule));
+        match self.doubt {
+            None => {}
+            Some(Doubt::KnownLast) => json["known_last"] = true.into(),
+            Some(Doubt::NotKnown) => json["not_known"] = true.into(),
+        }
+        json
     }
-    json
 }
 
 fn says(record: &Record, rule: Option<&Rule>) -> Value {

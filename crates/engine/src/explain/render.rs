@@ -101,10 +101,11 @@ impl Explained<'_> {
         line(out, format_args!("  limit     {}", limit_text(limited)))?;
         if let Some(record) = &self.record {
             let own = self.walked_rule().and_then(|rule| rule.limit);
-            line(out, format_args!("  record    {}", record_text(record, own.as_ref())))?;
+            line(out, format_args!("  record    {}", record.text(own.as_ref())))?;
         }
         if let Some(met) = &self.exception {
-            line(out, format_args!("  exception {}", exception_text(met, self.rule)))?;
+            let own = self.rule.and_then(|rule| rule.limit);
+            line(out, format_args!("  exception {}", met.text(own.as_ref())))?;
         }
         if self.own_hits {
             let (does, hits) = match limited.hits {
@@ -129,21 +130,23 @@ impl Explained<'_> {
     }
 }
 
-/// What the record of a descriptor says, or what holds because nobody knows.
-fn record_text(Finding { record, doubt }: &Finding, own: Option<&Limit>) -> String {
-    let away = "the store of records does not answer";
-    match (record, doubt) {
-        (None, None) => "none: the limit is the rule's".to_owned(),
-        (Some(record), None) => says(record, own),
-        (None, Some(Doubt::KnownLast)) => format!("none, as was known last: {away}"),
-        (Some(record), Some(Doubt::KnownLast)) => {
-            format!("{}, as was known last: {away}", says(record, own))
-        }
-        (None, Some(Doubt::NotKnown)) => {
-            format!("not known: {away}, and the rule's limit holds until it does")
-        }
-        (Some(_), Some(Doubt::NotKnown)) => {
-            format!("not known: {away}, and nothing passes until it does")
+impl Finding {
+    /// What the record of a descriptor says, or what holds because nobody knows. `own` is the limit of its rule.
+    pub fn text(&self, own: Option<&Limit>) -> String {
+        let away = "the store of records does not answer";
+        match (&self.record, self.doubt) {
+            (None, None) => "none: the limit is the rule's".to_owned(),
+            (Some(record), None) => says(record, own),
+            (None, Some(Doubt::KnownLast)) => format!("none, as was known last: {away}"),
+            (Some(record), Some(Doubt::KnownLast)) => {
+                format!("{}, as was known last: {away}", says(record, own))
+            }
+            (None, Some(Doubt::NotKnown)) => {
+                format!("not known: {away}, and the rule's limit holds until it does")
+            }
+            (Some(_), Some(Doubt::NotKnown)) => {
+                format!("not known: {away}, and nothing passes until it does")
+            }
         }
     }
 }
@@ -164,25 +167,26 @@ fn says(record: &Record, own: Option<&Limit>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z`.
-fn exception_text(met: &Exception, rule: Option<&Rule>) -> String {
-    let own = rule.and_then(|rule| rule.limit);
-    let of = |number: Option<u32>, own: Option<u32>| match (number, own) {
-        (Some(number), Some(own)) => Some(format!("{number} instead of {own}")),
-        (number, _) => number.map(|number| number.to_string()),
-    };
-    let does = match met.effect {
-        Effect::Deny => "nothing passes".to_owned(),
-        Effect::Unlimited => "counted and never denied".to_owned(),
-        Effect::Limit { requests, burst } => {
-            let burst = of(burst, own.map(|own| own.burst())).map(|text| format!("burst {text}"));
-            let parts = of(requests, own.map(|own| own.requests())).into_iter().chain(burst);
-            parts.collect::<Vec<_>>().join(", ")
-        }
-    };
-    let Some(label) = &met.label else { return does };
-    let until = label.until.as_ref().map_or("it is ended", |until| until);
-    format!("{}: {does}, until {until}", label.id)
+impl Exception {
+    /// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z`. `own` is the limit of the rule.
+    pub fn text(&self, own: Option<&Limit>) -> String {
+        let of = |number: Option<u32>, own: Option<u32>| match (number, own) {
+            (Some(number), Some(own)) => Some(format!("{number} instead of {own}")),
+            (number, _) => number.map(|number| number.to_string()),
+        };
+        let does = match self.effect {
+            Effect::Deny => "nothing passes".to_owned(),
+            Effect::Unlimited => "counted and never denied".to_owned(),
+            Effect::Limit { requests, burst } => {
+                let burst = of(burst, own.map(Limit::burst)).map(|text| format!("burst {text}"));
+                let parts = of(requests, own.map(Limit::requests)).into_iter().chain(burst);
+                parts.collect::<Vec<_>>().join(", ")
+            }
+        };
+        let Some(label) = &self.label else { return does };
+        let until = label.until.as_ref().map_or("it is ended", |until| until);
+        format!("{}: {does}, until {until}", label.id)
+    }
 }
 
 /// When there is room for one hit, and for the hits that are asked for.
@@ -191,6 +195,9 @@ fn capacity(limited: &Limited<'_>, look: &Look) -> String {
         0 => "now".to_owned(),
         seconds => format!("in {}", span(seconds)),
     };
+    if limited.limit.burst() == 0 {
+        return "none: the limit is 0".to_owned();
+    }
     let one = format!("1 hit fits {}", wait(look.wait_one_nanos));
     let verdict = &limited.verdict;
     let asked = match limited.hits {

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use foldhash::quality::RandomState;
 
 use tidegate_engine::decision::{Code, Limited, Status};
+use tidegate_engine::overlay::{Finding, Met as Exception, Overlay};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{End, Met, RuleSet};
 use tidegate_engine::text::{cut, one_line};
@@ -22,6 +23,10 @@ pub(super) struct DecisionText<'a, 'r> {
     /// The overall code, and whether SHADOW_MODE changed it.
     pub(super) code: (Code, bool),
     pub(super) statuses: &'a [Status<'a>],
+    /// The exceptions that its descriptors met.
+    pub(super) exceptions: &'a [Exception],
+    /// What it was decided under.
+    pub(super) overlay: Overlay<'a>,
     pub(super) shows_values: bool,
 }
 
@@ -62,7 +67,10 @@ impl<'a, 'r> DecisionText<'a, 'r> {
         self.write_entries(out, self.entries(place))?;
         out.write_str(": ")?;
         match self.statuses.get(place) {
-            Some(Status::Limited(limited)) => write_limited(out, limited),
+            Some(Status::Limited(limited)) => {
+                write_limited(out, limited)?;
+                self.write_overlay(out, limited, place)
+            }
             Some(Status::Unlimited(rule)) => write!(out, "OK, {} is unlimited", one_line(&rule.path())),
             Some(Status::Replaced(rule)) => write!(out, "OK, {} is replaced", one_line(&rule.path())),
             Some(Status::NoLimit) => self.write_end(out, place),
@@ -80,6 +88,18 @@ impl<'a, 'r> DecisionText<'a, 'r> {
             }
         }
         if entries.is_empty() { out.write_str("no entries") } else { Ok(()) }
+    }
+
+    /// Writes the exception and the record that changed the limit of a rule.
+    fn write_overlay(&self, out: &mut Formatter<'_>, limited: &Limited<'_>, place: usize) -> fmt::Result {
+        let own = limited.origin.rule().and_then(|rule| rule.limit);
+        if let Some(met) = self.exceptions.iter().find(|met| met.descriptor == place) {
+            write!(out, ", exception {}", one_line(&met.text(own.as_ref())))?;
+        }
+        match self.overlay.records.map(|found| found.of(place)) {
+            None | Some(Finding { record: None, doubt: None }) => Ok(()),
+            Some(finding) => write!(out, ", record {}", finding.text(own.as_ref())),
+        }
     }
 
     /// Writes the node at which the walk through the rules ended.

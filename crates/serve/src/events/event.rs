@@ -75,6 +75,10 @@ pub(super) struct KeyEvent {
     /// The entries of the descriptor, where they may be told.
     entries: Vec<(String, String)>,
     counts: Counts,
+    /// The exception that changed its limit.
+    exception: Option<Value>,
+    /// What is known of its record, where there may be one.
+    record: Option<Value>,
 }
 
 /// Numbers of an event.
@@ -106,7 +110,7 @@ impl fmt::Debug for KeyNames {
 impl KeyEvent {
     /// Of the descriptor at this place, which has this key.
     pub(super) fn new(
-        Decided { request, plan, decision }: Decided<'_, '_, '_>,
+        Decided { request, plan, overlay, decision }: Decided<'_, '_, '_>,
         (index, limited): (usize, &Limited<'_>),
         key: Key,
         counts: Counts,
@@ -115,10 +119,13 @@ impl KeyEvent {
         let entries = request.descriptors().nth(index).map_or(&[][..], |descriptor| descriptor.entries);
         // In quota mode a request may pass although this descriptor is over.
         let passes_or_is_denied = !limited.verdict.over || decision.code == Code::OverLimit;
+        let rule = limited.origin.rule();
+        let exception = decision.exceptions().iter().find(|met| met.descriptor == index);
+        let record = overlay.records.filter(|_| rule.is_some_and(|rule| rule.records.is_some()));
         let named = |entry: &Entry<'_>| (cut_text(entry.key), cut_text(entry.value));
         Self {
             domain: cut_text(request.domain()),
-            rule: limited.origin.rule().map(Rule::path),
+            rule: rule.map(Rule::path),
             limit: limited.limit.burst(),
             window: limited.origin.window(),
             used: limited.verdict.after,
@@ -126,6 +133,8 @@ impl KeyEvent {
             key,
             entries: if shows_entries { entries.iter().map(named).collect() } else { Vec::new() },
             counts,
+            exception: exception.map(|met| met.json(rule)),
+            record: record.map(|found| found.of(index).json(rule)),
         }
     }
 
@@ -144,6 +153,10 @@ impl KeyEvent {
         fields.insert("hits".to_owned(), json!(self.counts.hits));
         fields.insert("enforced".to_owned(), json!(self.is_enforced));
         fields.insert("left_out".to_owned(), json!(self.counts.left_out));
+        let changed = [("exception", &self.exception), ("record", &self.record)];
+        for (name, json) in changed.into_iter().filter_map(|(name, json)| Some((name, json.as_ref()?))) {
+            fields.insert(name.to_owned(), json.clone());
+        }
     }
 }
 

@@ -32,6 +32,34 @@ const limitOf = (limit) => {
   return `${count(limit.requests_per_unit)} per ${window}, ${limit.algorithm}${burst}`;
 };
 
+const instead = (own, what) => (own ? ` instead of ${count(own[what])}` : '');
+
+/** Other numbers: those of an exception are the limit's own by now. */
+const numbersOf = ({ instead_of: own }, { requests_per_unit: requests, burst }) => (
+  own && own.requests_per_unit === requests && own.burst !== burst
+    ? `burst ${count(burst)}${instead(own, 'burst')}`
+    : `${count(requests)}${instead(own, 'requests_per_unit')}`);
+
+const exceptionOf = (exception, limit) => {
+  const does = { deny: 'nothing passes', unlimited: 'counted and never denied' }[exception.effect] ?? numbersOf(exception, limit);
+  return `${exception.id}: ${does}, until ${exception.until === null ? 'somebody ends it' : shortTime(exception.until)}`;
+};
+
+const recordOf = (record) => {
+  if (record === null) return 'none: the limit is the rule’s';
+  if (record.not_known) return 'not known: the store of records does not answer';
+  const last = record.known_last ? ', as was known last: the store of records does not answer' : '';
+  if (record.requests_per_unit === undefined && !record.unlimited) return `none${last}`;
+  return `${record.unlimited ? 'counted and never denied' : numbersOf(record, record)}${last}`;
+};
+
+const candidateOf = (candidate) => `${count(candidate.requests_per_unit)} instead: ${count(candidate.counter.counted)} counted, the request would ${candidate.passes ? 'pass' : 'be denied'}`;
+
+const capacityOf = ({ capacity_in_seconds: seconds, wait_for_one_seconds: wait }) => {
+  if (wait === null) return 'none: the limit is 0';
+  return seconds > 0 ? `comes back in ${span(seconds * 1000)}` : null;
+};
+
 const explained = (domain, descriptor) => element('section', { class: 'answer' },
   element('p', null, codeOf(descriptor.code), ' ', element('b', null, descriptor.entries.map(({ key, value }) => `${key}=${value}`).join(' '))),
   element('dl', null, ...[
@@ -39,9 +67,13 @@ const explained = (domain, descriptor) => element('section', { class: 'answer' }
     descriptor.path.length === 0 ? null : ['Path', pathOf(descriptor)],
     descriptor.rule === null ? null : ['Rule', `${descriptor.rule.path} at ${descriptor.rule.file}:${descriptor.rule.line}`],
     ['Limit', limitOf(descriptor.limit)],
+    descriptor.exception ? ['Exception', exceptionOf(descriptor.exception, descriptor.limit)] : null,
+    descriptor.record === undefined ? null : ['Record', recordOf(descriptor.record)],
     descriptor.counter ? ['Counter', `${count(descriptor.counter.counted)} counted, ${count(descriptor.counter.remaining)} left`] : null,
-    descriptor.counter?.capacity_in_seconds > 0 ? ['Capacity', `comes back in ${span(descriptor.counter.capacity_in_seconds * 1000)}`] : null,
-  ].filter((pair) => pair !== null).flatMap(([name, value]) => [element('dt', null, name), element('dd', null, value)])),
+    descriptor.counter ? ['Capacity', capacityOf(descriptor.counter)] : null,
+    descriptor.settled ? ['Settled', descriptor.settled.why] : null,
+    descriptor.candidate ? ['Candidate', candidateOf(descriptor.candidate)] : null,
+  ].filter((pair) => pair !== null && pair[1] !== null).flatMap(([name, value]) => [element('dt', null, name), element('dd', null, value)])),
   exceptionButton(domain, descriptor.entries));
 
 const showAnswer = (answer) => {

@@ -1,0 +1,97 @@
+//! A denial says what decided, wherever somebody reads of it: in the log, in events, in `tidegate ask` and on the status
+//! page.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::admin::{TOKEN, exception, put};
+use crate::commands::tidegate;
+use crate::harness::grpc::{OVER_LIMIT, question};
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{eventually, eventually_true};
+use crate::looked_up;
+use crate::status_page::{await_text, looking_at};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 3, candidate: {requests_per_unit: 2}}}
+  - {key: tenant, limits_from: store, rate_limit: {unit: day, requests_per_unit: 3}}
+";
+const UNTIL: &str = "2099-11-30T08:00:00Z";
+
+/// A limiter with an exception that denies mallory, and a record by which acme has nothing; both were denied.
+fn denying() -> Tidegate {
+    let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
+    let [limits, events] = ["limits", "events"].map(|name| setup.outside().join(name).display().to_string());
+    let limiter = setup.env("LIMITS_DIR", &limits).env("EVENTS_LOG", &events).start();
+    put(&limiter, "abuse", &exception(Some("mallory"), &json!({"deny": true, "until": UNTIL})));
+    looked_up::put(&limiter, "acme", &json!({"requests_per_unit": 0}));
+    let client = limiter.client();
+    for (key, value) in [("user", "mallory"), ("tenant", "acme")] {
+        eventually_true("a denial", || {
+            client.ask(question("shop", &[&[(key, value)]])).overall_code == OVER_LIMIT
+        });
+    }
+    limiter
+}
+
+#[test]
+fn a_denial_names_the_exception_or_the_record_that_decided() {
+    let limiter = denying();
+    for denial in [
+        format!("OVER_LIMIT by shop.user (0 per day), exception abuse: nothing passes, until {UNTIL}"),
+        "OVER_LIMIT by shop.tenant (0 per day), record 0 instead of 3".to_owned(),
+    ] {
+        eventually_true(&denial, || limiter.lines_with(&denial) > 0);
+    }
+    let file = limiter.setup.outside().join("events");
+    let events = eventually("two events", || {
+        let text = fs::read_to_string(&file).ok()?;
+        let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let denials = events.into_iter().filter(|event| event["event"] == "denied").collect::<Vec<_>>();
+        (denials.len() == 2).then_some(denials)
+    });
+    let of = |rule: &str| events.iter().find(|event| event["rule"] == rule).expect(rule);
+    assert_eq!(of("shop.user")["exception"]["id"], "abuse", "{events:?}");
+    assert_eq!(of("shop.user")["exception"]["until"], UNTIL);
+    assert_eq!(of("shop.tenant")["record"]["requests_per_unit"], 0, "{events:?}");
+    assert_eq!((of("shop.user").get("record"), of("shop.tenant").get("exception")), (None, None));
+}
+
+#[test]
+fn no_wait_is_promised_to_whom_nothing_passes() {
+    let limiter = denying();
+    let to = format!("127.0.0.1:{}", limiter.ports().debug);
+    for entry in ["user=mallory", "tenant=acme"] {
+        let (code, shown, _) = tidegate(&["ask", "--to", &to, "shop", entry], &[]);
+        assert!(code == 0 && shown.contains("  capacity  none: the limit is 0\n"), "{shown}");
+        let token = [("ADMIN_TOKEN", TOKEN)];
+        let (code, shown, _) = tidegate(&["counter", "peek", "--to", &to, "shop", entry], &token);
+        assert!(code == 0 && !shown.contains("room again"), "{shown}");
+    }
+}
+
+#[test]
+fn the_page_shows_exceptions_records_candidates_and_what_is_charged() {
+    let limiter = denying();
+    let mut browser = looking_at(&limiter);
+    for (entry, parts) in [
+        (
+            "user=mallory",
+            &["abuse: nothing passes, until 30 Nov 2099", "none: the limit is 0", "charges nothing"][..],
+        ),
+        ("user=bob", &["2 instead: 0 counted, the request would pass", "charges 1: the request passes"]),
+        ("tenant=acme", &["0 instead of 3", "none: the limit is 0"]),
+        ("tenant=other", &["none: the limit is the rule’s"]),
+    ] {
+        browser.eval(&format!("document.querySelector('#ask-entries').value = '{entry}'"));
+        browser.click("#ask button");
+        await_text(&mut browser, "#ask-answer", entry);
+        parts.iter().for_each(|part| await_text(&mut browser, "#ask-answer", part));
+        let shown = browser.text("#ask-answer");
+        assert!(!shown.contains("comes back in"), "{shown}");
+    }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
