@@ -44,6 +44,10 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         }),
         denied: app.denied.clone(),
         connections: Box::new(move || workers.connections()),
+        events_dropped: {
+            let events = app.telling.events.clone();
+            Box::new(move || events.iter().map(|events| events.dropped()).sum())
+        },
         exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions), refused)),
         exceptions_trouble: {
             let book = Arc::clone(&app.exceptions);

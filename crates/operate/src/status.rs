@@ -79,6 +79,8 @@ pub struct Parts {
     pub denied: Option<Arc<DeniedKeys>>,
     /// The connections of clients that are open now.
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
+    /// Events that were dropped.
+    pub events_dropped: Box<dyn Fn() -> u64 + Send + Sync>,
     /// The exceptions. `None`: there is no admin token, so nobody may see or change them.
     pub exceptions: Option<Box<dyn Fn() -> ExceptionsNow + Send + Sync>>,
     /// What is wrong with exceptions that nodes share, in a sentence.
@@ -201,6 +203,8 @@ impl Status {
             redis_failures,
             store_bytes,
             connections: (self.parts.connections)() as u64,
+            without_rule: self.parts.metrics.without_rule(),
+            events_dropped: (self.parts.events_dropped)(),
         }
     }
 

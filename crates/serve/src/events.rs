@@ -197,6 +197,11 @@ impl Events {
         self.left_out.load(Relaxed)
     }
 
+    /// Events that outlets dropped.
+    pub fn dropped(&self) -> u64 {
+        self.outlets.iter().flat_map(|outlet| outlet.totals().dropped()).map(|(_, count)| count).sum()
+    }
+
     /// The outlets.
     pub fn outlets(&self) -> &[Outlet] {
         &self.outlets

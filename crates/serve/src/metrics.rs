@@ -46,7 +46,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 pub use self::calls::{Front, Outcome};
-pub use self::glance::{Answered, LimitCounts, RulesBySeries};
+pub use self::glance::{Answered, LimitCounts, RulesBySeries, WithoutRule};
 pub use self::grpc_method::GrpcMethod;
 pub use self::handles::RuleHandles;
 pub use self::mapping::Mapping;

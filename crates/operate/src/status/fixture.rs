@@ -32,6 +32,7 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
         records: None,
         denied: None,
         connections: Box::new(|| 0),
+        events_dropped: Box::new(|| 0),
         exceptions: None,
         exceptions_trouble: Box::new(|| None),
     }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use tidegate_redis::RoundTrips;
-use tidegate_serve::metrics::Answered;
+use tidegate_serve::metrics::{Answered, WithoutRule};
 
 /// Samples that are kept.
 const SAMPLES_MAX: usize = 300;
@@ -36,6 +36,10 @@ pub(super) struct Reading {
     pub(super) store_bytes: u64,
     /// Connections of clients that are open now.
     pub(super) connections: u64,
+    /// Descriptors that met no rule.
+    pub(super) without_rule: WithoutRule,
+    /// Events that were dropped.
+    pub(super) events_dropped: u64,
 }
 
 /// What happened between two readings.
@@ -57,6 +61,8 @@ pub(super) struct Sample {
     pub(super) redis_failures: u64,
     pub(super) store_bytes: u64,
     pub(super) connections: u64,
+    pub(super) without_rule: WithoutRule,
+    pub(super) events_dropped: u64,
 }
 
 /// The samples.
@@ -88,6 +94,11 @@ impl Sample {
             redis_failures: since(now.redis_failures, last.redis_failures),
             store_bytes: now.store_bytes,
             connections: now.connections,
+            without_rule: WithoutRule {
+                in_domain: since(now.without_rule.in_domain, last.without_rule.in_domain),
+                without_domain: since(now.without_rule.without_domain, last.without_rule.without_domain),
+            },
+            events_dropped: since(now.events_dropped, last.events_dropped),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: the counts of all series, read a part at a time. Out: rates, the first few series in each [`Order`], and a plot of
 //! each of those. Reading 100,000 series takes a millisecond or more. So each call reads a bounded number of them, in
-//! turn, and beside these the series that matter: those are read in every call. Bounded: 28 bytes a series, and
+//! turn, and beside these the series that matter: those are read in every call. Bounded: 32 bytes a series, and
 //! [`FOLLOWED_MAX`] plots.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +21,7 @@ const FOLLOWED_MILLIS: u64 = 60_000;
 /// The length of a step of a plot. Sixty steps are five minutes.
 pub(super) const STEP_MILLIS: u64 = 5_000;
 const STEPS_MAX: usize = 60;
+const MINUTE_STEPS: usize = 60_000 / STEP_MILLIS as usize;
 
 /// A rate is an average in which what was so long ago counts 1/e.
 const AVERAGED_MILLIS: f32 = 10_000.0;
@@ -75,18 +76,22 @@ struct Last {
     hits: u32,
     over: u32,
     near: u32,
+    shadow: u32,
     at_millis: u32,
     rate: Rate,
 }
+
+/// Hits of some time, of these those over the limit, and of these those that were denied.
+type Hits = (u32, u32, u32);
 
 /// Hits of a series over time.
 #[derive(Debug, Default)]
 pub(super) struct Plot {
     /// The number of the step that is not over yet, since the start of the process.
     step: u64,
-    open: (u32, u32),
-    /// Hits, and of these those over the limit, in each step, the oldest first.
-    pub(super) steps: VecDeque<(u32, u32)>,
+    open: Hits,
+    /// Those of each step, the oldest first.
+    pub(super) steps: VecDeque<Hits>,
     /// When it was last wanted.
     wanted_millis: u64,
 }
@@ -102,15 +107,16 @@ pub(super) struct Rates {
 }
 
 impl Last {
-    /// Takes a reading, and returns the hits since the one before, and of these those over the limit.
-    fn read(&mut self, counts: LimitCounts, now_millis: u64) -> (u32, u32) {
+    /// Takes a reading, and returns the hits since the one before.
+    fn read(&mut self, counts: LimitCounts, now_millis: u64) -> Hits {
         let low = |count: u64| count as u32;
         let hits = low(counts.hits).wrapping_sub(self.hits);
         let over = low(counts.over).wrapping_sub(self.over);
         let near = low(counts.near).wrapping_sub(self.near);
+        let shadow = low(counts.shadow).wrapping_sub(self.shadow);
         let millis = low(now_millis).wrapping_sub(self.at_millis);
         if millis == 0 {
-            return (0, 0);
+            return Hits::default();
         }
         let old = (-(millis as f32) / AVERAGED_MILLIS).exp();
         let average = |rate: f32, count: u32| {
@@ -126,10 +132,11 @@ impl Last {
             hits: low(counts.hits),
             over: low(counts.over),
             near: low(counts.near),
+            shadow: low(counts.shadow),
             at_millis: low(now_millis),
             rate,
         };
-        (hits, over)
+        (hits, over, over.saturating_sub(shadow))
     }
 }
 
@@ -138,16 +145,25 @@ impl Plot {
         Self { step: now_millis / STEP_MILLIS, wanted_millis: now_millis, ..Self::default() }
     }
 
-    fn add(&mut self, (hits, over): (u32, u32), now_millis: u64) {
+    fn add(&mut self, (hits, over, denied): Hits, now_millis: u64) {
         let step = now_millis / STEP_MILLIS;
         if step > self.step {
             self.steps.push_back(std::mem::take(&mut self.open));
             let empty = usize::try_from(step - self.step - 1).unwrap_or(usize::MAX).min(STEPS_MAX);
-            self.steps.extend(std::iter::repeat_n((0, 0), empty));
+            self.steps.extend(std::iter::repeat_n(Hits::default(), empty));
             self.steps.drain(..self.steps.len().saturating_sub(STEPS_MAX));
             self.step = step;
         }
-        self.open = (self.open.0.saturating_add(hits), self.open.1.saturating_add(over));
+        let (all_hits, all_over, all_denied) = self.open;
+        let add = u32::saturating_add;
+        self.open = (add(all_hits, hits), add(all_over, over), add(all_denied, denied));
+    }
+
+    /// Hits of the last minute, and of these those that were denied. `None`: it is not known for so long yet.
+    fn last_minute(&self) -> Option<(u64, u64)> {
+        let first = self.steps.len().checked_sub(MINUTE_STEPS)?;
+        let sum = |of: fn(&Hits) -> u32| self.steps.range(first..).map(|hits| u64::from(of(hits))).sum();
+        Some((sum(|hits| hits.0), sum(|hits| hits.2)))
     }
 }
 
@@ -208,6 +224,12 @@ impl Rates {
         &self.top[order as usize]
     }
 
+    /// The series that denied at least this share of their hits in the last minute, each with these numbers.
+    pub(super) fn denying(&self, percent: u64) -> impl Iterator<Item = (u32, (u64, u64))> {
+        let minutes = self.followed.iter().filter_map(|(series, plot)| Some((*series, plot.last_minute()?)));
+        minutes.filter(move |(_, (hits, denied))| *hits > 0 && denied * 100 >= hits * percent)
+    }
+
     /// The rate of a series. 0 of one that was never read.
     pub(super) fn rate(&self, series: u32) -> Rate {
         self.series.get(series as usize).map(|last| last.rate).unwrap_or_default()
@@ -220,10 +242,10 @@ impl Rates {
 }
 
 /// Reads one series.
-fn visit(all: &mut [Last], metrics: &Metrics, series: u32, now_millis: u64) -> (u32, u32) {
+fn visit(all: &mut [Last], metrics: &Metrics, series: u32, now_millis: u64) -> Hits {
     let (Some(last), Some(counts)) = (all.get_mut(series as usize), metrics.limit_counts(series as usize))
     else {
-        return (0, 0);
+        return Hits::default();
     };
     last.read(counts, now_millis)
 }
@@ -266,7 +288,7 @@ mod tests {
     fn counts_that_pass_32_bits_are_differences() {
         let mut last = Last::default();
         last.read(counts(u64::from(u32::MAX), 0, 0), 1_000);
-        assert_eq!(last.read(counts(u64::from(u32::MAX) + 5, 5, 0), 2_000), (5, 5));
+        assert_eq!(last.read(counts(u64::from(u32::MAX) + 5, 5, 0), 2_000), (5, 5, 5));
     }
 
     #[test]
@@ -296,14 +318,31 @@ mod tests {
     fn a_plot_has_a_step_for_every_five_seconds_and_ends() {
         let mut plot = Plot::from(1_000);
         for second in 1..5 {
-            plot.add((10, 1), second * 1_000);
+            plot.add((10, 1, 1), second * 1_000);
         }
         assert_eq!(plot.steps.len(), 0, "the first step is not over");
-        plot.add((10, 0), 5_000);
-        plot.add((7, 7), 21_000);
-        assert_eq!(plot.steps, [(40, 4), (10, 0), (0, 0), (0, 0)]);
-        plot.add((1, 1), 10_000_000);
+        plot.add((10, 0, 0), 5_000);
+        plot.add((7, 7, 7), 21_000);
+        assert_eq!(plot.steps, [(40, 4, 4), (10, 0, 0), (0, 0, 0), (0, 0, 0)]);
+        plot.add((1, 1, 1), 10_000_000);
         assert_eq!((plot.steps.len(), plot.steps.iter().map(|step| step.0).sum::<u32>()), (STEPS_MAX, 0));
+    }
+
+    #[test]
+    fn a_series_denies_nearly_all_when_it_did_so_for_a_minute() {
+        let denying = |counts: fn(u64) -> LimitCounts, seconds: u64| {
+            let (mut last, mut plot, mut rates) = (Last::default(), Plot::from(0), Rates::default());
+            (1..=seconds).for_each(|at| plot.add(last.read(counts(at), at * 1_000), at * 1_000));
+            rates.followed.insert(7, plot);
+            rates.denying(95).collect::<Vec<_>>()
+        };
+        let all = |at| counts(at * 100, at * 95, 0);
+        assert_eq!(denying(all, 59), []);
+        assert_eq!(denying(all, 65), [(7, (6_000, 5_700))]);
+        assert_eq!(denying(|at| counts(at * 100, at * 94, 0), 65), [], "it admits some");
+        let shadow = |at| LimitCounts { shadow: at * 50, ..counts(at * 100, at * 100, 0) };
+        assert_eq!(denying(shadow, 65), [], "shadow mode lets half of it pass");
+        assert_eq!(denying(|_| LimitCounts::default(), 65), [], "nobody asks");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::Parts;
 use super::history::Sample;
+use super::{Parts, Recent};
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::ceil_secs;
@@ -16,15 +16,45 @@ use tidegate_serve::service::StaleMode;
 /// Counters that take this share of their bound are worth a warning.
 const STORE_FULL_PERCENT: u64 = 90;
 
-/// What is wrong. Counters take `store_bytes`; `last` are the samples of the last seconds.
-pub(super) fn troubles<'s>(
-    parts: &Parts,
-    store_bytes: u64,
-    last: impl Iterator<Item = &'s Sample>,
-) -> Vec<Value> {
+/// Samples that say whether requests fail now.
+const FAILING_SAMPLES: usize = 10;
+const MINUTE_SAMPLES: u64 = 60;
+
+/// A rule that denies this share of its hits for a minute denies nearly all: nobody wants that of most rules.
+const NEARLY_ALL_PERCENT: u64 = 95;
+
+/// When more descriptors than this share of the requests meet no rule, the rules or the proxy are probably wrong.
+const UNMATCHED_PERCENT: u64 = 5;
+
+/// What was seen in the last minute.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    samples: Vec<Sample>,
+    /// The series that denied nearly all of their hits, with both numbers.
+    denying: Vec<(u32, (u64, u64))>,
+}
+
+impl Lately {
+    pub(super) fn of(Recent { history, rates, .. }: &Recent) -> Self {
+        let samples = history.since(history.taken().saturating_sub(MINUTE_SAMPLES)).copied().collect();
+        Self { samples, denying: rates.denying(NEARLY_ALL_PERCENT).collect() }
+    }
+
+    fn sum(&self, of: impl Fn(&Sample) -> u64) -> u64 {
+        self.samples.iter().map(of).sum()
+    }
+}
+
+/// What is wrong. Counters take `store_bytes`.
+pub(super) fn troubles(parts: &Parts, store_bytes: u64, lately: &Lately) -> Vec<Value> {
     let reloads = parts.reloads.refused();
+    let last = lately.samples.iter().rev().take(FAILING_SAMPLES);
     let found = [not_serving(parts), redis(parts), failing(last)];
     let found = found.into_iter().chain(reloads.iter().map(refused)).chain([
+        denying(parts, lately),
+        unmatched(lately),
+        without_domain(lately),
+        dropped(lately),
         resets(parts),
         records(parts),
         exceptions(parts),
@@ -109,6 +139,51 @@ fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {
     }
 }
 
+fn denying(parts: &Parts, lately: &Lately) -> Option<Value> {
+    // SHADOW_MODE denies nothing.
+    lately.samples.iter().find(|sample| sample.over_limit > 0)?;
+    let (series, (hits, denied)) = lately.denying.iter().max_by_key(|(_, (_, denied))| *denied)?;
+    let (domain, path) = parts.metrics.limit_name(*series as usize)?;
+    let more = match lately.denying.len() - 1 {
+        0 => String::new(),
+        1 => " So it is with 1 more rule.".to_owned(),
+        more => format!(" So it is with {more} more rules."),
+    };
+    warning("denials", &format!("{domain}.{path} denied {denied} of {hits} hits of the last minute.{more}"))
+}
+
+fn unmatched(lately: &Lately) -> Option<Value> {
+    let count = lately.sum(|sample| sample.without_rule.in_domain);
+    let requests = lately.sum(|sample| sample.ok + sample.over_limit + sample.failed);
+    (count * 100 > requests * UNMATCHED_PERCENT).then_some(())?;
+    let then = "They pass. The log names the first of each kind (`no rule: …`).";
+    warning(
+        "unmatched",
+        &format!("{count} descriptors of the last minute met no rule of their domain. {then}"),
+    )
+}
+
+fn without_domain(lately: &Lately) -> Option<Value> {
+    match lately.sum(|sample| sample.without_rule.without_domain) {
+        0 => None,
+        count => {
+            let then = "They pass. ratelimit_service_rate_limit_domain_not_found names the domain.";
+            let text = format!("{count} descriptors of the last minute named a domain without rules. {then}");
+            warning("domain", &text)
+        }
+    }
+}
+
+fn dropped(lately: &Lately) -> Option<Value> {
+    match lately.sum(|sample| sample.events_dropped) {
+        0 => None,
+        count => {
+            let why = "The log says why; EVENTS_QUEUE is the bound.";
+            warning("events", &format!("{count} events of the last minute were dropped. {why}"))
+        }
+    }
+}
+
 fn refused(Reload { subject, what, problems, .. }: &Reload) -> Option<Value> {
     let why = problems.first().map_or(what, |problem| &problem.text);
     match subject {
@@ -159,10 +234,15 @@ mod tests {
     use tidegate_engine::key::Key;
     use tidegate_engine::limit::{Algorithm, Limit};
     use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+    use tidegate_serve::metrics::WithoutRule;
     use tidegate_serve::reload::Problem;
 
     fn texts(parts: &Parts, last: &[Sample]) -> Vec<String> {
-        let found = troubles(parts, parts.store.bytes(), last.iter());
+        texts_of(parts, &Lately { samples: last.to_vec(), ..Lately::default() })
+    }
+
+    fn texts_of(parts: &Parts, lately: &Lately) -> Vec<String> {
+        let found = troubles(parts, parts.store.bytes(), lately);
         found.iter().map(|trouble| trouble["text"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
@@ -192,6 +272,52 @@ mod tests {
                 "Metrics have their built-in names. PROMETHEUS_MAPPER_YAML: cannot read it",
             ]
         );
+    }
+
+    #[test]
+    fn requests_that_nobody_meant_are_said() {
+        let parts = parts();
+        parts.health.serve();
+        let rules = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+        let _service = tidegate_serve::service::fixture::service(Some(rules), &parts.metrics);
+        let series =
+            (0..parts.metrics.limit_series()).find(|it| parts.metrics.limit_name_holds(*it, "shop.user"));
+        let series = series.expect("it is there") as u32;
+        let without_rule = WithoutRule { in_domain: 6, without_domain: 2 };
+        let sample = Sample { over_limit: 99, ok: 1, without_rule, events_dropped: 3, ..Sample::default() };
+        let lately = Lately { samples: vec![sample], denying: vec![(series, (100, 99)), (0, (1, 1))] };
+        assert_eq!(
+            texts_of(&parts, &lately),
+            [
+                "shop.user denied 99 of 100 hits of the last minute. So it is with 1 more rule.",
+                "6 descriptors of the last minute met no rule of their domain. They pass. The log names the first of each \
+                 kind (`no rule: …`).",
+                "2 descriptors of the last minute named a domain without rules. They pass. \
+                 ratelimit_service_rate_limit_domain_not_found names the domain.",
+                "3 events of the last minute were dropped. The log says why; EVENTS_QUEUE is the bound.",
+            ]
+        );
+        let few = WithoutRule { in_domain: 5, without_domain: 0 };
+        let shadowed = Sample { ok: 100, without_rule: few, ..Sample::default() };
+        assert_eq!(texts_of(&parts, &Lately { samples: vec![shadowed], ..lately }), [""; 0]);
+    }
+
+    #[test]
+    fn thresholds_are_those_of_the_alerts() {
+        let alerts = include_str!("../../../../packaging/observability/tidegate.rules.yml");
+        let expression = |alert: &str| {
+            let (_, rest) = alerts.split_once(&format!("- alert: {alert}\n")).expect(alert);
+            rest.split_once("labels:").expect("an alert has labels").0
+        };
+        let share = |percent: u64| percent as f64 / 100.0;
+        let over =
+            |alert, sign, percent| expression(alert).contains(&format!(" {sign} {}\n", share(percent)));
+        assert!(over("TidegateRuleDeniesNearlyAll", ">=", NEARLY_ALL_PERCENT));
+        assert!(over("TidegateUnmatchedDescriptors", ">", UNMATCHED_PERCENT));
     }
 
     #[test]

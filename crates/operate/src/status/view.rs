@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::history::Sample;
 use super::rates::{Order, STEP_MILLIS, TOP};
-use super::troubles::troubles;
+use super::troubles::{Lately, troubles};
 use super::{ExceptionsNow, Recent, Setting, Status, StoreSize};
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
@@ -25,9 +25,6 @@ const DENIED_MAX: usize = 12;
 
 /// Characters of a name that are shown.
 const NAME_CHARS_MAX: usize = 300;
-
-/// Samples that say whether requests fail now.
-const LAST_SAMPLES: u64 = 10;
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -58,12 +55,11 @@ impl Status {
         recent.viewed_millis = Some(now_millis);
         let parts = &self.parts;
         let answered = parts.metrics.answered();
-        let last = recent.history.since(recent.history.taken().saturating_sub(LAST_SAMPLES));
-        let reloads = parts.reloads.count();
+        let (reloads, lately) = (parts.reloads.count(), Lately::of(&recent));
         let mut shown = json!({
             "process": process_id(parts.about.clock, parts.about.started),
             "now": now_millis,
-            "troubles": troubles(parts, recent.size.bytes, last),
+            "troubles": troubles(parts, recent.size.bytes, &lately),
             "taken": recent.history.taken(),
             "samples": recent.history.since(view.since).map(sample).collect::<Vec<_>>(),
             "totals": {

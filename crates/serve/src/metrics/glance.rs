@@ -7,6 +7,7 @@
 use super::calls::Outcome;
 use super::counts::Stat;
 use super::handles::RuleHandles;
+use super::series::SeriesTable;
 use super::series_name::parts;
 use super::striped::Slot;
 use super::{Front, Metrics};
@@ -20,6 +21,15 @@ pub struct Answered {
     pub over_limit: u64,
     /// They got an error.
     pub failed: u64,
+}
+
+/// Descriptors since the start that met no rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WithoutRule {
+    /// Their domain has rules.
+    pub in_domain: u64,
+    /// Their domain has none.
+    pub without_domain: u64,
 }
 
 /// Hits of one series of limits since the start.
@@ -66,6 +76,12 @@ impl Metrics {
             } += count(outcome);
         }
         answered
+    }
+
+    /// Descriptors that met no rule.
+    pub fn without_rule(&self) -> WithoutRule {
+        let sum = |table: &SeriesTable| table.iter().map(|series| self.striped.sum(series.first)).sum();
+        WithoutRule { in_domain: sum(&self.unmatched), without_domain: sum(&self.unknown_domains) }
     }
 
     /// The number of decisions, and the nanoseconds that the engine took for all of them.
