@@ -11,12 +11,12 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use http::{Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 
 use self::envoy::{Source, SourceError};
 use super::debug_port::{self, Call, Limiter, send};
-use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
+use super::{Done, RulesError, admin, arguments_of, loaded, print_error, read_only};
 use crate::clock::wall;
 use crate::configuration::Configuration;
 use crate::settings::{Problem, Row};
@@ -32,6 +32,8 @@ const SETTINGS: &[&str] = &[
     "DEBUG_PORT",
     "DEBUG_SERVER_TLS_CERT",
     "DEBUG_SERVER_TLS_KEY",
+    "ADMIN_TOKEN",
+    "ADMIN_TOKEN_FILE",
     "SHADOW_MODE",
     "QUOTA_MODE",
     "MERGE_DOMAIN_CONFIG",
@@ -104,10 +106,10 @@ pub(super) fn run(
     let configuration = read_only(SETTINGS, flag, variable)?;
     let limiter = match matches.get_one::<String>("rules") {
         Some(folder) => Err(Path::new(folder)),
-        None => Ok(Limiter::one(matches, &configuration.listeners)?),
+        None => Ok((Limiter::one(matches, &configuration.listeners)?, admin::token(&configuration)?)),
     };
     let ask = |question: &Question| match &limiter {
-        Ok(limiter) => online(question, limiter),
+        Ok((limiter, token)) => online(question, limiter, token.as_ref()),
         Err(folder) => offline(question, folder, &configuration),
     };
     let answer = match envoy::source(matches).map_err(|problem| vec![problem])? {
@@ -217,9 +219,9 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
 }
 
 /// Asks a running limiter.
-fn online(question: &Question, limiter: &Limiter) -> Result<String, AskError> {
+fn online(question: &Question, limiter: &Limiter, token: Option<&HeaderValue>) -> Result<String, AskError> {
     let path = if question.as_json { "/ask?format=json" } else { "/ask" };
-    let call = Call { method: Method::POST, path: path.to_owned(), body: question.body(), token: None };
+    let call = Call { method: Method::POST, path: path.to_owned(), body: question.body(), token };
     let (status, body) =
         send(limiter, &call).map_err(|error| AskError::Silent { name: limiter.name(), error })?;
     if status == StatusCode::OK { Ok(body) } else { Err(AskError::Refused { status, body }) }

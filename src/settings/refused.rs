@@ -12,7 +12,7 @@ pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["BACKEND_TYPE"],
-        &["memcache"],
+        &["memcache", "memcached"],
         "memcache admits too many, because its increments race (expected REDIS_URL for counters that nodes share, or BACKEND_TYPE=memory)",
     ),
 ];

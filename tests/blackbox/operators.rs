@@ -1,6 +1,8 @@
 //! What operators type, and what they get: mistakes are named, and answers are for people.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 
 use crate::commands::{folder, tidegate};
 use crate::harness::tidegate::Setup;
@@ -43,14 +45,35 @@ fn a_wrong_token_and_none_are_told_apart() {
 }
 
 #[test]
+fn ask_bears_the_admin_token() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let to = listener.local_addr().expect("an address").to_string();
+    let limiter = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut head = [0; 4096];
+        let length = stream.read(&mut head).expect("a request");
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("it reads");
+        String::from_utf8_lossy(&head[..length]).to_lowercase()
+    });
+    let asked = tidegate(&["ask", "--to", &to, "shop", "user=alice"], &[("ADMIN_TOKEN", "right")]);
+    assert_eq!(asked, (0, "ok".to_owned(), String::new()));
+    let head = limiter.join().expect("a request");
+    assert!(head.contains("authorization: bearer right\r\n"), "{head}");
+}
+
+#[test]
 fn what_is_set_elsewhere_for_redis_and_memcache_gets_the_setting_that_is_meant() {
     let (_, _, complaint) =
         tidegate(&["settings"], &[("REDIS_HOST", "hunter2"), ("REDIS_PASSWORD", "hunter2")]);
     assert!(complaint.contains("REDIS_HOST: has no effect (expected REDIS_URL=HOST:PORT"), "{complaint}");
     assert!(complaint.contains("REDIS_PASSWORD: has no effect (expected REDIS_AUTH="), "{complaint}");
     assert!(!complaint.contains("hunter2"), "{complaint}");
-    let (code, _, complaint) = tidegate(&["settings"], &[("BACKEND_TYPE", "memcache")]);
-    assert!(code == 64 && complaint.contains("increments race (expected REDIS_URL"), "{complaint}");
+    for command in [&["settings"][..], &[]] {
+        for backend in ["memcache", "memcached"] {
+            let (code, _, complaint) = tidegate(command, &[("BACKEND_TYPE", backend)]);
+            assert!(code == 64 && complaint.contains("increments race (expected REDIS_URL"), "{complaint}");
+        }
+    }
 }
 
 #[test]
