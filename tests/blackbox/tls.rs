@@ -2,14 +2,16 @@
 //! are no good.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::harness::envoy::{Envoy, Upstream};
+use crate::harness::h2::{ACK, PREFACE, frame, kind, number, settings};
 use crate::harness::mount::Mount;
 use crate::harness::pki::{Authority, Identity, write};
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Ports, Setup, Tidegate};
 use crate::harness::tls::Connection;
 use crate::harness::traffic::{RULES, Traffic};
 use crate::harness::{eventually_true, http};
@@ -17,6 +19,9 @@ use crate::status_page;
 
 /// The name that clients have to carry.
 const NAME: &str = "envoy.example.com";
+
+/// For how long frames come that should end the connection: it takes far less, and a busy machine more.
+const FLOOD: Duration = Duration::from_secs(20);
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder can be made")
@@ -237,5 +242,37 @@ fn settings_that_would_check_nobody_are_refused_together() {
     ] {
         let shown = |line: &&String| line.contains(&format!("{setting}: ")) && line.contains(needed);
         assert_eq!(output.iter().filter(shown).count(), 1, "{setting} without {needed}: {output:#?}");
+    }
+}
+
+/// The bytes of a connection are counted behind TLS. The lane counts its own.
+#[test]
+fn frames_that_ask_for_nothing_end_the_connection_on_every_port_with_tls() {
+    let (folder, authority) = (folder(), Authority::new("servers"));
+    let server = authority.issue("localhost").write(folder.path());
+    let mut files = Vec::new();
+    for port in ["GRPC", "HTTP", "DEBUG"] {
+        files.push((format!("{port}_SERVER_TLS_CERT"), &*server.chain));
+        files.push((format!("{port}_SERVER_TLS_KEY"), &*server.key));
+    }
+    let files: Vec<_> = files.iter().map(|(name, path)| (name.as_str(), *path)).collect();
+    let floods = [
+        frame(kind::PING, ACK, 0, b"12345678"),
+        number(kind::WINDOW_UPDATE, 0, 1),
+        frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 0, 16]),
+        frame(99, 0, 0, &[0; 100]),
+    ];
+    for front in ["tonic", "lane"] {
+        let setup = with(setup(), &files).env("GRPC_SERVER_USE_TLS", "true").env("GRPC_FRONT", front);
+        let (_process, Ports { grpc, http, debug, .. }) = (setup.spawn(), setup.ports);
+        for port in [grpc, http, debug] {
+            eventually_true("the port to open", || Connection::open(port, &authority, None, &["h2"]).is_ok());
+            for flood in &floods {
+                let mut connection = Connection::open(port, &authority, None, &["h2"]).expect("a handshake");
+                assert_eq!(connection.protocol(), Some("h2"));
+                connection.say(&[PREFACE, &settings(&[])].concat());
+                assert!(connection.is_ended_by(flood, FLOOD), "{front}, port {port}: {:?}", &flood[..9]);
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -49,6 +50,24 @@ impl Connection {
             session.complete_io(&mut socket)?;
         }
         Ok(Self(StreamOwned::new(session, socket)))
+    }
+
+    /// Says this, in whatever protocol.
+    pub fn say(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("it takes that");
+    }
+
+    /// Says the same again and again, for so long or until the server takes no more. Whether it took no more. Nothing is
+    /// read, so it must not be anything that is answered.
+    pub fn is_ended_by(&mut self, bytes: &[u8], duration: Duration) -> bool {
+        let chunk = bytes.repeat(1024);
+        let began = Instant::now();
+        while began.elapsed() < duration {
+            if self.0.write_all(&chunk).is_err() {
+                return true;
+            }
+        }
+        false
     }
 
     /// What was agreed to be spoken.
