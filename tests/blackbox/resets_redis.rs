@@ -289,6 +289,59 @@ fn what_somebody_wrote_into_the_key_of_resets_is_shown_and_blocks_nothing() {
     eventually_true("it to be logged", || node.lines_with("NoPerm") > 0);
 }
 
+/// Whatever stands in the key while a node runs, and whatever it may do with it: that node decides on by the counters of
+/// Redis, and its trouble ends with the cause.
+#[test]
+fn no_junk_in_the_key_of_resets_makes_a_running_node_fall_back() {
+    let redis = Redis::start(&[]);
+    let (node, _) = spent(setup(&redis.url()), "user", &["a".to_owned()]);
+    let client = node.client();
+    let troubles = || node.metric("tidegate_redis_reset_troubles");
+    let other_types: [&[&str]; 4] = [
+        &["SET", "junk", "x"],
+        &["LPUSH", "junk", "x"],
+        &["SADD", "junk", "x"],
+        &["XADD", "junk", "*", "x", "y"],
+    ];
+    let fields: [&[&str]; 3] = [
+        &["HSET", "tidegate:epochs", "", "x", "junk", "7"],
+        &["HSET", "tidegate:epochs", "", "y", "\n\u{7f}", "not a number"],
+        &["HSET", "tidegate:epochs", "", "z", "{\"domain\":\"shop\",\"entries\":[]}", "ffffffffffffffff"],
+    ];
+    let rights: [&[&str]; 3] = [
+        &["ACL", "SETUSER", "default", "-hget"],
+        &["ACL", "SETUSER", "default", "-hgetall"],
+        &["ACL", "SETUSER", "default", "resetkeys", "~shop*", "~tidegate:[^e]*"],
+    ];
+    let mut asked = 0;
+    for junk in other_types.into_iter().chain(fields).chain(rights) {
+        redis.ask::<()>(junk);
+        match junk[1] {
+            // At once, for the node writes a key that is gone.
+            "junk" => redis.ask::<()>(&["RENAME", "junk", "tidegate:epochs"]),
+            // Else there is no reason to read all fields.
+            "SETUSER" if junk.contains(&"-hgetall") => redis.ask::<()>(&["HSET", "tidegate:epochs", "", "w"]),
+            _ => {}
+        }
+        let mut decides = || {
+            asked += 1;
+            assert_eq!(passed(&client, "user", &format!("b{asked}")), N, "{junk:?}");
+            assert_eq!(answer(&client, "user", "a"), Ok(false), "in the epoch that it knows: {junk:?}");
+        };
+        eventually_true("the trouble", || {
+            decides();
+            troubles() == 1.0
+        });
+        (0..20).for_each(|_| decides());
+        redis.ask::<()>(&["ACL", "SETUSER", "default", "allkeys", "+@all"]);
+        redis.ask::<()>(&["DEL", "tidegate:epochs"]);
+        eventually_true("no trouble", || {
+            decides();
+            troubles() == 0.0
+        });
+    }
+}
+
 #[test]
 fn the_single_key_of_older_versions_is_taken_over_by_all_servers() {
     let servers = partial_cluster();
