@@ -100,6 +100,21 @@ fn plots_move_under_load() {
 }
 
 #[test]
+fn requests_that_meet_no_rule_or_no_domain_are_said() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).start();
+    ask(&limiter, "alice", 3);
+    assert_eq!(state(&limiter)["troubles"], serde_json::json!([]));
+    limiter.client().ask(grpc::question("shop", &[&[("usr", "alice")]]));
+    limiter.client().ask(grpc::question("shpo", &[&[("user", "alice")]]));
+    for trouble in [
+        "1 descriptors of the last minute met no rule of their domain.",
+        "1 descriptors of the last minute named a domain without rules.",
+    ] {
+        eventually_true(trouble, || troubles(&limiter).contains(trouble));
+    }
+}
+
+#[test]
 fn a_question_is_answered_by_the_keyboard_alone() {
     let limiter = Setup::new().rules("shop.yaml", RULES).start();
     ask(&limiter, "alice", 3);
