@@ -7,7 +7,8 @@
 //! - **Reading** takes no lock, but for the few keys in that map. A set has a version, odd while it is written; an entry
 //!   counts if the version was the same and even before and after (a seqlock: Boehm, "Can seqlocks get along with
 //!   programming language memory models?", 2012). A key whose set is being written is not found for a moment. That is
-//!   allowed: whoever asks goes to the store, as for a key that was pushed out.
+//!   allowed: whoever asks goes to the store, as for a key that was pushed out. `tests/weak_memory.rs` tries what any
+//!   processor may do with these loads and stores.
 //! - **Writing** is for one thread at a time.
 //! - **When it is full**, a hand goes from pair to pair, ages what was not asked for since it came by last, and pushes out
 //!   what is as old as it can be, all of the first pair that has any (generalised CLOCK: Smith, 1978). So keys that come once
@@ -20,7 +21,7 @@ mod set;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::fast::FixedState;
 
@@ -30,7 +31,7 @@ use crate::key::Key;
 use crate::overlay::Record;
 use crate::sync::{AtomicU32, Mutex};
 
-/// Sets that are made together: 64 KiB, less what an allocator needs to align them.
+/// Sets that are made together, or as many as are ever used: 64 KiB, less what an allocator needs to align them.
 const CHUNK_SETS: usize = 510;
 /// Sets of a pair.
 const PAIR: usize = 2;
@@ -46,7 +47,8 @@ const CLEARED_AT_ONCE: usize = 256;
 pub struct Known {
     /// Neighbouring sets, made when the first of them is used.
     chunks: Box<[OnceLock<Box<[Set]>>]>,
-    /// How many pairs are in use: those before this one.
+    /// How many pairs are in use: those before this one. It needs no order: whoever sees an old number looks in a set that is
+    /// whole, and finds less.
     pairs: AtomicU32,
     entries_max: usize,
     /// Entries whose pairs were full when they came: about one of a thousand. Empty once the cache has been full.
@@ -187,7 +189,7 @@ impl Known {
 
     #[inline]
     fn pairs(&self) -> usize {
-        self.pairs.load(Acquire) as usize
+        self.pairs.load(Relaxed) as usize
     }
 
     /// The sets of a pair. `None`: they are not made yet.
@@ -202,8 +204,9 @@ impl Known {
     }
 
     fn write(&self, pair: usize, image: &PairImage) {
-        let chunk = &self.chunks[pair * PAIR / CHUNK_SETS];
-        chunk.get_or_init(|| (0..CHUNK_SETS).map(|_| Set::default()).collect());
+        let chunk = pair * PAIR / CHUNK_SETS;
+        let sets = CHUNK_SETS.min(self.entries_max.next_multiple_of(PAIR) - chunk * CHUNK_SETS);
+        self.chunks[chunk].get_or_init(|| (0..sets).map(|_| Set::default()).collect());
         image.write(self.made(pair).expect("the chunk is made, and its sets are in pairs"));
     }
 
@@ -240,7 +243,7 @@ impl Known {
             }
         }
         self.write(new, &go);
-        self.pairs.store(new as u32 + 1, Release);
+        self.pairs.store(new as u32 + 1, Relaxed);
         self.write(from, &stay);
     }
 
