@@ -107,8 +107,8 @@ fn requests_that_meet_no_rule_or_no_domain_are_said() {
     limiter.client().ask(grpc::question("shop", &[&[("usr", "alice")]]));
     limiter.client().ask(grpc::question("shpo", &[&[("user", "alice")]]));
     for trouble in [
-        "1 descriptors of the last minute met no rule of their domain.",
-        "1 descriptors of the last minute named a domain without rules.",
+        "Descriptors of the last minute that met no rule of their domain: 1.",
+        "Descriptors of the last minute whose domain has no rules: 1.",
     ] {
         eventually_true(trouble, || troubles(&limiter).contains(trouble));
     }

@@ -159,7 +159,7 @@ fn unmatched(lately: &Lately) -> Option<Value> {
     let then = "They pass. The log names the first of each kind (`no rule: …`).";
     warning(
         "unmatched",
-        &format!("{count} descriptors of the last minute met no rule of their domain. {then}"),
+        &format!("Descriptors of the last minute that met no rule of their domain: {count}. {then}"),
     )
 }
 
@@ -168,7 +168,7 @@ fn without_domain(lately: &Lately) -> Option<Value> {
         0 => None,
         count => {
             let then = "They pass. ratelimit_service_rate_limit_domain_not_found names the domain.";
-            let text = format!("{count} descriptors of the last minute named a domain without rules. {then}");
+            let text = format!("Descriptors of the last minute whose domain has no rules: {count}. {then}");
             warning("domain", &text)
         }
     }
@@ -179,7 +179,7 @@ fn dropped(lately: &Lately) -> Option<Value> {
         0 => None,
         count => {
             let why = "The log says why; EVENTS_QUEUE is the bound.";
-            warning("events", &format!("{count} events of the last minute were dropped. {why}"))
+            warning("events", &format!("Events that were dropped in the last minute: {count}. {why}"))
         }
     }
 }
@@ -294,11 +294,11 @@ descriptors:
             texts_of(&parts, &lately),
             [
                 "shop.user denied 99 of 100 hits of the last minute. So it is with 1 more rule.",
-                "6 descriptors of the last minute met no rule of their domain. They pass. The log names the first of each \
+                "Descriptors of the last minute that met no rule of their domain: 6. They pass. The log names the first of each \
                  kind (`no rule: …`).",
-                "2 descriptors of the last minute named a domain without rules. They pass. \
+                "Descriptors of the last minute whose domain has no rules: 2. They pass. \
                  ratelimit_service_rate_limit_domain_not_found names the domain.",
-                "3 events of the last minute were dropped. The log says why; EVENTS_QUEUE is the bound.",
+                "Events that were dropped in the last minute: 3. The log says why; EVENTS_QUEUE is the bound.",
             ]
         );
         let few = WithoutRule { in_domain: 5, without_domain: 0 };
