@@ -55,8 +55,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             (
                 "explain",
                 &[
-                    "decision", "limit", "look", "overlay", "plan", "settle", "request", "rules", "text",
-                    "time", "unit",
+                    "decision", "limit", "look", "overlay", "plan", "settle", "request", "rules", "stamp",
+                    "text", "time", "unit",
                 ],
             ),
             ("keyed", &["key"]),

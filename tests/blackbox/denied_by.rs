@@ -2,15 +2,19 @@
 //! page.
 
 use std::fs;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, exception, put};
 use crate::commands::tidegate;
 use crate::harness::grpc::{OVER_LIMIT, question};
+use crate::harness::programs::succeed;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true};
 use crate::looked_up;
+use crate::status_exceptions::with_token;
 use crate::status_page::{await_text, looking_at};
 
 const RULES: &str = "
@@ -41,7 +45,9 @@ fn denying() -> Tidegate {
 fn a_denial_names_the_exception_or_the_record_that_decided() {
     let limiter = denying();
     for denial in [
-        format!("OVER_LIMIT by shop.user (0 per day), exception abuse: nothing passes, until {UNTIL}"),
+        format!(
+            "OVER_LIMIT by shop.user (0 per day), exception abuse: nothing passes, until {UNTIL}, made by jane: a launch"
+        ),
         "OVER_LIMIT by shop.tenant (0 per day), record 0 instead of 3".to_owned(),
     ] {
         eventually_true(&denial, || limiter.lines_with(&denial) > 0);
@@ -55,7 +61,11 @@ fn a_denial_names_the_exception_or_the_record_that_decided() {
     });
     let of = |rule: &str| events.iter().find(|event| event["rule"] == rule).expect(rule);
     assert_eq!(of("shop.user")["exception"]["id"], "abuse", "{events:?}");
-    assert_eq!(of("shop.user")["exception"]["until"], UNTIL);
+    let exception = &of("shop.user")["exception"];
+    assert_eq!(
+        (&exception["until"], &exception["who"], &exception["why"]),
+        (&json!(UNTIL), &json!("jane"), &json!("a launch"))
+    );
     assert_eq!(of("shop.tenant")["record"]["requests_per_unit"], 0, "{events:?}");
     assert_eq!((of("shop.user").get("record"), of("shop.tenant").get("exception")), (None, None));
 }
@@ -71,6 +81,40 @@ fn no_wait_is_promised_to_whom_nothing_passes() {
         let (code, shown, _) = tidegate(&["counter", "peek", "--to", &to, "shop", entry], &token);
         assert!(code == 0 && !shown.contains("room again"), "{shown}");
     }
+}
+
+#[test]
+fn who_made_an_exception_and_why_is_for_those_who_may_list_them() {
+    let limiter = denying();
+    let to = format!("127.0.0.1:{}", limiter.ports().debug);
+    for format in ["text", "json"] {
+        let ask = |token: &[(&str, &str)]| {
+            tidegate(&["ask", "--to", &to, "--format", format, "shop", "user=mallory"], token)
+        };
+        let (bearer, stranger) = (ask(&[("ADMIN_TOKEN", TOKEN)]), ask(&[]));
+        assert!(bearer.0 == 0 && bearer.1.contains("jane") && bearer.1.contains("a launch"), "{bearer:?}");
+        assert!(stranger.0 == 0 && stranger.1.contains("abuse"), "{stranger:?}");
+        assert!(!stranger.1.contains("jane") && !stranger.1.contains("a launch"), "{stranger:?}");
+    }
+    let mut browser = with_token(&limiter);
+    browser.eval("document.querySelector('#ask-entries').value = 'user=mallory'");
+    browser.click("#ask button");
+    await_text(&mut browser, "#ask-answer", "made by jane: a launch");
+}
+
+#[test]
+fn whom_an_exception_denies_is_asked_to_wait_until_it_ends() {
+    let limiter = denying();
+    let client = limiter.client();
+    let wait = |user: &str| {
+        let answer = client.ask(question("shop", &[&[("user", user)]]));
+        answer.statuses[0].duration_until_reset.as_ref().map_or(0, |wait| wait.seconds)
+    };
+    assert_eq!(wait("mallory"), 86_400, "somebody may end it before 2099");
+    let hour = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() + 3_600;
+    let text = succeed(Command::new("date").args(["-u", "-d", &format!("@{hour}"), "+%Y-%m-%dT%H:%M:%SZ"]));
+    put(&limiter, "hour", &exception(Some("eve"), &json!({"deny": true, "until": text.trim()})));
+    eventually_true("an hour to wait", || (3_000..=3_601).contains(&wait("eve")));
 }
 
 #[test]

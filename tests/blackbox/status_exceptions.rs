@@ -26,7 +26,7 @@ fn passes(limiter: &Tidegate, user: &str) -> bool {
 }
 
 /// A browser in which somebody has given the token, by the keyboard.
-fn with_token(limiter: &Tidegate) -> Browser {
+pub fn with_token(limiter: &Tidegate) -> Browser {
     let mut browser = looking_at(limiter);
     give_token(&mut browser);
     browser

@@ -9,10 +9,12 @@ mod json;
 mod render;
 mod settled;
 
+use std::sync::Arc;
+
 use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude};
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
-use crate::overlay::{Finding, Met, Overlay};
+use crate::overlay::{Finding, Label, Met, Overlay};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
@@ -129,6 +131,18 @@ impl<'a> Explanation<'a> {
             self.descriptors[descriptor].exception = Some(met);
         }
         self
+    }
+
+    /// The same, without who made the exceptions and why: for whoever could not list them.
+    #[must_use]
+    pub fn without_authors(&self) -> Self {
+        let mut shown = self.clone();
+        for label in shown.descriptors.iter_mut().filter_map(|it| it.exception.as_mut()?.label.as_mut()) {
+            let Label { id, until, .. } = &**label;
+            let (who, why) = Default::default();
+            *label = Arc::new(Label { id: id.clone(), who, why, until: *until });
+        }
+        shown
     }
 
     /// The overall code, and which descriptors would have the code OVER_LIMIT: what a decision on the same request now

@@ -31,8 +31,17 @@ pub trait Explain: Send + Sync + 'static {
     /// The bounds of a request.
     fn bounds(&self) -> &Bounds;
 
-    /// Explains the answer to a request in the form of `/json`, as text or as a line of JSON.
-    fn explain<'q>(&'q self, question: &'q [u8], as_json: bool) -> Explained<'q>;
+    /// Explains the answer to a request in the form of `/json`.
+    fn explain<'q>(&'q self, question: &'q [u8], form: Form) -> Explained<'q>;
+}
+
+/// What an explanation looks like.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// As a line of JSON, not as text.
+    pub is_json: bool,
+    /// It says who made an exception, and why.
+    pub names_authors: bool,
 }
 
 /// An explanation, or why there is none.
@@ -189,11 +198,14 @@ impl AdminFront {
         }
     }
 
-    /// Explains the answer to a request in the form of `/json`.
-    async fn ask(&self, query: &str, body: Incoming) -> Page {
+    /// Explains the answer to a request in the form of `/json`. Who made an exception, and why, is for those who may list
+    /// all of them.
+    async fn ask(&self, query: &str, body: Incoming, peer: &Peer, head: &Parts) -> Page {
         let as_json = parameter(query, "format") == Some("json");
+        let names_authors = self.gate.admit_bearer(peer, &head.uri, &head.headers).is_ok();
+        let form = Form { is_json: as_json, names_authors };
         let explained = match read_body(body, self.explain.bounds()).await {
-            Ok(question) => self.explain.explain(&question, as_json).await,
+            Ok(question) => self.explain.explain(&question, form).await,
             Err(refusal) => Err(refusal),
         };
         match explained {
@@ -232,7 +244,7 @@ impl Respond for AdminFront {
         let Some(endpoint) = endpoint else { return text(StatusCode::NOT_FOUND, self.list()) };
         match endpoint.page {
             DebugPage::Index => self.index(&head),
-            DebugPage::Ask => self.ask(query, body).await,
+            DebugPage::Ask => self.ask(query, body, peer, &head).await,
             DebugPage::Logging if head.method == Method::POST => self.set_log_level(query, peer, &head),
             DebugPage::Logging => text(StatusCode::OK, format!("{}\n", (self.log.level)())),
             DebugPage::Metrics => scrape(self.status.metrics()),
@@ -266,7 +278,7 @@ mod tests {
             unreachable!("nobody asks")
         }
 
-        fn explain<'q>(&'q self, _: &'q [u8], _: bool) -> Explained<'q> {
+        fn explain<'q>(&'q self, _: &'q [u8], _: Form) -> Explained<'q> {
             unreachable!("nobody asks")
         }
     }

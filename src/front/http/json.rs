@@ -16,7 +16,7 @@ use crate::spans::CallSpan;
 use tidegate_engine::decision::Code;
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::text::json_line;
-use tidegate_operate::debug::{Explain, Explained};
+use tidegate_operate::debug::{Explain, Explained, Form};
 use tidegate_operate::page::refused;
 use tidegate_operate::page::{JSON, Page, page};
 use tidegate_records::UniqueKeys;
@@ -61,10 +61,14 @@ impl Explain for Handler {
         self.bounds()
     }
 
-    fn explain<'q>(&'q self, question: &'q [u8], as_json: bool) -> Explained<'q> {
-        let render = move |explanation: &Explanation<'_>| match as_json {
+    fn explain<'q>(&'q self, question: &'q [u8], form: Form) -> Explained<'q> {
+        let text = move |explanation: &Explanation<'_>| match form.is_json {
             true => format!("{}\n", json_line(&explanation.json().to_string())),
             false => explanation.to_string(),
+        };
+        let render = move |explanation: &Explanation<'_>| match form.names_authors {
+            true => text(explanation),
+            false => text(&explanation.without_authors()),
         };
         Box::pin(async move { self.explain(&to_request(question)?, render).await })
     }

@@ -12,6 +12,7 @@ use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::overlay::Met;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Descriptor, Override, Request};
+use tidegate_engine::stamp;
 
 /// The metadata of an answer.
 pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
@@ -36,7 +37,7 @@ fn of_exception(met: &Met) -> Struct {
     let mut fields = vec![("descriptor", number(met.descriptor as f64)), ("effect", text(met.effect.name()))];
     if let Some(label) = &met.label {
         fields.push(("id", text(&label.id)));
-        fields.extend(label.until.as_ref().map(|until| ("until", text(until))));
+        fields.extend(label.until.map(|until| ("until", text(&stamp::show(until)))));
     }
     of_fields(fields)
 }

@@ -8,6 +8,7 @@ use crate::look::Look;
 use crate::overlay::{Doubt, Finding, Met as Exception, Record};
 use crate::plan::Hits;
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
+use crate::stamp;
 use crate::time::ceil_secs;
 use crate::unit::Window;
 
@@ -142,14 +143,18 @@ fn counter(limited: &Limited<'_>, look: &Look) -> Value {
 impl Exception {
     /// As JSON. `until` is null if it ends when somebody ends it; `instead_of` is what the rule says.
     pub fn json(&self, rule: Option<&Rule>) -> Value {
-        let (id, until) = self.label.as_ref().map(|label| (&label.id, &label.until)).unzip();
+        let (id, until) = self.label.as_ref().map(|label| (&label.id, label.until.map(stamp::show))).unzip();
         let own = rule.and_then(|rule| rule.limit);
-        json!({
+        let mut json = json!({
             "id": id,
             "effect": self.effect.name(),
-            "until": until,
+            "until": until.flatten(),
             "instead_of": own.map(|own| json!({"requests_per_unit": own.requests(), "burst": own.burst()})),
-        })
+        });
+        if let Some(label) = self.label.as_ref().filter(|label| !label.who.is_empty()) {
+            (json["who"], json["why"]) = (label.who.as_str().into(), label.why.as_str().into());
+        }
+        json
     }
 }
 

@@ -9,6 +9,7 @@ use crate::look::Look;
 use crate::overlay::{Doubt, Effect, Finding, Met as Exception, Record};
 use crate::plan::{Hits, Origin};
 use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
+use crate::stamp;
 use crate::text::{one_line, span};
 use crate::time::ceil_secs;
 
@@ -168,7 +169,7 @@ fn says(record: &Record, own: Option<&Limit>) -> String {
 }
 
 impl Exception {
-    /// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z`. `own` is the limit of the rule.
+    /// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z, made by jane: an order`. `own` is the limit of the rule.
     pub fn text(&self, own: Option<&Limit>) -> String {
         let of = |number: Option<u32>, own: Option<u32>| match (number, own) {
             (Some(number), Some(own)) => Some(format!("{number} instead of {own}")),
@@ -184,8 +185,12 @@ impl Exception {
             }
         };
         let Some(label) = &self.label else { return does };
-        let until = label.until.as_ref().map_or("it is ended", |until| until);
-        format!("{}: {does}, until {until}", label.id)
+        let until = label.until.map_or("it is ended".to_owned(), stamp::show);
+        let author = match label.who.is_empty() {
+            true => String::new(),
+            false => format!(", made by {}: {}", label.who, label.why),
+        };
+        format!("{}: {does}, until {until}{author}", label.id)
     }
 }
 

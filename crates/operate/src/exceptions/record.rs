@@ -8,7 +8,6 @@ use crate::bodies::values::{List, Requests, Text, Time, Words};
 use crate::bodies::{Mistake, json, read};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
-use tidegate_engine::stamp;
 use tidegate_engine::time::Timestamp;
 
 /// The field in files that says which exception is newer.
@@ -137,7 +136,7 @@ impl Record {
 
     /// What explanations and answers say of it.
     pub(super) fn label(&self) -> Label {
-        Label { id: self.id.clone(), until: self.until.map(stamp::show) }
+        Label { id: self.id.clone(), who: self.who.clone(), why: self.why.clone(), until: self.until }
     }
 
     /// Its JSON, for the file.

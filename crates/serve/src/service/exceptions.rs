@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 
-use tidegate_engine::decision::Decision;
+use tidegate_engine::decision::{Decision, Status};
 use tidegate_engine::overlay::{Effect, Exceptions, Overlay};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 /// What an exception may do, as metrics call it.
 pub const EFFECTS: [&str; 3] = ["limit", "unlimited", "deny"];
+
+/// Whom an exception denies is asked to wait no longer than a day: somebody may end it before.
+const WAIT_NANOS_MAX: u64 = 86_400 * SECOND_NANOS;
 
 /// Exceptions in force, replaced as a whole.
 #[derive(Default)]
@@ -42,7 +46,7 @@ impl InForce {
         self.is_any.load(Relaxed).then(|| self.current.load_full())
     }
 
-    /// Counts those that a decision met, and adds them to it.
+    /// Counts those that a decision met at `now`, and adds them to it. Whom one denies is asked to wait until it ends.
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
     pub(super) fn tell(
         &self,
@@ -50,8 +54,15 @@ impl InForce {
         request: &Request<'_>,
         plan: &Plan<'_>,
         decision: &mut Decision<'_>,
+        now: Timestamp,
     ) {
         let met: Vec<_> = overlay.met(request, plan).collect();
+        for met in met.iter().filter(|met| met.effect == Effect::Deny) {
+            let until = met.label.as_ref().and_then(|label| label.until);
+            if let (Some(until), Status::Limited(limited)) = (until, &mut decision.statuses[met.descriptor]) {
+                limited.verdict.reset_nanos = until.nanos_since(now).min(WAIT_NANOS_MAX);
+            }
+        }
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));
         if !met.is_empty() {
             decision.rare.get_or_insert_default().exceptions = met;

@@ -7,14 +7,19 @@ use std::sync::Arc;
 use super::{Effect, Exceptions};
 use crate::plan::{Plan, Step};
 use crate::request::Request;
+use crate::time::Timestamp;
 
 /// What people are told of an exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Its name.
     pub id: String,
-    /// When it ends, as text; `None`: when somebody ends it.
-    pub until: Option<String>,
+    /// Who made it, as they say. Empty: whoever is told may not know.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// When it ends; `None`: when somebody ends it.
+    pub until: Option<Timestamp>,
 }
 
 /// An exception that one descriptor of a request met.

@@ -14,14 +14,15 @@ class Refusal extends Error {
 const admin = (() => {
   let token = null;
 
+  // A header has bytes, so characters beyond ASCII go as their bytes in UTF-8.
+  const headersOf = (bearer) => ({ authorization: `Bearer ${String.fromCharCode(...new TextEncoder().encode(bearer))}` });
+
   const send = async (bearer, method, path, { body, headers } = {}) => {
-    // A header has bytes, so characters beyond ASCII go as their bytes in UTF-8.
-    const bytesOf = String.fromCharCode(...new TextEncoder().encode(bearer));
     const answer = await fetch(`/admin/${path}`, {
       method,
       cache: 'no-store',
       signal: AbortSignal.timeout(PATIENCE_MILLIS),
-      headers: { ...headers, authorization: `Bearer ${bytesOf}` },
+      headers: { ...headers, ...headersOf(bearer) },
       ...(body && { body: JSON.stringify(body) }),
     });
     const text = await answer.text();
@@ -33,6 +34,8 @@ const admin = (() => {
 
   return {
     isOpen: () => token !== null,
+    /** What shows the token to other pages, if there is one. */
+    headers: () => (token === null ? {} : headersOf(token)),
     /** Keeps this token, if it is the right one. */
     open: async (given) => {
       await send(given, 'GET', 'exceptions?most=0');

@@ -42,7 +42,8 @@ const numbersOf = ({ instead_of: own }, { requests_per_unit: requests, burst }) 
 
 const exceptionOf = (exception, limit) => {
   const does = { deny: 'nothing passes', unlimited: 'counted and never denied' }[exception.effect] ?? numbersOf(exception, limit);
-  return `${exception.id}: ${does}, until ${exception.until === null ? 'somebody ends it' : shortTime(exception.until)}`;
+  const author = exception.who === undefined ? '' : `, made by ${exception.who}: ${exception.why}`;
+  return `${exception.id}: ${does}, until ${exception.until === null ? 'somebody ends it' : shortTime(exception.until)}${author}`;
 };
 
 const recordOf = (record) => {
@@ -92,7 +93,7 @@ byId('ask').addEventListener('submit', async (event) => {
     hitsAddend: Number(byId('ask-hits').value),
   };
   try {
-    showAnswer(await ask('/ask?format=json', { method: 'POST', body: JSON.stringify(question) }));
+    showAnswer(await ask('/ask?format=json', { method: 'POST', headers: admin.headers(), body: JSON.stringify(question) }));
   } catch (error) {
     byId('ask-answer').replaceChildren(element('p', { class: 'trouble bad', role: 'alert' }, element('b', null, 'No answer:'), error.message));
   }
