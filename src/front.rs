@@ -131,7 +131,7 @@ impl Handler {
             match decided {
                 Some(Ok((request, decision))) => {
                     if let Some(span) = span {
-                        trace::answered((front, span), request, decision);
+                        trace::answered(front, span, request, decision);
                     }
                     answer.clear();
                     wire::encode(&self.answer_options, request, decision, &mut answer);
@@ -139,7 +139,7 @@ impl Handler {
                 }
                 Some(Err(refusal)) => {
                     let message = messages[place].unwrap_or_default();
-                    trace::refused_message((front, span.and_then(Option::take)), message, &refusal);
+                    trace::refused_message(front, span.and_then(Option::take), message, &refusal);
                     write(place, Some(Err(refusal)), None);
                 }
                 None => write(place, None, span),
@@ -161,12 +161,12 @@ impl Handler {
         self.decide(front, &[Some(message)], |_, decided| {
             answer = decided.map(|decided| {
                 let (request, decision) = decided?;
-                Ok(self.rendered((front, span.take()), request, decision))
+                Ok(self.rendered(front, span.take(), request, decision))
             });
         });
         match answer {
             Some(answer) => Reply::Now(
-                answer.inspect_err(|refusal| trace::refused_message((front, span), message, refusal)),
+                answer.inspect_err(|refusal| trace::refused_message(front, span, message, refusal)),
             ),
             None => Reply::Later(Box::pin(self.finish(front, message, timeout, span))),
         }
@@ -239,21 +239,22 @@ impl Handler {
         let began = clock::monotonic();
         let (handler, message) = (self.clone(), Box::<[u8]>::from(message));
         async move {
-            let answer = handler.finish_decision((front, &mut span), &message, timeout).await;
+            let answer = handler.finish_decision(front, &mut span, &message, timeout).await;
             handler.count(front, outcome(answer.as_ref().map(|answer| answer.code)), 1, began);
-            answer.inspect_err(|refusal| trace::refused_message((front, span), &message, refusal))
+            answer.inspect_err(|refusal| trace::refused_message(front, span, &message, refusal))
         }
     }
 
     async fn finish_decision(
         &self,
-        (front, span): (Front, &mut Option<CallSpan>),
+        front: Front,
+        span: &mut Option<CallSpan>,
         message: &[u8],
         timeout: Option<Duration>,
     ) -> Result<Answer, Refusal> {
         let live = self.service.snapshot()?;
         let mut render = |request: &Request<'_>, decision: &Decision<'_>| {
-            self.rendered((front, span.take()), request, decision)
+            self.rendered(front, span.take(), request, decision)
         };
         let usual =
             |request: &mut _| wire::in_place::parse(message, &self.bounds, request).ok_or(NoAnswer::Unusual);
@@ -274,11 +275,12 @@ impl Handler {
     /// Renders the answer of a decision into a message of its own, and ends its span.
     fn rendered(
         &self,
-        (front, mut span): (Front, Option<CallSpan>),
+        front: Front,
+        mut span: Option<CallSpan>,
         request: &Request<'_>,
         decision: &Decision<'_>,
     ) -> Answer {
-        trace::answered((front, &mut span), request, decision);
+        trace::answered(front, &mut span, request, decision);
         let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
         wire::encode(&self.answer_options, request, decision, &mut message);
         Answer { code: decision.code, message: message.into() }
@@ -299,7 +301,7 @@ impl Handler {
             batch.put(question.as_request());
             let mut answer = None;
             self.service.decide(live, &batch, |_, _, decision| {
-                answer = decision.map(|decision| checked((front, span.take()), decision));
+                answer = decision.map(|decision| checked(front, span.take(), decision));
             });
             drop(batch);
             Ok(answer.ok_or_else(|| (question, live.hold())))
@@ -313,16 +315,16 @@ impl Handler {
                         Ok::<_, Refusal>(())
                     };
                     let render =
-                        |_: &Request<'_>, decision: &Decision<'_>| checked((front, span.take()), decision);
+                        |_: &Request<'_>, decision: &Decision<'_>| checked(front, span.take(), decision);
                     let answer = handler.service.finish(live.in_force(), read, None, render).await;
                     handler
                         .counted(front, answer, began)
-                        .inspect_err(|refusal| trace::refused((front, span), refusal))
+                        .inspect_err(|refusal| trace::refused(front, span, refusal))
                 }))
             }
             Ok(Ok(answer)) => Reply::Now(self.counted(front, Ok(answer), began)),
             Err(refusal) => {
-                trace::refused((front, span), &refusal);
+                trace::refused(front, span, &refusal);
                 Reply::Now(self.counted(front, Err(refusal), began))
             }
         }
@@ -348,7 +350,7 @@ impl Handler {
 
     /// Like `refuse`, and ends the span of the call, if it has one.
     pub fn refuse_call(&self, front: Front, refusal: Refusal, span: Option<CallSpan>) -> Refusal {
-        trace::refused((front, span), &refusal);
+        trace::refused(front, span, &refusal);
         self.refuse(front, refusal)
     }
 
@@ -425,8 +427,8 @@ impl From<ServiceError> for NoAnswer {
 }
 
 /// The answer to `/check`. Ends its span.
-fn checked((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) -> CheckAnswer {
-    trace::decided((front, span), decision);
+fn checked(front: Front, span: Option<CallSpan>, decision: &Decision<'_>) -> CheckAnswer {
+    trace::decided(front, span, decision);
     CheckAnswer::of(decision)
 }
 

@@ -56,17 +56,18 @@ pub(super) fn asked(span: &mut Option<CallSpan>, domain: &str) {
 #[cold] // Most calls are not traced: the way of all others stays short.
 #[inline(never)]
 pub(super) fn answered(
-    (front, span): (Front, &mut Option<CallSpan>),
+    front: Front,
+    span: &mut Option<CallSpan>,
     request: &Request<'_>,
     decision: &Decision<'_>,
 ) {
     asked(span, request.domain());
-    decided((front, span.take()), decision);
+    decided(front, span.take(), decision);
 }
 
 /// Ends the span of a call with this decision, if it has a span.
 #[inline(never)]
-pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) {
+pub(super) fn decided(front: Front, span: Option<CallSpan>, decision: &Decision<'_>) {
     let Some(mut span) = span else { return };
     protocol(&mut span, front, 0);
     span.text("ratelimit.code", decision.code.name());
@@ -76,7 +77,7 @@ pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decis
 }
 
 /// Ends the span of a refused call, if it has one.
-pub(super) fn refused((front, span): (Front, Option<CallSpan>), refusal: &Refusal) {
+pub(super) fn refused(front: Front, span: Option<CallSpan>, refusal: &Refusal) {
     let Some(mut span) = span else { return };
     protocol(&mut span, front, grpc_status(refusal.code));
     span.failed(&refusal.message);
@@ -84,15 +85,11 @@ pub(super) fn refused((front, span): (Front, Option<CallSpan>), refusal: &Refusa
 
 /// Ends the span of a refused call that sent `message`, as far as that can be read.
 #[inline(never)]
-pub(super) fn refused_message(
-    (front, mut span): (Front, Option<CallSpan>),
-    message: &[u8],
-    refusal: &Refusal,
-) {
+pub(super) fn refused_message(front: Front, mut span: Option<CallSpan>, message: &[u8], refusal: &Refusal) {
     if span.is_some() {
         asked(&mut span, &RateLimitRequest::decode(message).unwrap_or_default().domain);
     }
-    refused((front, span), refusal);
+    refused(front, span, refusal);
 }
 
 fn protocol(span: &mut CallSpan, front: Front, grpc_status: u8) {

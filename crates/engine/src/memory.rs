@@ -24,15 +24,14 @@ use crate::look::Looks;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle, settle_trial};
-use crate::sync::{AtomicU64, MutexGuard};
+use crate::sync::AtomicU64;
 use crate::time::Timestamp;
 use crate::unit::{Unit, Window};
 use budget::Budget;
 pub use cold::{Cold, remembered_nanos};
-use due::Due;
-use kind::{AnyKind, CHUNK_SHARDS, Kinds};
+use kind::{AnyKind, CHUNK_SHARDS, Kind, Kinds};
 use locked::Locked;
-use shard::{Prepared, Reserved, Room, Shard, ShardOps};
+use shard::{Prepared, Reserved, Room, ShardOps};
 pub use state::{Encoded, ExportPlace, Exported, ImportError};
 
 /// How much memory counters may take, and the answer when none is left.
@@ -166,7 +165,7 @@ impl MemoryStore {
     /// What all counters of a request would say to it, if it came now. It charges nothing and gives nothing back.
     pub fn look(&self, plan: &Plan<'_>, now: Timestamp) -> Looks {
         let mut locked = Locked::new(&self.kinds, plan);
-        let prepared = locked.prepare_all(plan, now, &self.budget, (self.full, &self.cold));
+        let prepared = locked.prepare_all(plan, now, &self.budget, self.full, &self.cold);
         locked.look_all(plan, now, &prepared)
     }
 
@@ -191,7 +190,7 @@ impl MemoryStore {
         macro_rules! decide {
             ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
                 match check.limit.algorithm() {
-                    $( Algorithm::$variant => self.decide_in(self.kinds.$module.lock(check.key), check, now), )+
+                    $( Algorithm::$variant => self.decide_in(&self.kinds.$module, check, now), )+
                 }
             };
         }
@@ -206,12 +205,8 @@ impl MemoryStore {
         self.decide(&check, now)
     }
 
-    fn decide_in<S: Counter>(
-        &self,
-        (mut shard, due): (MutexGuard<'_, Shard<S>>, &Due),
-        check: &Check<'_>,
-        now: Timestamp,
-    ) -> Verdict {
+    fn decide_in<S: Counter>(&self, kind: &Kind<S>, check: &Check<'_>, now: Timestamp) -> Verdict {
+        let (mut shard, due) = kind.lock(check.key);
         let cold_nanos = self.cold.nanos_left_of(&check.limit, now);
         if cold_nanos == 0
             && let Some(verdict) = shard.decide_usual(check, now)
@@ -236,7 +231,7 @@ impl MemoryStore {
         if locked.decide_usual(plan, now, &self.cold, verdicts) {
             return;
         }
-        let prepared = locked.prepare_all(plan, now, &self.budget, (self.full, &self.cold));
+        let prepared = locked.prepare_all(plan, now, &self.budget, self.full, &self.cold);
         let over = |place: usize| prepared.get(place).copied().flatten().is_some_and(|it| it.preview.over);
         let mut settlements: SmallVec<[Settlement; 1]> = smallvec![settle(plan, over)];
         settlements.extend(plan.candidates.iter().map(|candidate| settle_trial(plan, candidate.rule, over)));

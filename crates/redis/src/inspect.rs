@@ -177,7 +177,7 @@ async fn look_at_mark<R: Runtime>(
     let Some(key) = mark_key(shared, &primary, holds) else { return Ok(()) };
     let used_other = |seen: &&mut Seen| seen.used_other_ago(&primary, sent, shared.options.timeout);
     let first = new.as_ref().map(used_other).map(UsedOther);
-    let to_write = connection.marked.to_write(&primary, &key, (&shared.losses.lock(), deny), first);
+    let to_write = connection.marked.to_write(&primary, &key, &shared.losses.lock(), deny, first);
     let mut command = redis::cmd("EVAL");
     command.arg(script::mark_source(Clock::Redis)).arg(1).arg(&key).arg(&to_write.args(MARK_LIFE));
     let reply: Vec<u8> = connection.ask(shared, &command).await?;

@@ -258,7 +258,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    fn new(key: Vec<u8>, (since_micros, lease_micros): (u64, u64), deny: &DenyCold, is_named: bool) -> Self {
+    fn new(key: Vec<u8>, since_micros: u64, lease_micros: u64, deny: &DenyCold, is_named: bool) -> Self {
         let told = told_cold(micros(deny.window_max), lease_micros, since_micros, &key);
         Self { key, told, since_micros, lease_micros, is_named }
     }
@@ -296,7 +296,8 @@ impl Marked {
         &self,
         primary: &Primary,
         key: &[u8],
-        (losses, deny): (&Losses, &DenyCold),
+        losses: &Losses,
+        deny: &DenyCold,
         first: Option<UsedOther>,
     ) -> ToMark {
         let known = self.get();
@@ -321,15 +322,16 @@ impl Marked {
         deny: &DenyCold,
         is_named: bool,
     ) -> Option<Begins> {
-        let mark = Mark::new(key, (read.begins.since_micros, read.lease_micros), deny, is_named);
+        let mark = Mark::new(key, read.begins.since_micros, read.lease_micros, deny, is_named);
         self.set(mark).then_some(read.begins)
     }
 
     /// Keeps where memory begins, as the reply to a call has it, if that is later than it was known. Returns it then.
     pub(super) fn answered(&self, begins: Begins, deny: &DenyCold) -> Option<Begins> {
         let known = self.get().filter(|known| known.since_micros < begins.since_micros)?;
-        let said = (begins.since_micros, known.lease_micros);
-        self.set(Mark::new(known.key.clone(), said, deny, known.is_named)).then_some(begins)
+        let mark =
+            Mark::new(known.key.clone(), begins.since_micros, known.lease_micros, deny, known.is_named);
+        self.set(mark).then_some(begins)
     }
 
     /// Keeps a mark. Returns whether it is another one.

@@ -139,7 +139,8 @@ impl<R: Runtime> WorkerConnections<R> {
                 if silent.contains(&&master.address) {
                     continue;
                 }
-                match self.connection((&old, &routes), master, &masters, seen).await {
+                let known = routes.to(&master.address).or_else(|| old.to(&master.address));
+                match self.connection(known, master, &masters, seen).await {
                     Ok((connection, is_new)) => {
                         opened += u64::from(is_new);
                         routes.add(master.slots.clone(), connection);
@@ -171,15 +172,15 @@ impl<R: Runtime> WorkerConnections<R> {
         seen.use_of_any(self.shared.runtime.monotonic(), old.reach_any());
     }
 
-    /// The connection to this server, one of all masters, and whether it is new.
+    /// The connection to this server, one of all masters: the known one, or else a new one; and whether it is new.
     async fn connection(
         &self,
-        (old, new): (&Routes<R>, &Routes<R>),
+        known: Option<Arc<Connection<R>>>,
         master: &Master,
         masters: &[Master],
         seen: &mut Seen,
     ) -> Result<(Arc<Connection<R>>, bool), ConnectError> {
-        let (connection, is_new) = match new.to(&master.address).or_else(|| old.to(&master.address)) {
+        let (connection, is_new) = match known {
             Some(connection) => (connection, false),
             None => {
                 let connection = Connection::open(&master.address, &self.shared, &self.changed).await?;

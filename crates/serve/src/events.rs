@@ -117,7 +117,7 @@ impl Events {
         for (index, status) in decided.decision.statuses.iter().enumerate() {
             let Status::Limited(limited) = status else { continue };
             if rules.shares.reached(limited) {
-                self.near_or_over(rules, decided, (index, limited), at);
+                self.near_or_over(rules, decided, index, limited, at);
             }
         }
     }
@@ -128,7 +128,8 @@ impl Events {
         &self,
         rules: &RuleEvents,
         decided: Decided<'_, '_, '_>,
-        (index, limited): (usize, &Limited<'_>),
+        index: usize,
+        limited: &Limited<'_>,
         at: Instant,
     ) {
         let (Hits::Take(hits @ 1..), Some(Step::Check(check))) =
@@ -147,7 +148,7 @@ impl Events {
         match rules.budgets.take(limited, second, self.options.per_second_max) {
             Some(left_out) => {
                 let counts = Counts { hits, left_out };
-                let key = KeyEvent::new(decided, (index, limited), check.key, counts, self.shows_entries);
+                let key = KeyEvent::new(decided, index, limited, check.key, counts, self.shows_entries);
                 self.tell(What::Key(told, key), at);
             }
             None => {

@@ -331,7 +331,7 @@ impl<R: Runtime> Service<R> {
         if has_records || exceptions.is_some() {
             lay_over(batch, &mut plans, overlay_of);
         }
-        let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied).without(lacking);
+        let answered = self.counters.begin(&plans, began, &self.clock, &mut applied).without(lacking);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();
         self.metrics.decisions_took(self.nanos_since(began) / asked as u64, decided);
         for (place, request) in batch.requests() {

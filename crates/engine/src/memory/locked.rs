@@ -93,7 +93,8 @@ impl<'a> Locked<'a> {
         plan: &Plan<'_>,
         now: Timestamp,
         budget: &Budget,
-        (full, cold): (StoreFull, &Cold),
+        full: StoreFull,
+        cold: &Cold,
     ) -> SmallVec<[Option<Prepared>; 8]> {
         let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.places()];
         let mut reserved: SmallVec<[Reserved; 8]> = smallvec![Reserved::default(); self.guards.len()];

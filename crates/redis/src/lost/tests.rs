@@ -131,7 +131,7 @@ fn b4_hits_do_not_go_back_after_a_new_connection() {
 
 #[test]
 fn b5_hits_go_back_to_the_same_primary() {
-    let mark = Mark::new(b"m".to_vec(), (5, OWN), &DENY, true);
+    let mark = Mark::new(b"m".to_vec(), 5, OWN, &DENY, true);
     assert!(ServerMemory::default().may_take_back(&mark.memory(5), Some(&mark)));
     assert!(ServerMemory::default().may_take_back(&mark.memory(4), Some(&mark)), "the script compares that");
     assert_eq!(mark.memory(5).generation, 5.0_f64.to_le_bytes(), "as a mark begins");
@@ -139,7 +139,7 @@ fn b5_hits_go_back_to_the_same_primary() {
 
 #[test]
 fn b6_hits_do_not_go_back_to_another_primary() {
-    let [mark, other] = [b"m", b"n"].map(|key| Mark::new(key.to_vec(), (5, OWN), &DENY, true));
+    let [mark, other] = [b"m", b"n"].map(|key| Mark::new(key.to_vec(), 5, OWN, &DENY, true));
     let memory = memory_of(b"one");
     assert!(!memory.may_take_back(&mark.memory(5), Some(&other)));
     let by_generation = memory.known().expect("it was read");
@@ -220,7 +220,7 @@ fn marked(reads: &[MarkRead]) -> Marked {
 fn to_write(marked: &Marked, key: &[u8], first: Option<UsedOther>) -> [String; 8] {
     let mut losses = Losses::default();
     let _ = losses.lease_times(&mark_read(5, 2 * OWN), &DENY);
-    marked.to_write(&primary("9b", "aa", "00c0"), key, (&losses, &DENY), first).args(1_000)
+    marked.to_write(&primary("9b", "aa", "00c0"), key, &losses, &DENY, first).args(1_000)
 }
 
 #[test]

@@ -265,7 +265,7 @@ impl<R: Runtime> SharedStore<R> {
         for line in asked {
             let sent = self.runtime.since_boot();
             let until = sent + store.shared().connect_timeout() * DECIDES_FOR;
-            match self.read_on(&server, (line, sent), put_in_force).await {
+            match self.read_on(&server, line, sent, put_in_force).await {
                 Ok(()) => {
                     line.1.let_decide_until(until);
                     let read = lines.iter().filter(|(_, line)| line.has_read_epochs());
@@ -292,7 +292,8 @@ impl<R: Runtime> SharedStore<R> {
     async fn read_on<F, A>(
         &self,
         Server { store, place, .. }: &Server<'_, R>,
-        (line, sent): (&Line<R>, Duration),
+        line: &Line<R>,
+        sent: Duration,
         put_in_force: &F,
     ) -> Result<(), ConnectError>
     where

@@ -111,7 +111,8 @@ impl KeyEvent {
     /// Of the descriptor at this place, which has this key.
     pub(super) fn new(
         Decided { request, plan, overlay, decision }: Decided<'_, '_, '_>,
-        (index, limited): (usize, &Limited<'_>),
+        index: usize,
+        limited: &Limited<'_>,
         key: Key,
         counts: Counts,
         shows_entries: bool,

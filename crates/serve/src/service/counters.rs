@@ -60,7 +60,8 @@ impl<R: Runtime> Counters<R> {
     pub fn begin(
         &self,
         plans: &[Plan<'_>],
-        (began, clock): (Instant, &Clock),
+        began: Instant,
+        clock: &Clock,
         applied: &mut [Applied],
     ) -> Answered {
         let mut answered = Answered::default();
