@@ -7,6 +7,7 @@
 mod budget;
 mod cold;
 mod due;
+mod encoded;
 mod kind;
 mod locked;
 mod shard;
@@ -29,10 +30,11 @@ use crate::time::Timestamp;
 use crate::unit::{Unit, Window};
 use budget::Budget;
 pub use cold::{Cold, remembered_nanos};
+pub use encoded::{Encoded, ImportError};
 use kind::{AnyKind, CHUNK_SHARDS, Kind, Kinds};
 use locked::Locked;
 use shard::{Prepared, Reserved, Room, ShardOps};
-pub use state::{Encoded, ExportPlace, Exported, ImportError};
+pub use state::{ExportPlace, Exported};
 
 /// How much memory counters may take, and the answer when none is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
 //! and compiled (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded
 //! whole or not at all. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
-//! `excerpt` shows lines.
+//! `excerpt` shows lines, `quote` texts.
 //!
 //! The rule sources read files, watch them and swap sets.
 
@@ -19,6 +19,7 @@ mod hint;
 mod keys;
 mod lint;
 mod matcher;
+mod quote;
 mod url_path;
 mod scalar;
 mod set;

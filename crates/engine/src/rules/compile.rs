@@ -5,8 +5,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use foldhash::quality::FixedState;
-
 use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
 use crate::limit::Limit;
@@ -15,10 +13,10 @@ use crate::rule::{CandidateLimit, Counting};
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::quote;
 use crate::rules::matcher::ValueMatcher;
+use crate::rules::quote::quote;
 use crate::rules::set::Domain;
-use crate::rules::tree::{NodeId, Tree};
+use crate::rules::tree::NodeId;
 use crate::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
 use tidegate_yaml::Place;
 
@@ -30,7 +28,7 @@ pub(super) fn compile(
     warnings: &mut Diagnostics,
 ) -> RuleSet {
     let (domains, nodes, reported) = (HashMap::new(), HashMap::new(), HashSet::new());
-    let mut compiler = Compiler { options, errors, set: empty(options), domains, nodes, reported };
+    let mut compiler = Compiler { options, errors, set: RuleSet::empty(options), domains, nodes, reported };
     for file in files {
         compiler.file(file);
     }
@@ -40,24 +38,6 @@ pub(super) fn compile(
         compiler.warn_of_idle(warnings);
     }
     compiler.set
-}
-
-/// The set of no files.
-pub(super) fn empty(options: &LoadOptions) -> RuleSet {
-    let Key(random) = options.secret.seed([b"tree".as_slice()]).key([]);
-    let seed = random as u64;
-    RuleSet {
-        default_algorithm: options.default_algorithm,
-        cost_of_overrides: CostUse::new(options.default_cost),
-        rules: Vec::new(),
-        has_more: false,
-        begun: hashbrown::HashMap::default(),
-        has_records: false,
-        tree: Tree::new(seed),
-        domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
-        secret: options.secret,
-        example: None,
-    }
 }
 
 /// An example request for the rule at the end of this path.

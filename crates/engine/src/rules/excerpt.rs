@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use crate::rules::{Diagnostic, SourceFile, hint, text};
+use crate::rules::quote::is_invisible;
+use crate::rules::{Diagnostic, SourceFile, text};
 
 /// How much of a line is shown, in characters.
 const WIDTH_MAX: usize = 110;
@@ -118,7 +119,7 @@ fn visible(char: char) -> char {
     match char {
         '\t' => ' ',
         char if char.is_control() => '\u{fffd}',
-        char if hint::is_invisible(char) => '␣',
+        char if is_invisible(char) => '␣',
         char => char,
     }
 }

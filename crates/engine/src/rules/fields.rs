@@ -10,11 +10,9 @@ use smallvec::SmallVec;
 
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::keys::{Known, Section, misplaced_key};
+use crate::rules::quote::quote;
 use crate::rules::{hint, scalar};
 use tidegate_yaml::{Content, Document, Node, NodeId, Place, Scalar, Typing};
-
-/// The most characters of a text that a message quotes.
-pub(super) const QUOTED_CHARS_MAX: usize = 60;
 
 /// The fields of one mapping, in the order of their assignment.
 #[derive(Debug)]
@@ -305,43 +303,10 @@ pub(super) fn not_one_of(name: &str, text: &str, known: &[&str]) -> String {
     format!("`{name}` is {} (expected {}{})", quote(text), known.join(", "), closest.unwrap_or_default())
 }
 
-/// The text in backquotes, for a message: cut when it is long, and with everything escaped that cannot be seen or that
-/// controls a terminal.
-pub(super) fn quote(text: &str) -> String {
-    let mut quoted = "`".to_owned();
-    for (at, char) in text.chars().enumerate() {
-        match char {
-            _ if at == QUOTED_CHARS_MAX => {
-                quoted.push('…');
-                break;
-            }
-            char if char.is_control() || hint::is_invisible(char) => quoted.extend(char.escape_default()),
-            char => quoted.push(char),
-        }
-    }
-    quoted.push('`');
-    quoted
-}
-
 fn quote_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
     match scalar.typing {
         _ if scalar.is_null() => Cow::Borrowed("nothing"),
         Typing::Text => Cow::Owned(format!("the text {}", quote(&scalar.text))),
         Typing::Plain | Typing::Tagged => Cow::Owned(quote(&scalar.text)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_text_is_cut() {
-        assert_eq!(quote(&"é".repeat(1_000)).chars().count(), QUOTED_CHARS_MAX + 3);
-    }
-
-    #[test]
-    fn a_quoted_text_steers_no_terminal_and_hides_nothing() {
-        assert_eq!(quote("a\u{1b}[2K\u{a0}é\n"), "`a\\u{1b}[2K\\u{a0}é\\n`");
     }
 }

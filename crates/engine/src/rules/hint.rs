@@ -1,7 +1,7 @@
 //! Recognises usual mistakes in rules, by the text that is wrong or strange, and words messages that help.
 
-use crate::rules::fields::quote;
 use crate::rules::keys::known_key;
+use crate::rules::quote::{is_invisible, quote};
 use tidegate_yaml::Place;
 
 /// The least similarity (Jaro) at which a word is suggested for another.
@@ -12,13 +12,6 @@ const UNITS_MAX: u32 = 1_000;
 
 /// The mistake may be this many lines before the parser's error: a text goes on until the next `key:`.
 const LINES_BEFORE: usize = 3;
-
-/// Characters that look like a space or like nothing. Joiners are not among them: scripts and emoji need them.
-pub(super) const fn is_invisible(char: char) -> bool {
-    matches!(char,
-        '\u{a0}' | '\u{ad}' | '\u{1680}' | '\u{180e}' | '\u{2000}'..='\u{200b}' | '\u{200e}' | '\u{200f}'
-        | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{2064}' | '\u{2066}'..='\u{206f}' | '\u{3000}' | '\u{feff}')
-}
 
 /// The usual name of an invisible character.
 pub(super) fn name_of_invisible(char: char) -> String {

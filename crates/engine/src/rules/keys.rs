@@ -4,7 +4,7 @@
 //! `envoyproxy/ratelimit` loads it silently. Keys that its format does not have (`rate_limits` and everything in it,
 //! in Envoy's words) are known in their own place only.
 
-use crate::rules::fields::{QUOTED_CHARS_MAX, quote};
+use crate::rules::quote::{QUOTED_CHARS_MAX, quote};
 
 /// The kinds of mappings that rule files are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

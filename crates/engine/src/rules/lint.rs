@@ -10,9 +10,9 @@ use std::collections::{HashMap, HashSet};
 use crate::rules::actions::{Action, Field, TextTest, TextTestKind, Value};
 use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::quote;
 use crate::rules::hint;
 use crate::rules::matcher::ValueMatcher;
+use crate::rules::quote::quote;
 use tidegate_yaml::Place;
 
 pub(super) use spread::over_nodes;

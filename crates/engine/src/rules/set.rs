@@ -14,7 +14,7 @@ use crate::request::{Descriptor, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
 use crate::rules::tree::{NodeId, Tree};
-use crate::rules::{LoadOptions, Rule, compile};
+use crate::rules::{LoadOptions, Rule};
 use crate::unit::Window;
 
 /// Separates the counters of overrides from those of rules.
@@ -62,7 +62,20 @@ pub struct Example {
 impl RuleSet {
     /// The set of no files: every domain is unknown.
     pub fn empty(options: &LoadOptions) -> Self {
-        compile::empty(options)
+        let Key(random) = options.secret.seed([b"tree".as_slice()]).key([]);
+        let seed = random as u64;
+        Self {
+            default_algorithm: options.default_algorithm,
+            cost_of_overrides: CostUse::new(options.default_cost),
+            rules: Vec::new(),
+            has_more: false,
+            begun: HashMap::default(),
+            has_records: false,
+            tree: Tree::new(seed),
+            domains: HashMap::with_hasher(FixedState::with_seed(seed)),
+            secret: options.secret,
+            example: None,
+        }
     }
 
     /// All rules, in file order: the rule with the id i stands at i.

@@ -3,8 +3,9 @@
 
 use super::Checker;
 use crate::rules::actions::{Action, Actions, Field, HeaderMatcher, Test, TextTest, TextTestKind, Value};
-use crate::rules::fields::{Fields, quote};
+use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
+use crate::rules::quote::quote;
 use tidegate_yaml::{Content, NodeId, Place};
 
 /// The kinds of actions: the key of each, and the section of its value.

@@ -2,8 +2,9 @@
 
 use super::{CheckedLimit, Checker};
 use crate::limit::{Algorithm, BUCKETS_MAX, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
-use crate::rules::fields::{Fields, not_one_of, quote};
+use crate::rules::fields::{Fields, not_one_of};
 use crate::rules::keys::Section;
+use crate::rules::quote::quote;
 use crate::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
 use crate::time::SECOND_NANOS;
 use crate::unit::Window;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::Checker;
-use crate::rules::fields::{Fields, quote};
+use crate::rules::fields::Fields;
+use crate::rules::quote::quote;
 use crate::rules::scalar;
 use tidegate_yaml::{Content, NodeId, Place};
 

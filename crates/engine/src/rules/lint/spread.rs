@@ -4,8 +4,8 @@
 
 use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::quote;
 use crate::rules::matcher::ValueMatcher;
+use crate::rules::quote::quote;
 
 /// Reports every limit in whose path `key` is missing, or has values that share a counter.
 pub(crate) fn over_nodes(files: &[CheckedFile<'_>], key: &str, found: &mut Diagnostics) {
