@@ -106,7 +106,11 @@ pub(super) fn run(
     let configuration = read_only(SETTINGS, flag, variable)?;
     let limiter = match matches.get_one::<String>("rules") {
         Some(folder) => Err(Path::new(folder)),
-        None => Ok((Limiter::one(matches, &configuration.listeners)?, admin::token(&configuration)?)),
+        // Without a token the limiter says less.
+        None => Ok((
+            Limiter::one(matches, &configuration.listeners)?,
+            admin::token(&configuration).ok().flatten(),
+        )),
     };
     let ask = |question: &Question| match &limiter {
         Ok((limiter, token)) => online(question, limiter, token.as_ref()),

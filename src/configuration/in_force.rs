@@ -93,7 +93,7 @@ impl Row {
 }
 
 /// A URL, or several, without logins: leaves out what stands before an `@` or behind a `?`.
-fn without_login(url: &str) -> String {
+pub fn without_login(url: &str) -> String {
     let (login, place) = url.rsplit_once('@').map_or((None, url), |(login, place)| (Some(login), place));
     let (place, asked) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?…"));
     let Some(login) = login else { return format!("{place}{asked}") };

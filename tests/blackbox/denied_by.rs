@@ -95,7 +95,11 @@ fn who_made_an_exception_and_why_is_for_those_who_may_list_them() {
         assert!(bearer.0 == 0 && bearer.1.contains("jane") && bearer.1.contains("a launch"), "{bearer:?}");
         assert!(stranger.0 == 0 && stranger.1.contains("abuse"), "{stranger:?}");
         assert!(!stranger.1.contains("jane") && !stranger.1.contains("a launch"), "{stranger:?}");
+        let mistaken = ask(&[("ADMIN_TOKEN", "wrong")]);
+        assert!(mistaken.0 != 0 && mistaken.2.contains("token"), "{mistaken:?}");
     }
+    let refused = limiter.scrape().sum("tidegate_admin_refused_total", &[]);
+    assert_eq!(refused, 2.0, "guesses are counted here too");
     let mut browser = with_token(&limiter);
     browser.eval("document.querySelector('#ask-entries').value = 'user=mallory'");
     browser.click("#ask button");
@@ -110,11 +114,13 @@ fn whom_an_exception_denies_is_asked_to_wait_until_it_ends() {
         let answer = client.ask(question("shop", &[&[("user", user)]]));
         answer.statuses[0].duration_until_reset.as_ref().map_or(0, |wait| wait.seconds)
     };
-    assert_eq!(wait("mallory"), 86_400, "somebody may end it before 2099");
-    let hour = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() + 3_600;
-    let text = succeed(Command::new("date").args(["-u", "-d", &format!("@{hour}"), "+%Y-%m-%dT%H:%M:%SZ"]));
-    put(&limiter, "hour", &exception(Some("eve"), &json!({"deny": true, "until": text.trim()})));
-    eventually_true("an hour to wait", || (3_000..=3_601).contains(&wait("eve")));
+    assert_eq!(wait("mallory"), 3_600, "somebody may end it before 2099");
+    let soon = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() + 1_800;
+    let text = succeed(Command::new("date").args(["-u", "-d", &format!("@{soon}"), "+%Y-%m-%dT%H:%M:%SZ"]));
+    put(&limiter, "soon", &exception(Some("eve"), &json!({"deny": true, "until": text.trim()})));
+    eventually_true("half an hour to wait", || (1_500..=1_801).contains(&wait("eve")));
+    put(&limiter, "ever", &exception(Some("oscar"), &json!({"deny": true})));
+    eventually_true("nobody knows how long", || wait("oscar") == 3_600);
 }
 
 #[test]

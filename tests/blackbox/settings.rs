@@ -191,7 +191,7 @@ fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
         limiter.lines_with("WARN HTTPS_PROXY: has no effect")
     };
     assert_eq!(shown(Setup::new()), 0);
-    let endpoint = "http://127.0.0.1:9";
+    let endpoint = "http://user:hunter2@127.0.0.1:9";
     let tracing = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
     assert_eq!(shown(tracing), 1);
 }

@@ -112,7 +112,8 @@ impl AdminApi {
         page
     }
 
-    async fn refuse(&self, why: NoBearer) -> Page {
+    /// Says why somebody is no bearer. A wrong token is answered late.
+    pub(crate) async fn refuse(&self, why: NoBearer) -> Page {
         self.refused.fetch_add(1, Relaxed);
         if why == NoBearer::Guesses {
             return Problem(StatusCode::TOO_MANY_REQUESTS, why.to_string()).page();

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 
 use self::rlconfig::{Format, Listing};
 use crate::api::{self, AdminApi};
-use crate::gate::{Gate, Hosts};
+use crate::gate::{Gate, Hosts, NoBearer};
 use crate::page::{
     JSON, Page, Respond, TEXT, not_allowed, page, parameter, pieces, read_body, refused, text,
 };
@@ -202,7 +202,12 @@ impl AdminFront {
     /// all of them.
     async fn ask(&self, query: &str, body: Incoming, peer: &Peer, head: &Parts) -> Page {
         let as_json = parameter(query, "format") == Some("json");
-        let names_authors = self.gate.admit_bearer(peer, &head.uri, &head.headers).is_ok();
+        let bearer = self.gate.admit_bearer(peer, &head.uri, &head.headers).map(|_| ());
+        if let (Err(why @ (NoBearer::WrongToken | NoBearer::Guesses)), Some(api)) = (&bearer, &self.api) {
+            // Here too a guess costs a second.
+            return api.refuse(*why).await;
+        }
+        let names_authors = bearer.is_ok();
         let form = Form { is_json: as_json, names_authors };
         let explained = match read_body(body, self.explain.bounds()).await {
             Ok(question) => self.explain.explain(&question, form).await,

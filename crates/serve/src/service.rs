@@ -467,7 +467,7 @@ impl<R: Runtime> Service<R> {
         }
         self.metrics.observe(handles, request, &decision);
         if overlay.exceptions.is_some() {
-            self.exceptions.tell(overlay, request, plan, &mut decision, self.clock.at(at));
+            self.exceptions.tell(overlay, request, plan, &mut decision);
         }
         if DecisionLog::is_on() {
             let context = Context { rules, denials, overlay, metrics: &self.metrics };

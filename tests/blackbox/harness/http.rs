@@ -119,6 +119,7 @@ fn connect_from(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(super::DEADLINE))?;
+    stream.set_write_timeout(Some(super::DEADLINE))?;
     Ok(stream)
 }
 

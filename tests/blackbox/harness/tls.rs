@@ -1,7 +1,7 @@
 //! A TLS client that shows what a server says of itself: rustls, which the program uses too; Envoy's BoringSSL is the
 //! peer that does not share its code.
 
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,8 +63,9 @@ impl Connection {
         let chunk = bytes.repeat(1024);
         let began = Instant::now();
         while began.elapsed() < duration {
-            if self.0.write_all(&chunk).is_err() {
-                return true;
+            if let Err(error) = self.0.write_all(&chunk) {
+                // A server that only reads no more has not ended it.
+                return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             }
         }
         false

@@ -54,8 +54,6 @@ pub struct Scenario {
     pub denies_cold: bool,
     /// REDIS_LOCAL_SHARE in hundredths.
     pub local_share_percent: u32,
-    /// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
-    pub stops_increment: bool,
     /// How many workers a node has.
     pub workers: usize,
     /// REDIS_POOL_SIZE: workers beyond share connections.
@@ -249,7 +247,7 @@ impl Display for Scenario {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} nodes, {:?}, leases of {} ms{}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}, REDIS_LOCAL_SHARE {} %{}",
+            "{} nodes, {:?}, leases of {} ms{}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}, REDIS_LOCAL_SHARE {} %",
             self.clocks.len(),
             self.layout,
             self.lease_time / MILLI,
@@ -260,8 +258,7 @@ impl Display for Scenario {
             self.wait_replicas,
             self.deny_cache_bytes,
             if self.denies_cold { "COLD_START=deny" } else { "COLD_START=allow" },
-            self.local_share_percent,
-            if self.stops_increment { ", STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" } else { "" }
+            self.local_share_percent
         )?;
         let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
         writeln!(formatter, "{} workers a node, REDIS_POOL_SIZE {}", self.workers, self.pool_size)?;

@@ -112,7 +112,8 @@ fn limit(limited: &Limited<'_>) -> Value {
     })
 }
 
-/// What to wait for is null when so many hits never fit. `capacity_in_seconds` is what the answer says.
+/// What to wait for is null when so many hits never fit. `capacity_in_seconds` is when the counter has room, which is what
+/// the answer says, but where an exception denies.
 fn counter(limited: &Limited<'_>, look: &Look) -> Value {
     let verdict = &limited.verdict;
     let (hits, gives_back) = match limited.hits {

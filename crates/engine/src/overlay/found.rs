@@ -50,9 +50,9 @@ struct OneFound {
 }
 
 impl Found {
-    /// Whether there are none.
+    /// Whether there are none, and no doubt of that.
     pub fn is_empty(&self) -> bool {
-        self.found.is_empty()
+        self.found.is_empty() && self.doubts.is_empty()
     }
 
     /// Adds what is known of the record of a descriptor, which meets this rule.

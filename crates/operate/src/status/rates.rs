@@ -224,10 +224,14 @@ impl Rates {
         &self.top[order as usize]
     }
 
-    /// The series that denied at least this share of their hits in the last minute, each with these numbers.
-    pub(super) fn denying(&self, percent: u64) -> impl Iterator<Item = (u32, (u64, u64))> {
+    /// The series that denied at least this share of at least so many hits in the last minute, each with these numbers. What
+    /// never let a hit pass is meant to block.
+    pub(super) fn denying(&self, percent: u64, least: u64) -> impl Iterator<Item = (u32, (u64, u64))> {
         let minutes = self.followed.iter().filter_map(|(series, plot)| Some((*series, plot.last_minute()?)));
-        minutes.filter(move |(_, (hits, denied))| *hits > 0 && denied * 100 >= hits * percent)
+        let passed = |series: u32| self.series.get(series as usize).is_some_and(|it| it.hits != it.over);
+        minutes.filter(move |&(series, (hits, denied))| {
+            hits >= least && denied * 100 >= hits * percent && passed(series)
+        })
     }
 
     /// The rate of a series. 0 of one that was never read.
@@ -334,7 +338,8 @@ mod tests {
             let (mut last, mut plot, mut rates) = (Last::default(), Plot::from(0), Rates::default());
             (1..=seconds).for_each(|at| plot.add(last.read(counts(at), at * 1_000), at * 1_000));
             rates.followed.insert(7, plot);
-            rates.denying(95).collect::<Vec<_>>()
+            rates.series.resize(8, last);
+            rates.denying(95, 60).collect::<Vec<_>>()
         };
         let all = |at| counts(at * 100, at * 95, 0);
         assert_eq!(denying(all, 59), []);
@@ -343,6 +348,9 @@ mod tests {
         let shadow = |at| LimitCounts { shadow: at * 50, ..counts(at * 100, at * 100, 0) };
         assert_eq!(denying(shadow, 65), [], "shadow mode lets half of it pass");
         assert_eq!(denying(|_| LimitCounts::default(), 65), [], "nobody asks");
+        assert_eq!(denying(|at| counts(at, at - 1, 0), 65), [(7, (60, 60))]);
+        assert_eq!(denying(|at| counts(at / 2, at / 2 - u32::from(at > 9) as u64, 0), 65), [], "few ask");
+        assert_eq!(denying(|at| counts(at * 100, at * 100, 0), 65), [], "nothing may pass");
     }
 
     #[test]

@@ -22,6 +22,8 @@ const MINUTE_SAMPLES: u64 = 60;
 
 /// A rule that denies this share of its hits for a minute denies nearly all: nobody wants that of most rules.
 const NEARLY_ALL_PERCENT: u64 = 95;
+/// Of fewer hits in a minute nothing is said: one client that asks again and again has as many.
+const NEARLY_ALL_HITS_MIN: u64 = 60;
 
 /// When more descriptors than this share of the requests meet no rule, the rules or the proxy are probably wrong.
 const UNMATCHED_PERCENT: u64 = 5;
@@ -37,7 +39,7 @@ pub(super) struct Lately {
 impl Lately {
     pub(super) fn of(Recent { history, rates, .. }: &Recent) -> Self {
         let samples = history.since(history.taken().saturating_sub(MINUTE_SAMPLES)).copied().collect();
-        Self { samples, denying: rates.denying(NEARLY_ALL_PERCENT).collect() }
+        Self { samples, denying: rates.denying(NEARLY_ALL_PERCENT, NEARLY_ALL_HITS_MIN).collect() }
     }
 
     fn sum(&self, of: impl Fn(&Sample) -> u64) -> u64 {
@@ -149,7 +151,10 @@ fn denying(parts: &Parts, lately: &Lately) -> Option<Value> {
         1 => " So it is with 1 more rule.".to_owned(),
         more => format!(" So it is with {more} more rules."),
     };
-    warning("denials", &format!("{domain}.{path} denied {denied} of {hits} hits of the last minute.{more}"))
+    warning(
+        "denials",
+        &format!("{denied} of {hits} hits of the last minute were over the limit of {domain}.{path}.{more}"),
+    )
 }
 
 fn unmatched(lately: &Lately) -> Option<Value> {
@@ -293,7 +298,7 @@ descriptors:
         assert_eq!(
             texts_of(&parts, &lately),
             [
-                "shop.user denied 99 of 100 hits of the last minute. So it is with 1 more rule.",
+                "99 of 100 hits of the last minute were over the limit of shop.user. So it is with 1 more rule.",
                 "Descriptors of the last minute that met no rule of their domain: 6. They pass. The log names the first of each \
                  kind (`no rule: …`).",
                 "Descriptors of the last minute whose domain has no rules: 2. They pass. \

@@ -94,7 +94,8 @@ impl<'a, 'r> DecisionText<'a, 'r> {
     fn write_overlay(&self, out: &mut Formatter<'_>, limited: &Limited<'_>, place: usize) -> fmt::Result {
         let own = limited.origin.rule().and_then(|rule| rule.limit);
         if let Some(met) = self.exceptions.iter().find(|met| met.descriptor == place) {
-            write!(out, ", exception {}", one_line(&met.text(own.as_ref())))?;
+            let shown = if self.shows_values { met.clone() } else { met.unlabelled() };
+            write!(out, ", exception {}", one_line(&shown.text(own.as_ref())))?;
         }
         match self.overlay.records.map(|found| found.of(place)) {
             None | Some(Finding { record: None, doubt: None }) => Ok(()),

@@ -122,7 +122,9 @@ impl KeyEvent {
         let passes_or_is_denied = !limited.verdict.over || decision.code == Code::OverLimit;
         let rule = limited.origin.rule();
         let exception = decision.exceptions().iter().find(|met| met.descriptor == index);
-        let record = overlay.records.filter(|_| rule.is_some_and(|rule| rule.records.is_some()));
+        let exception = exception.map(|met| if shows_entries { met.clone() } else { met.unlabelled() });
+        let has_records = rule.is_some_and(|rule| rule.records.is_some());
+        let record = || overlay.records.map_or(Value::Null, |found| found.of(index).json(rule));
         let named = |entry: &Entry<'_>| (cut_text(entry.key), cut_text(entry.value));
         Self {
             domain: cut_text(request.domain()),
@@ -135,7 +137,7 @@ impl KeyEvent {
             entries: if shows_entries { entries.iter().map(named).collect() } else { Vec::new() },
             counts,
             exception: exception.map(|met| met.json(rule)),
-            record: record.map(|found| found.of(index).json(rule)),
+            record: has_records.then(record),
         }
     }
 

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 
+use crate::clock::wall;
 use tidegate_engine::decision::{Decision, Status};
 use tidegate_engine::overlay::{Effect, Exceptions, Overlay};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
-use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+use tidegate_engine::time::SECOND_NANOS;
 
 /// What an exception may do, as metrics call it.
 pub const EFFECTS: [&str; 3] = ["limit", "unlimited", "deny"];
 
-/// Whom an exception denies is asked to wait no longer than a day: somebody may end it before.
-const WAIT_NANOS_MAX: u64 = 86_400 * SECOND_NANOS;
+/// Whom an exception denies is asked to wait no longer than an hour: somebody may end it before.
+const WAIT_NANOS_MAX: u64 = 3_600 * SECOND_NANOS;
 
 /// Exceptions in force, replaced as a whole.
 #[derive(Default)]
@@ -46,7 +47,8 @@ impl InForce {
         self.is_any.load(Relaxed).then(|| self.current.load_full())
     }
 
-    /// Counts those that a decision met at `now`, and adds them to it. Whom one denies is asked to wait until it ends.
+    /// Counts those that a decision met, and adds them to it. Whom one denies is asked to wait until it ends, by the wall
+    /// clock, as it does.
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
     pub(super) fn tell(
         &self,
@@ -54,13 +56,14 @@ impl InForce {
         request: &Request<'_>,
         plan: &Plan<'_>,
         decision: &mut Decision<'_>,
-        now: Timestamp,
     ) {
         let met: Vec<_> = overlay.met(request, plan).collect();
         for met in met.iter().filter(|met| met.effect == Effect::Deny) {
-            let until = met.label.as_ref().and_then(|label| label.until);
-            if let (Some(until), Status::Limited(limited)) = (until, &mut decision.statuses[met.descriptor]) {
-                limited.verdict.reset_nanos = until.nanos_since(now).min(WAIT_NANOS_MAX);
+            if let (Some(label), Status::Limited(limited)) =
+                (&met.label, &mut decision.statuses[met.descriptor])
+            {
+                let wait = label.until.map_or(u64::MAX, |until| until.nanos_since(wall()));
+                limited.verdict.reset_nanos = wait.min(WAIT_NANOS_MAX);
             }
         }
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));

@@ -49,13 +49,8 @@ pub fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> S
 }
 
 /// A service of a node that is simulated, without rules: on the node's runtime, with counters in this store.
-pub fn simulated<R: Runtime>(
-    runtime: R,
-    store: Arc<SharedStore<R>>,
-    clock: Clock,
-    modes: Modes,
-) -> Service<R> {
-    Service::on(runtime, Counters::Shared(store), metrics(), clock, modes)
+pub fn simulated<R: Runtime>(runtime: R, store: Arc<SharedStore<R>>, clock: Clock) -> Service<R> {
+    Service::on(runtime, Counters::Shared(store), metrics(), clock, Modes::default())
 }
 
 /// The same service with these records, all of them known, and no store that could be asked for others.

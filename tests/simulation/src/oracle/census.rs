@@ -57,7 +57,7 @@ pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
 fn has_cause(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> bool {
     let is_full = || {
         let before = before(rules, limit, counting, it);
-        before.is_some_and(|before| before + it.hits.max(1) > u64::from(it.requests))
+        before.is_some_and(|before| before + it.hits.max(1) > limit.room(it.requests))
     };
     let is_refused = limit.failure == StoreFailure::Deny && rules.is_alone(limit, it);
     it.requests == 0 || is_refused || rules.is_cold(it) || is_full()

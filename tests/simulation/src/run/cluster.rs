@@ -6,7 +6,6 @@ use std::time::Duration;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
@@ -107,6 +106,5 @@ pub(super) fn service(
         .local_share(f64::from(scenario.local_share_percent) / 100.0)
         .lease_time(Duration::from_nanos(lease_time));
     let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);
-    let modes = Modes { stop_increment_when_over: scenario.stops_increment, ..Modes::default() };
-    simulated(node.clone(), Arc::new(store), clock, modes).recorded(records)
+    simulated(node.clone(), Arc::new(store), clock).recorded(records)
 }

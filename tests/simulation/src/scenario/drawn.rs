@@ -54,7 +54,6 @@ impl Scenario {
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
             denies_cold: random.one_in(3),
             local_share_percent: 100,
-            stops_increment: false,
             workers: 1,
             pool_size: 10,
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),

@@ -1,7 +1,7 @@
 //! What rules and settings may say beside the usual.
 //!
 //! In: a scenario that was drawn. Out: the same with `on_store_failure: allow`, REDIS_LOCAL_SHARE, weighted windows, buckets of
-//! another size, candidates, and STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+//! another size, and candidates.
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
@@ -17,7 +17,6 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if random.one_in(2) {
         return;
     }
-    scenario.stops_increment = random.one_in(2);
     scenario.local_share_percent = random.pick(&[100, 100, 50, 25]);
     scenario.limits.iter_mut().filter(|limit| !limit.is_override).for_each(|limit| widen(random, limit));
 }

@@ -42,7 +42,6 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         deny_cache_bytes: 0,
         denies_cold: false,
         local_share_percent: 100,
-        stops_increment: false,
         workers: 1,
         pool_size: 10,
         slow_one_in: 1 << 40,

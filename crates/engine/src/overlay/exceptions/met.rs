@@ -35,6 +35,14 @@ pub struct Met {
     pub label: Option<Arc<Label>>,
 }
 
+impl Met {
+    /// The same, without what people wrote: that may say whom it is for.
+    #[must_use]
+    pub fn unlabelled(&self) -> Self {
+        Self { label: None, ..*self }
+    }
+}
+
 impl Effect {
     /// What it does, in one word: as metrics and metadata call it.
     pub const fn name(self) -> &'static str {

@@ -36,7 +36,7 @@ const instead = (own, what) => (own ? ` instead of ${count(own[what])}` : '');
 
 /** Other numbers: those of an exception are the limit's own by now. */
 const numbersOf = ({ instead_of: own }, { requests_per_unit: requests, burst }) => (
-  own && own.requests_per_unit === requests && own.burst !== burst
+  own && own.requests_per_unit === requests && burst !== null && own.burst !== burst
     ? `burst ${count(burst)}${instead(own, 'burst')}`
     : `${count(requests)}${instead(own, 'requests_per_unit')}`);
 
@@ -51,7 +51,8 @@ const recordOf = (record) => {
   if (record.not_known) return 'not known: the store of records does not answer';
   const last = record.known_last ? ', as was known last: the store of records does not answer' : '';
   if (record.requests_per_unit === undefined && !record.unlimited) return `none${last}`;
-  return `${record.unlimited ? 'counted and never denied' : numbersOf(record, record)}${last}`;
+  const shadow = record.shadow_mode === true ? ', in shadow mode' : '';
+  return `${record.unlimited ? 'counted and never denied' : numbersOf(record, record)}${shadow}${last}`;
 };
 
 const candidateOf = (candidate) => `${count(candidate.requests_per_unit)} instead: ${count(candidate.counter.counted)} counted, the request would ${candidate.passes ? 'pass' : 'be denied'}`;
