@@ -327,6 +327,10 @@ PROCESS = [
         (f"tidegate_rules_warnings{{{ON}}}", "{{instance}}: warnings"),
     ),
     plot(
+        "Rules: nodes by hash",
+        (f"count by (hash) (tidegate_rules_info{{{ON}}})", "{{hash}}"),
+    ),
+    plot(
         "Certificates end in",
         (f"tidegate_tls_certificate_not_after_timestamp_seconds{{{ON}}} - time()", "{{instance}} {{port}}"),
         unit="s",

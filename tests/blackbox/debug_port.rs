@@ -8,8 +8,9 @@ use crate::harness::h2::{
 };
 use crate::harness::http::{Client, get};
 use crate::harness::siege::MIB;
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, grpc};
+use crate::status_page;
 
 const RULES: &str = "
 domain: shop
@@ -92,6 +93,34 @@ fn the_limits_in_force_are_told_after_a_reload() {
         assert!(stats.lines().any(|shown| shown == line), "no {line:?} in {stats}");
     }
     assert!(!stats.contains("user.over_limit: "), "what a limit never counted is left out: {stats}");
+}
+
+#[test]
+fn nodes_have_one_hash_of_their_rules_until_one_gets_others() {
+    let (one, other) =
+        (Setup::new().rules("shop.yaml", RULES).start(), Setup::new().rules("a.yaml", RULES).start());
+    let hash = |limiter: &Tidegate| {
+        let (debug, scrape) = (limiter.ports().debug, limiter.scrape());
+        let shown = get(debug, "/rlconfig").expect("a page").header("x-tidegate-rules").map(str::to_owned);
+        let hash = shown.expect("a hash");
+        assert_eq!(scrape.sum("tidegate_rules_info", &[("hash", &hash)]), 1.0);
+        assert_eq!(scrape.sum("tidegate_rules_info", &[]), 1.0, "no hash of rules before");
+        assert_eq!(status_page::state(limiter)["rules"]["hash"], *hash);
+        hash
+    };
+    let before = hash(&one);
+    assert_eq!(hash(&other), before);
+    other.setup.write("a.yaml", &RULES.replace("requests_per_unit: 3", "requests_per_unit: 4"));
+    eventually_true("the change to be taken", || {
+        other.metric("ratelimit_service_config_load_success") == 2.0
+    });
+    assert_ne!(hash(&other), before);
+    assert_eq!(hash(&one), before);
+    other.setup.write("a.yaml", &(RULES.to_owned() + "# As before.\n"));
+    eventually_true("the change to be taken", || {
+        other.metric("ratelimit_service_config_load_success") == 3.0
+    });
+    assert_eq!(hash(&other), before);
 }
 
 /// A page is rendered as it is taken. One that nobody takes costs little, and nobody else waits for it.

@@ -345,6 +345,7 @@ fn very_many_rules_are_searched_by_the_limiter_and_not_sent() {
     let limiter = Setup::new().rules("many.yaml", &rules).start();
     let mut browser = looking_at(&limiter);
     assert_eq!(browser.text("#rules-count"), "100,000 limits in 1 domain");
+    assert_eq!(browser.text("#rules-hash"), state(&limiter)["rules"]["hash"]);
     browser.eval("document.querySelector('#find').focus()");
     browser.write("many.t99998");
     browser.wait("document.querySelectorAll('#rules tbody tr').length === 1");

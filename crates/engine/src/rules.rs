@@ -3,7 +3,7 @@
 //! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
 //! and compiled (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded
 //! whole or not at all. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
-//! `excerpt` shows lines, `quote` texts.
+//! `excerpt` shows lines, `quote` texts; `hash` is what nodes compare.
 //!
 //! The rule sources read files, watch them and swap sets.
 
@@ -15,6 +15,7 @@ mod duration;
 mod epochs;
 mod excerpt;
 mod fields;
+mod hash;
 mod hint;
 mod keys;
 mod lint;

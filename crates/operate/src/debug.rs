@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{Method, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use self::rlconfig::{Format, Listing};
@@ -76,6 +76,9 @@ enum DebugPage {
     Stats,
     Status,
 }
+
+/// The header of `/rlconfig` with the hash of the rules in force.
+const RULES_HASH: HeaderName = HeaderName::from_static("x-tidegate-rules");
 
 const READS: &str = "GET, HEAD";
 
@@ -164,7 +167,13 @@ impl AdminFront {
             Some(_) => return text(StatusCode::BAD_REQUEST, "format is none of yaml, json\n"),
         };
         let content_type = if format == Format::Json { JSON } else { TEXT };
-        pieces(content_type, Listing::of(self.service.snapshot().ok(), format).await)
+        let rules = self.service.snapshot().ok();
+        let hash = rules.as_ref().map(|rules| {
+            HeaderValue::from_str(rules.rules().hash()).expect("hexadecimal digits are a good header")
+        });
+        let mut page = pieces(content_type, Listing::of(rules, format).await);
+        page.headers_mut().extend(hash.map(|hash| (RULES_HASH, hash)));
+        page
     }
 
     /// The list of all pages.

@@ -312,9 +312,9 @@ impl Metrics {
         self.lane.ended(&self.striped.writer(), code, misbehaved);
     }
 
-    /// A rule set was installed at this Unix time.
-    pub fn config_loaded(&self, rules: usize, warnings: usize, unix_secs: u64) {
-        self.reloads.succeeded(&self.striped.writer(), rules, warnings, unix_secs);
+    /// A rule set with this hash was installed at this Unix time.
+    pub fn config_loaded(&self, hash: Arc<str>, rules: usize, warnings: usize, unix_secs: u64) {
+        self.reloads.succeeded(&self.striped.writer(), hash, rules, warnings, unix_secs);
     }
 
     /// A rule set was refused or could not be read.

@@ -177,6 +177,7 @@ impl Installer {
 
     fn install(&self, rules: RuleSet, warnings: &Report, files: usize) {
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
+        let hash = rules.hash().clone();
         if let Some(window_max) = self.cold_window_max {
             warn_of_exempt(rules.rules(), window_max);
         }
@@ -198,7 +199,7 @@ impl Installer {
             Some(health) => health.withdraw(NO_DOMAIN),
             None => {}
         }
-        self.metrics.config_loaded(limits, warnings.messages.len(), self.unix_secs());
+        self.metrics.config_loaded(hash, limits, warnings.messages.len(), self.unix_secs());
         let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
         let mut what = format!("{limits} in {domains} from {} in force", counted(files, "file"));
         if let Some(changes) = changes {

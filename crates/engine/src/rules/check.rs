@@ -16,6 +16,7 @@ use crate::limit::Limit;
 use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader};
+use crate::rules::hash::{self, FileHash};
 use crate::rules::keys::Section;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::quote::quote;
@@ -39,6 +40,7 @@ pub(super) struct CheckedFile<'f> {
     /// Something in a wrong place was ignored, and is already reported.
     pub(super) misplaced: bool,
     pub(super) nodes: Vec<CheckedNode>,
+    pub(super) hash: FileHash,
 }
 
 /// A node: a mapping with a `key`.
@@ -152,7 +154,9 @@ impl Checker<'_, '_> {
         let nodes = self.nodes(&fields, 1);
         let (domain_at, domain) = domain.unwrap_or((fields.at, String::new()));
         let misplaced = fields.misplaced;
-        Some(CheckedFile { name, domain: domain.into(), domain_at, actions, actions_at, misplaced, nodes })
+        let hash = hash::of_values(self.reader.document, root);
+        let domain = domain.into();
+        Some(CheckedFile { name, domain, domain_at, actions, actions_at, misplaced, nodes, hash })
     }
 
     /// The kind of a Kubernetes resource.

@@ -13,6 +13,7 @@ use crate::rule::{CandidateLimit, Counting};
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
+use crate::rules::hash;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::quote::quote;
 use crate::rules::set::Domain;
@@ -33,6 +34,8 @@ pub(super) fn compile(
         compiler.file(file);
     }
     compiler.set.tree.complete();
+    let hashes = files.iter().map(|file| (&*file.domain, &file.hash)).collect();
+    compiler.set.hash = hash::of_files(hashes, options);
     compiler.warn_of_shadowed(warnings);
     if compiler.errors.is_empty() {
         compiler.warn_of_idle(warnings);

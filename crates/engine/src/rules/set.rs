@@ -13,6 +13,7 @@ use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
+use crate::rules::hash;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{LoadOptions, Rule};
 use crate::unit::Window;
@@ -40,6 +41,7 @@ pub struct RuleSet {
     pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
     pub(super) secret: KeySecret,
     pub(super) example: Option<Example>,
+    pub(super) hash: Arc<str>,
 }
 
 /// What all files of one domain say together.
@@ -75,6 +77,7 @@ impl RuleSet {
             domains: HashMap::with_hasher(FixedState::with_seed(seed)),
             secret: options.secret,
             example: None,
+            hash: hash::of_files(Vec::new(), options),
         }
     }
 
@@ -109,6 +112,11 @@ impl RuleSet {
     /// An example request for the first rule, if there is a rule.
     pub fn example(&self) -> Option<&Example> {
         self.example.as_ref()
+    }
+
+    /// A hash of the rules, the same on all nodes that have the same: 12 hexadecimal digits.
+    pub fn hash(&self) -> &Arc<str> {
+        &self.hash
     }
 
     /// Which limit applies to each descriptor of a request, and which counter holds it.

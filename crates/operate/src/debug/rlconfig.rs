@@ -1,5 +1,5 @@
 //! `/rlconfig`: the limits in force, one per line, in the form of `envoyproxy/ratelimit`, sorted, with our own fields
-//! at the end. Or everything about them, as YAML or as JSON.
+//! at the end. Or everything about them, as YAML or as JSON. A header has their hash, because each line is a limit.
 //!
 //! Each piece is rendered when the one before it is taken. A page that nobody takes holds one piece, and the rules,
 //! which exist anyway.

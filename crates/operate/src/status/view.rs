@@ -110,6 +110,7 @@ impl Status {
             }
         };
         json!({
+            "hash": rules.map(|rules| &**rules.rules().hash()),
             "limits": rules.map_or(0, |rules| rules.rules().rules().len()),
             "domains": rules.map_or(0, |rules| rules.rules().domains().count()),
             "rows": series.iter().filter_map(|series| self.row(recent, *series, rules)).collect::<Vec<_>>(),

@@ -1,6 +1,9 @@
 //! Counters and gauges of the rules in force and of loading them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
 
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples};
@@ -13,6 +16,8 @@ pub(super) struct Reloads {
     /// Whether the last load succeeded.
     succeeded: AtomicBool,
     rules: AtomicU64,
+    /// The hash of the rules in force; `None` before the first.
+    hash: Mutex<Option<Arc<str>>>,
     warnings: AtomicU64,
 }
 
@@ -22,7 +27,8 @@ impl Reloads {
         let (successes, errors) = (striped.reserve(1)?, striped.reserve(1)?);
         let [last_success_unix_secs, rules, warnings] = Default::default();
         let succeeded = AtomicBool::new(false);
-        Some(Self { successes, errors, last_success_unix_secs, succeeded, rules, warnings })
+        let hash = Mutex::default();
+        Some(Self { successes, errors, last_success_unix_secs, succeeded, rules, hash, warnings })
     }
 
     /// The counters of rule sets that were installed, and of those that were not.
@@ -30,8 +36,16 @@ impl Reloads {
         (self.successes, self.errors)
     }
 
-    /// A rule set was installed at this Unix time.
-    pub(super) fn succeeded(&self, writer: &Writer<'_>, rules: usize, warnings: usize, unix_secs: u64) {
+    /// A rule set with this hash was installed at this Unix time.
+    pub(super) fn succeeded(
+        &self,
+        writer: &Writer<'_>,
+        hash: Arc<str>,
+        rules: usize,
+        warnings: usize,
+        unix_secs: u64,
+    ) {
+        *self.hash.lock() = Some(hash);
         writer.add(self.successes, 1);
         self.succeeded.store(true, Relaxed);
         self.last_success_unix_secs.store(unix_secs, Relaxed);
@@ -63,6 +77,10 @@ impl Reloads {
         ];
         for (family, help, value) in families {
             Samples::of(page, family, help, Kind::Gauge).push(&[], value.load(Relaxed));
+        }
+        if let Some(hash) = &*self.hash.lock() {
+            let help = "The hash of the rules in force: the same on all nodes that have the same rules.";
+            Samples::of(page, "tidegate_rules_info", help, Kind::Gauge).push(&[("hash", hash)], 1);
         }
     }
 

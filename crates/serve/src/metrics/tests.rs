@@ -408,7 +408,7 @@ fn calls_reloads_and_registered_families_are_written() {
     metrics.grpc_calls(GrpcMethod::ShouldRateLimit, 300_000, 1);
     metrics.decisions_took(400, 1);
     metrics.config_failed();
-    metrics.config_loaded(7, 2, 1_795_000_000);
+    metrics.config_loaded("bead".into(), 7, 2, 1_795_000_000);
     metrics
         .register("tidegate_counters", "Counters in memory.", Kind::Gauge, |samples| samples.push(&[], 42));
     metrics.register("tidegate_store_full_total", "Refused.", Kind::Counter, |samples| {
@@ -431,6 +431,7 @@ fn calls_reloads_and_registered_families_are_written() {
         "ratelimit_service_global_shadow_mode 0",
         "tidegate_config_last_reload_success_timestamp_seconds 1795000000",
         "tidegate_rules 7",
+        "tidegate_rules_info{hash=\"bead\"} 1",
         "tidegate_rules_warnings 2",
         "# TYPE tidegate_counters gauge",
         "tidegate_counters 42",

@@ -101,7 +101,7 @@ impl Page {
 }
 
 /// Labels of our own families. `tests/blackbox/promtool.rs` compares the list with a scrape.
-const OWN_LABELS: [&str; 23] = [
+const OWN_LABELS: [&str; 24] = [
     "answer",
     "by",
     "candidate",
@@ -113,6 +113,7 @@ const OWN_LABELS: [&str; 23] = [
     "event",
     "front",
     "grpc_method",
+    "hash",
     "key1",
     "key2",
     "kind",

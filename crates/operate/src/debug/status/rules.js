@@ -57,8 +57,9 @@ const showRow = (row, shown) => {
   row.plot.show(steps.map(([all]) => all), steps.map(([, denied]) => denied));
 };
 
-const showRules = ({ limits, domains, rows }) => {
+const showRules = ({ hash, limits, domains, rows }) => {
   say(byId('rules-count'), `${count(limits)} limit${limits === 1 ? '' : 's'} in ${count(domains)} domain${domains === 1 ? '' : 's'}`);
+  say(byId('rules-hash'), hash ?? 'none');
   const body = byId('rules').tBodies[0];
   const nodes = rows.map((shown) => {
     if (!ruleRows.has(shown.id)) ruleRows.set(shown.id, ruleRow());
