@@ -27,7 +27,13 @@ const UNTIL: &str = "2099-11-30T08:00:00Z";
 
 /// A limiter with an exception that denies mallory, and a record by which acme has nothing; both were denied.
 fn denying() -> Tidegate {
+    denying_and_telling("true")
+}
+
+/// The same, which tells values of requests or not.
+fn denying_and_telling(values: &str) -> Tidegate {
     let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
+    let setup = setup.env("LOG_VALUES", values).env("KEEP_KEYS", values);
     let [limits, events] = ["limits", "events"].map(|name| setup.outside().join(name).display().to_string());
     let limiter = setup.env("LIMITS_DIR", &limits).env("EVENTS_LOG", &events).start();
     put(&limiter, "abuse", &exception(Some("mallory"), &json!({"deny": true, "until": UNTIL})));
@@ -41,6 +47,17 @@ fn denying() -> Tidegate {
     limiter
 }
 
+/// The events of both denials.
+fn denials_in_events(limiter: &Tidegate) -> Vec<Value> {
+    let file = limiter.setup.outside().join("events");
+    eventually("two events", || {
+        let text = fs::read_to_string(&file).ok()?;
+        let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let denials = events.into_iter().filter(|event| event["event"] == "denied").collect::<Vec<_>>();
+        (denials.len() == 2).then_some(denials)
+    })
+}
+
 #[test]
 fn a_denial_names_the_exception_or_the_record_that_decided() {
     let limiter = denying();
@@ -52,13 +69,7 @@ fn a_denial_names_the_exception_or_the_record_that_decided() {
     ] {
         eventually_true(&denial, || limiter.lines_with(&denial) > 0);
     }
-    let file = limiter.setup.outside().join("events");
-    let events = eventually("two events", || {
-        let text = fs::read_to_string(&file).ok()?;
-        let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let denials = events.into_iter().filter(|event| event["event"] == "denied").collect::<Vec<_>>();
-        (denials.len() == 2).then_some(denials)
-    });
+    let events = denials_in_events(&limiter);
     let of = |rule: &str| events.iter().find(|event| event["rule"] == rule).expect(rule);
     assert_eq!(of("shop.user")["exception"]["id"], "abuse", "{events:?}");
     let exception = &of("shop.user")["exception"];
@@ -68,6 +79,19 @@ fn a_denial_names_the_exception_or_the_record_that_decided() {
     );
     assert_eq!(of("shop.tenant")["record"]["requests_per_unit"], 0, "{events:?}");
     assert_eq!((of("shop.user").get("record"), of("shop.tenant").get("exception")), (None, None));
+}
+
+#[test]
+fn where_values_are_hidden_so_is_whom_an_exception_is_for() {
+    let limiter = denying_and_telling("false");
+    let denial = "OVER_LIMIT by shop.user (0 per day), exception nothing passes";
+    eventually_true(denial, || limiter.lines_with(denial) > 0);
+    let events = denials_in_events(&limiter);
+    let exception = events.iter().find_map(|event| event.get("exception")).expect("an exception");
+    assert_eq!((&exception["effect"], &exception["id"]), (&json!("deny"), &Value::Null));
+    assert_eq!((exception.get("who"), exception.get("why")), (None, None));
+    let told = ["abuse", "jane", "a launch"].map(|text| limiter.lines_with(text));
+    assert_eq!(told, [0; 3]);
 }
 
 #[test]
