@@ -138,6 +138,11 @@ impl LimitSpec {
         self.burst.unwrap_or(requests).into()
     }
 
+    /// How long a full counter of this window takes until it is empty. A bucket may be larger than what drains in a window.
+    pub fn empties_in(&self, window: Time) -> Time {
+        window.max(window * self.room(self.requests[0]) / u64::from(self.requests[0]).max(1))
+    }
+
     /// Whether N is always the same.
     pub fn is_steady(&self) -> bool {
         self.requests[0] == self.requests[1] && self.excepted.is_none() && self.recorded.is_none()

@@ -60,5 +60,5 @@ fn has_cause(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Rec
         before.is_some_and(|before| before + it.hits.max(1) > limit.room(it.requests))
     };
     let is_refused = limit.failure == StoreFailure::Deny && rules.is_alone(limit, it);
-    it.requests == 0 || is_refused || rules.is_cold(it) || is_full()
+    it.requests == 0 || is_refused || rules.is_cold(limit, it) || is_full()
 }

@@ -38,7 +38,7 @@ impl Rules<'_> {
             && is_own_window
             && !decides_alone
             && !loses_leases
-            && !self.may_be_cold(it)
+            && !self.may_be_cold(limit, it)
             && limit.algorithm != Algorithm::SlidingWindowWeighted
     }
 
@@ -54,15 +54,15 @@ impl Rules<'_> {
     }
 
     /// A counter is cold: what a server has lost counts as full for a window, and as long as leases last.
-    pub(super) fn is_cold(&self, it: &Record) -> bool {
-        let since = it.asked.saturating_sub(it.window.min(it.rule_window));
+    pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
         let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
         self.denies_cold && (since == 0 || self.losses.iter().any(lost))
     }
 
     /// The same, for as long as a node may take to notice.
-    fn may_be_cold(&self, it: &Record) -> bool {
-        let for_long = it.rule_window.max(it.window) + self.lease_time + LATE;
+    fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE;
         let since = it.asked.saturating_sub(for_long + SECOND);
         let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
         self.denies_cold

@@ -34,6 +34,8 @@ fn widen(random: &mut Random, limit: &mut LimitSpec) {
         limit.burst = Some(random.pick(&[1, 3, limit.requests[0].div_ceil(2), 2 * limit.requests[0]]));
     }
     if random.one_in(6) {
-        limit.candidate = Some(random.pick(&[0, 1, limit.requests[0].div_ceil(2), 2 * limit.requests[0]]));
+        let candidate = random.pick(&[0, 1, limit.requests[0].div_ceil(2), 2 * limit.requests[0]]);
+        // It must not be the limit itself.
+        limit.candidate = Some(candidate).filter(|requests| !limit.requests.contains(requests));
     }
 }
