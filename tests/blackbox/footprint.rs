@@ -15,8 +15,9 @@ const WATCHED: Duration = Duration::from_secs(4);
 const IDLE_CPU: Duration = Duration::from_millis(8);
 /// How often threads may wake in that time. Processor time grows with other work on the machine, this does not.
 const IDLE_WAKEUPS: u32 = 10 * WATCHED.as_secs() as u32;
-/// On a slow or busy machine it may be this many times what a thread takes that wakes so often and does nothing.
-const IDLE_WORK: u32 = 4;
+/// On a slow or busy machine it may be this many times what a thread takes that wakes so often and does nothing: waking by
+/// itself then takes most of it.
+const IDLE_WORK: u32 = 8;
 /// Spans of time that are tried.
 const TRIES: usize = 8;
 
