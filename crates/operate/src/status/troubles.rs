@@ -16,8 +16,9 @@ use tidegate_serve::service::StaleMode;
 /// Counters that take this share of their bound are worth a warning.
 const STORE_FULL_PERCENT: u64 = 90;
 
-/// Samples that say whether requests fail now.
+/// Samples, one a second, that say whether requests fail now.
 const FAILING_SAMPLES: usize = 10;
+/// Those of a minute.
 const MINUTE_SAMPLES: u64 = 60;
 
 /// A rule that denies this share of its hits for a minute denies nearly all: nobody wants that of most rules.
@@ -143,7 +144,7 @@ fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {
 
 fn denying(parts: &Parts, lately: &Lately) -> Option<Value> {
     // SHADOW_MODE denies nothing.
-    lately.samples.iter().find(|sample| sample.over_limit > 0)?;
+    lately.samples.iter().any(|sample| sample.over_limit > 0).then_some(())?;
     let (series, (hits, denied)) = lately.denying.iter().max_by_key(|(_, (_, denied))| *denied)?;
     let (domain, path) = parts.metrics.limit_name(*series as usize)?;
     let more = match lately.denying.len() - 1 {

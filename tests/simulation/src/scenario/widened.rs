@@ -25,7 +25,7 @@ fn widen(random: &mut Random, limit: &mut LimitSpec) {
     if limit.failure != StoreFailure::Error && random.one_in(3) {
         limit.failure = StoreFailure::Allow;
     }
-    // The largest N of a window that is weighted is that of its rule.
+    // Only strict limits are leased.
     if limit.algorithm == Algorithm::SlidingWindow && !limit.is_leased && random.one_in(3) {
         limit.algorithm = Algorithm::SlidingWindowWeighted;
     }
