@@ -31,7 +31,7 @@ mod state;
 mod tracing;
 
 pub use self::events::{Events, WebhookSettings};
-pub use self::in_force::{InForce, in_force, without_login};
+pub use self::in_force::{InForce, in_force};
 pub use self::limits::{Limits, Lookup};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::metrics::Metrics;

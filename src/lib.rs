@@ -128,6 +128,7 @@ mod spans;
 mod state;
 mod front;
 mod clock;
+mod url;
 mod logging;
 mod settings;
 mod configuration;

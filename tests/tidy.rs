@@ -304,9 +304,11 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         &[
             ("clock", &["serve::clock"]),
             ("logging", &["clock", "operate::debug", "serve::report"]),
-            ("source", &["operate::disk"]),
+            // Nothing but a type: everybody may hold an address.
+            ("url", &[]),
+            ("source", &["url", "operate::disk"]),
             ("statsd", &["serve::metrics"]),
-            ("spans", &[]),
+            ("spans", &["url"]),
             ("webhook", &["clock", "serve::events"]),
             ("state", &["clock", "operate::disk"]),
             (
@@ -327,6 +329,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 "settings",
                 // Choices that others own: their names. Nothing else of anybody.
                 &[
+                    "url",
                     "front::http::Proxy",
                     "logging::LogLevel",
                     "spans::Protocol",
@@ -339,6 +342,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             (
                 "configuration",
                 &[
+                    "url",
                     "settings",
                     "logging",
                     "source",

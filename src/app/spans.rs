@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
-use crate::configuration::{Tracing, without_login};
+use crate::configuration::Tracing;
 use crate::spans::Tracer;
 use tidegate_operate::disk;
 use tidegate_serve::metrics::{Kind, Metrics};
@@ -18,7 +18,7 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
     let Some(Tracing { mut options, instance, mut collector, files }) = tracing else { return Ok(None) };
     collector.roots = read(files.roots)?;
     collector.identity = read(files.chain)?.zip(read(files.key)?);
-    tracing::info!("tracing: to {} (TRACING_ENABLED)", without_login(&collector.endpoint));
+    tracing::info!("tracing: to {} (TRACING_ENABLED)", collector.endpoint);
     options.resource.retain(|(name, _)| name != INSTANCE);
     options.resource.push((INSTANCE.to_owned(), instance.map_or_else(random_uuid, Ok)?));
     let tracer = Tracer::start(options, &collector)?;

@@ -8,9 +8,7 @@ use std::fmt;
 use super::detected;
 use crate::settings::value::Secrecy;
 use crate::settings::{Row, TABLE};
-
-/// Stands for a value that nobody may see.
-const HIDDEN: &str = "…";
+use crate::url::{HIDDEN, Url};
 
 /// A setting with its value in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,20 +83,11 @@ impl Row {
         match self.secrecy {
             _ if value.is_empty() => value,
             Secrecy::None => value,
-            Secrecy::Login if all_are_good => without_login(&value),
+            Secrecy::Login if all_are_good => Url(value).to_string(),
             // A value that is no URL may be a password in the wrong place.
             Secrecy::Login | Secrecy::Whole => HIDDEN.to_owned(),
         }
     }
-}
-
-/// A URL, or several, without logins: leaves out what stands before an `@` or behind a `?`.
-pub fn without_login(url: &str) -> String {
-    let (login, place) = url.rsplit_once('@').map_or((None, url), |(login, place)| (Some(login), place));
-    let (place, asked) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?…"));
-    let Some(login) = login else { return format!("{place}{asked}") };
-    let scheme = login.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
-    format!("{scheme}{HIDDEN}@{place}{asked}")
 }
 
 #[cfg(test)]

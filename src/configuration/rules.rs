@@ -112,7 +112,7 @@ fn control_plane(settings: &Settings) -> XdsOptions {
         server_name: unless_empty(&settings.config_grpc_xds_server_tls_san).map(str::to_owned),
     };
     XdsOptions {
-        server: settings.config_grpc_xds_server_url.0.clone(),
+        server: settings.config_grpc_xds_server_url.clone(),
         node_id: settings.config_grpc_xds_node_id.clone(),
         node_metadata: settings.config_grpc_xds_node_metadata.0.clone(),
         headers: settings.config_grpc_xds_client_additional_headers.0.0.clone(),

@@ -7,6 +7,7 @@ use super::{ClientTlsFiles, unless_empty};
 use crate::settings::Settings;
 use crate::settings::value::Compression;
 use crate::spans::{Collector, Protocol, TracingOptions};
+use crate::url::Url;
 
 /// Where spans go, and which attributes all of them have.
 #[derive(Clone)]
@@ -88,7 +89,7 @@ fn collector(settings: &Settings) -> Collector {
 }
 
 /// The URL of the collector. HTTP adds the path of traces to the general endpoint, but not to the one of traces.
-fn endpoint(settings: &Settings) -> String {
+fn endpoint(settings: &Settings) -> Url {
     let protocol = settings.tracing_exporter_protocol;
     let of_traces = unless_empty(&settings.otel_exporter_otlp_traces_endpoint);
     let base =
@@ -103,10 +104,10 @@ fn endpoint(settings: &Settings) -> String {
         (false, Some(true)) => "http://",
         (false, _) => "https://",
     };
-    match (protocol, of_traces) {
+    Url(match (protocol, of_traces) {
         (Protocol::Http, None) => format!("{scheme}{}/v1/traces", base.trim_end_matches('/')),
         _ => format!("{scheme}{base}"),
-    }
+    })
 }
 
 fn either<'a, T>(of_traces: &'a Option<T>, of_all: &'a Option<T>) -> Option<&'a T> {
@@ -142,7 +143,7 @@ mod tests {
                 "http://a/b",
             ),
         ] {
-            assert_eq!(tracing(pairs).collector.endpoint, expected, "{pairs:?}");
+            assert_eq!(tracing(pairs).collector.endpoint.0, expected, "{pairs:?}");
         }
     }
 

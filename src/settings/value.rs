@@ -14,8 +14,9 @@ pub use self::lists::{List, Map, NodeMetadata, OtelPairs};
 pub use self::numbers::{
     ByteSize, Count, DenyStatus, Hops, Members, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
 };
-pub use self::texts::{DnsName, DnsNames, FilePath, HeaderName, HostPort, Sans, Secret, Url, UrlPath};
+pub use self::texts::{DnsName, DnsNames, FilePath, HeaderName, HostPort, Sans, Secret, UrlPath};
 pub use self::words::{Backend, ColdStart, Compression, ConfigType, GrpcFront};
+pub use crate::url::Url;
 
 /// How much of a value is a secret: it is in no log, in no error, and not on the status page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

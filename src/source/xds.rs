@@ -34,6 +34,7 @@ use self::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResp
 use self::proto::google::rpc;
 use self::refusal::Refusals;
 use self::resource::TYPE_URL;
+use crate::url::Url;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ const NACK_BYTES_MAX: usize = 64 * 1_024;
 #[derive(Clone)]
 pub struct XdsOptions {
     /// `host:port`.
-    pub server: String,
+    pub server: Url,
     /// The node's name.
     pub node_id: String,
     /// Further metadata of the node, all of it text.
@@ -190,7 +191,7 @@ impl XdsSource {
 
     async fn connect(&self) -> Result<Channel, StreamError> {
         let scheme = if self.options.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.options.server))?
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.options.server.0))?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);

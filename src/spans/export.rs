@@ -22,6 +22,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::SpanStats;
+use crate::url::Url;
 
 /// The collector that gets the spans.
 #[derive(Clone)]
@@ -29,7 +30,7 @@ pub struct Collector {
     /// The protocol.
     pub protocol: Protocol,
     /// The URL; for HTTP with its path.
-    pub endpoint: String,
+    pub endpoint: Url,
     /// Headers of every export.
     pub headers: Vec<(String, String)>,
     /// How long an export may take.
@@ -55,7 +56,7 @@ pub enum Protocol {
 pub enum ExportError {
     /// Its address is invalid.
     #[error("{0}")]
-    Address(#[from] ExporterBuildError),
+    Address(String),
     /// A certificate or key is invalid.
     #[error("certificates: {0}")]
     Certificate(String),
@@ -76,7 +77,7 @@ fn grpc(collector: &Collector) -> Result<opentelemetry_otlp::SpanExporter, Expor
     });
     let mut builder = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
-        .with_endpoint(&collector.endpoint)
+        .with_endpoint(&collector.endpoint.0)
         .with_timeout(collector.timeout)
         .with_metadata(MetadataMap::from_headers(headers.collect()));
     if collector.is_tls() {
@@ -93,7 +94,7 @@ fn grpc(collector: &Collector) -> Result<opentelemetry_otlp::SpanExporter, Expor
     if collector.gzip {
         builder = builder.with_compression(Compression::Gzip);
     }
-    Ok(builder.build()?)
+    builder.build().map_err(|error| collector.bad_address(&error))
 }
 
 fn http(collector: &Collector) -> Result<opentelemetry_otlp::SpanExporter, ExportError> {
@@ -106,18 +107,25 @@ fn http(collector: &Collector) -> Result<opentelemetry_otlp::SpanExporter, Expor
     let mut builder = opentelemetry_otlp::SpanExporter::builder()
         .with_http()
         .with_http_client(HyperClient::new(connector, collector.timeout, None))
-        .with_endpoint(&collector.endpoint)
+        .with_endpoint(&collector.endpoint.0)
         .with_timeout(collector.timeout)
         .with_headers(headers);
     if collector.gzip {
         builder = builder.with_compression(Compression::Gzip);
     }
-    Ok(builder.build()?)
+    builder.build().map_err(|error| collector.bad_address(&error))
 }
 
 impl Collector {
+    /// Errors quote the address, with the login that it may hold.
+    fn bad_address(&self, error: &ExporterBuildError) -> ExportError {
+        let Url(endpoint) = &self.endpoint;
+        let place = format!("{}", self.endpoint);
+        ExportError::Address(error.to_string().replace(endpoint, &place))
+    }
+
     fn is_tls(&self) -> bool {
-        self.endpoint.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+        self.endpoint.0.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
     }
 
     fn tls(&self) -> Result<ClientConfig, ExportError> {

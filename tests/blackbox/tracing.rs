@@ -136,6 +136,24 @@ fn a_call_is_a_span_with_what_was_decided_over_both_protocols() {
 }
 
 #[test]
+fn a_login_in_the_address_of_a_collector_is_not_logged() {
+    for protocol in ["http", "grpc"] {
+        let traced = |place: &str| {
+            let endpoint = format!("http://u:hunter2@{place}");
+            traced(protocol, 1).env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)
+        };
+        let limiter = traced(&format!("127.0.0.1:{}", free_port())).start();
+        assert_eq!(ask_json(&limiter, &[], "alice"), 200);
+        eventually_true("a warning", || limiter.lines_with("spans were not taken") > 0);
+        assert_eq!(limiter.lines_with("hunter2"), 0, "{:#?}", limiter.output());
+        let mut process = traced("no host").spawn();
+        assert_eq!(process.exit_code(), 1);
+        assert_eq!(process.lines_with("tracing: "), 2, "{:#?}", process.output());
+        assert_eq!(process.lines_with("hunter2"), 0, "{:#?}", process.output());
+    }
+}
+
+#[test]
 fn a_span_names_the_rules_that_decided_though_others_came_before_the_answer() {
     let (collector, redis) = (Collector::start("http"), Redis::start(&[]));
     let limiter =

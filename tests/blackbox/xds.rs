@@ -13,7 +13,7 @@ use crate::harness::control_plane::ControlPlane;
 use crate::harness::grpc::{OK, OVER_LIMIT, ask_only, question};
 use crate::harness::process::Process;
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{eventually_true, http};
+use crate::harness::{eventually_true, free_port, http};
 
 const USER: &[(&str, &str)] = &[("user", "alice")];
 
@@ -209,7 +209,7 @@ fn a_restarted_control_plane_is_found_again_with_the_version_in_force() {
 #[test]
 fn a_silent_or_absent_control_plane_keeps_nobody_from_ending_it() {
     let plane = ControlPlane::start();
-    for port in [plane.port, crate::harness::free_port()] {
+    for port in [plane.port, free_port()] {
         let setup = follower(port);
         let mut process = setup.spawn();
         eventually_true("the port of probes", || ready(&process, setup.ports.http).is_some());
@@ -257,7 +257,7 @@ fn pauses_before_a_lost_stream_is_opened_again_grow_by_the_factor_and_are_drawn_
 /// With the default settings: a lost stream waits 10 s, a control plane that was never there does not.
 #[test]
 fn a_control_plane_that_starts_later_is_tried_again_after_a_second() {
-    let port = crate::harness::free_port();
+    let port = free_port();
     let setup = Setup::new()
         .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
         .env("CONFIG_GRPC_XDS_SERVER_URL", &format!("127.0.0.1:{port}"));
@@ -271,6 +271,17 @@ fn a_control_plane_that_starts_later_is_tried_again_after_a_second() {
     plane.send("1", "n1", &json!([config("gateway", "shop", 2)]));
     let limiter = Tidegate::of(process, setup);
     assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
+}
+
+#[test]
+fn a_login_in_the_address_of_a_control_plane_is_not_logged() {
+    let (plane, nobody) = (ControlPlane::start(), free_port());
+    for (port, said) in [(plane.port, "rules: following"), (nobody, "rules: no stream from")] {
+        let address = format!("u:hunter2@127.0.0.1:{port}");
+        let process = follower(port).env("CONFIG_GRPC_XDS_SERVER_URL", &address).spawn();
+        eventually_true(said, || process.lines_with(&format!("{said} …@127.0.0.1:{port}")) > 0);
+        assert_eq!(process.lines_with("hunter2"), 0, "{:#?}", process.output());
+    }
 }
 
 #[test]
@@ -293,7 +304,7 @@ fn a_warning_of_a_control_planes_rules_is_logged_once() {
 /// The server of most control planes answers a refusal with the same state at once, for ever.
 #[test]
 fn go_control_plane_is_refused_a_few_times_a_second_and_its_correction_is_taken() {
-    let port = crate::harness::free_port();
+    let port = free_port();
     let mut plane = Process::spawn_with_input(Command::new("plane").arg(port.to_string()));
     eventually_true("the control plane", || plane.lines_with("listening") == 1);
     let setup = follower(port);
@@ -367,7 +378,7 @@ impl Certificates {
     /// A control plane that shows the server's certificate and wants one of ours.
     fn plane(&self) -> ControlPlane {
         let files = ["server.pem", "server.key", "ca.pem"].map(|name| self.path(name));
-        ControlPlane::on(crate::harness::free_port(), &files.each_ref().map(Path::new))
+        ControlPlane::on(free_port(), &files.each_ref().map(Path::new))
     }
 
     fn follower(&self, port: u16) -> Setup {

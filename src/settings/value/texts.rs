@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::settings::value::numbers::decimal;
 use crate::settings::value::{Secrecy, Value};
+use crate::url::Url;
 use tidegate_operate::gate::AdminToken;
 
 impl Value for String {
@@ -41,22 +42,6 @@ impl<T: Value> Value for Secret<T> {
 
     fn parse(text: &str) -> Option<Self> {
         T::parse(text).map(Self)
-    }
-}
-
-/// Where a server is, perhaps with a login, so `Debug` shows nothing. Whoever connects to it checks what it is.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Url(pub String);
-
-impl fmt::Debug for Url {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Url(…)")
-    }
-}
-
-impl AsRef<str> for Url {
-    fn as_ref(&self) -> &str {
-        &self.0
     }
 }
 
