@@ -18,6 +18,9 @@ use tidegate_serve::service::{EFFECTS, Service};
 /// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
 const TICK: Duration = Duration::from_millis(250);
 
+/// How often the file is tried. Who needs an exception at night should not be the first to hear that it cannot be kept.
+const TRY_FILE: Duration = Duration::from_secs(60);
+
 /// How long the end of the process waits for the last copy of exceptions that nodes share.
 const LAST_COPY_MAX: Duration = Duration::from_secs(2);
 
@@ -49,8 +52,10 @@ pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Serv
     let following = follow(Arc::clone(book), Arc::clone(service));
     control.spawn(async move { match following.await {} });
     let (sharing, copying) = (Arc::clone(book).follow(wall), Arc::clone(book).keep_copy());
+    let trying = try_file(Arc::clone(book));
     control.spawn(async move { match sharing.await {} });
     control.spawn(async move { match copying.await {} });
+    control.spawn(async move { match trying.await {} });
 }
 
 /// Copies them to the file once more. A disk that hangs keeps no process from ending.
@@ -94,6 +99,16 @@ async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
     }
 }
 
+/// Looks again and again whether the file can be written.
+async fn try_file(book: Arc<Book>) -> Infallible {
+    loop {
+        tokio::time::sleep(TRY_FILE).await;
+        let book = Arc::clone(&book);
+        // If it broke off, the next one says what is wrong.
+        let _ = tokio::task::spawn_blocking(move || book.check_file()).await;
+    }
+}
+
 /// Waits until the wall clock is there.
 async fn passed(until: Timestamp) {
     while wall() < until {
@@ -112,6 +127,11 @@ pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Servic
     let help = "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.";
     metrics.register("tidegate_exceptions_up", help, Kind::Gauge, move |samples| {
         shared.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
+    });
+    let kept = Arc::clone(book);
+    let help = "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.";
+    metrics.register("tidegate_exceptions_file_up", help, Kind::Gauge, move |samples| {
+        kept.is_file_up().iter().for_each(|&is_up| samples.push(&[], u64::from(is_up)));
     });
     let service = Arc::clone(service);
     metrics.register(

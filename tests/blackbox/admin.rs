@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use crate::harness::http::{Answer, Client};
 use crate::harness::programs::{installed, succeed};
 use crate::harness::redis::Redis;
+use crate::harness::small_disk::SmallDisk;
 use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually_true, grpc};
+use crate::status_page::troubles;
 
 const RULES: &str = "
 domain: shop
@@ -321,6 +323,34 @@ fn a_start_with_a_broken_file_of_exceptions_fails_and_names_the_line() {
     let mut process = setup.spawn();
     assert_eq!(process.exit_code(), 1);
     assert!(process.lines_with("exceptions:1: id: is missing") == 1, "{:#?}", process.output());
+}
+
+#[test]
+fn a_file_of_exceptions_that_cannot_be_written_ends_the_start_and_is_said_later() {
+    let mut process = setup().env("EXCEPTIONS_FILE", "/proc/self/exceptions").spawn();
+    assert_eq!(process.exit_code(), 1);
+    let said = "EXCEPTIONS_FILE: cannot write /proc/self/exceptions: ";
+    assert_eq!(process.lines_with(said), 1, "{:#?}", process.output());
+
+    let setup = setup();
+    let disk = SmallDisk::at(setup.outside().join("small"));
+    let file = disk.path().join("exceptions").display().to_string();
+    let limiter = setup.env("EXCEPTIONS_FILE", &file).start();
+    let is_up = || limiter.metric("tidegate_exceptions_file_up") == 1.0;
+    let trouble = "Exceptions can be neither made nor ended. EXCEPTIONS_FILE: cannot write ";
+    let change =
+        || call(&limiter, "PUT", "/admin/exceptions/a", &exception(Some("a"), &json!({"deny": true})));
+    assert!(is_up() && !troubles(&limiter).contains(trouble));
+    disk.remount("ro");
+    let refused = change();
+    assert!(refused.status == 503 && refused.body.contains("cannot be kept"), "{refused:?}");
+    assert!(!is_up() && troubles(&limiter).contains(trouble), "{}", troubles(&limiter));
+    disk.remount("rw");
+    assert_eq!(change().status, 201);
+    assert!(is_up() && !troubles(&limiter).contains(trouble));
+    let left: Vec<_> =
+        fs::read_dir(disk.path()).expect("ours").flatten().map(|file| file.file_name()).collect();
+    assert_eq!(left, ["exceptions"]);
 }
 
 #[test]

@@ -89,6 +89,18 @@ impl dyn Disk {
         Ok(written)
     }
 
+    /// Whether [`replace`](Self::replace) could write this file: makes another one in its folder, and removes it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn try_replace(&self, path: &Path) -> Result<(), DiskError> {
+        // Another process may be writing under the name beside.
+        let tried = beside(&beside(path));
+        let written = self.write_synced(&tried, |out| out.write_all(b"\n"));
+        let removed = self.remove(&tried);
+        written.and(removed).map_err(|source| DiskError { what: "write", path: path.to_owned(), source })
+    }
+
     /// Renames a file within its folder, and makes sure that it keeps the new name.
     ///
     /// # Errors

@@ -49,6 +49,8 @@ pub const PATTERNS_MAX: usize = 1_000;
 /// All exceptions that were made and not ended.
 pub struct Book {
     file: Option<PathBuf>,
+    /// Why the file cannot be written, as it was tried last.
+    unwritable: Mutex<Option<String>>,
     audit: Audit,
     pages: Mutex<Pages>,
     version: watch::Sender<Version>,
@@ -161,16 +163,17 @@ impl Book {
     /// The exceptions in this file, which need not be there yet.
     ///
     /// # Errors
-    /// When it cannot be read, or does not hold exceptions.
+    /// When it cannot be read or written, or does not hold exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
         let read = file::read(&path)?;
+        file::check(&path)?;
         Ok(Self::with(Some(path), audit, read))
     }
 
     fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Record, Arc<str>)>) -> Self {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
-        Self { file, audit, pages: Mutex::new(pages), version, shared: None }
+        Self { file, unwritable: Mutex::default(), audit, pages: Mutex::new(pages), version, shared: None }
     }
 
     /// Shares them with all nodes that have this Redis. It holds no counters, and is not connected yet.
@@ -286,7 +289,32 @@ impl Book {
 
     /// Writes the file, if there is one.
     fn write(&self, lines: &[Arc<str>]) -> Result<(), FileError> {
-        self.file.as_deref().map_or(Ok(()), |path| file::write(path, lines))
+        self.file.as_deref().map_or(Ok(()), |path| self.noted(file::write(path, lines)))
+    }
+
+    /// Looks whether the file can be written, before somebody needs it.
+    pub fn check_file(&self) {
+        if let Some(path) = &self.file {
+            // If not, that is noted.
+            let _ = self.noted(file::check(path));
+        }
+    }
+
+    /// Notes whether the file can be written, and logs it when that changes.
+    fn noted(&self, written: Result<(), FileError>) -> Result<(), FileError> {
+        let why = written.as_ref().err().map(ToString::to_string);
+        let before = std::mem::replace(&mut *self.unwritable.lock(), why.clone());
+        match (&why, before) {
+            (Some(why), None) => tracing::error!("exceptions: {why}"),
+            (None, Some(_)) => tracing::info!("exceptions: EXCEPTIONS_FILE can be written again"),
+            _ => {}
+        }
+        written
+    }
+
+    /// Whether the file can be written, as it was tried last. `None`: there is none.
+    pub fn is_file_up(&self) -> Option<bool> {
+        self.file.as_ref().map(|_| self.unwritable.lock().is_none())
     }
 
     /// Tells whoever follows that something has changed.

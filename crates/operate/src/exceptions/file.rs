@@ -60,6 +60,12 @@ pub(super) fn line(record: &Record) -> Arc<str> {
     json_line(&record.file_json().to_string()).into()
 }
 
+/// Whether a file can be written there.
+pub(super) fn check(path: &Path) -> Result<(), FileError> {
+    let disk: &dyn Disk = &SystemDisk;
+    Ok(disk.try_replace(path)?)
+}
+
 /// Writes a file of these lines, whole or not at all.
 pub(super) fn write(path: &Path, lines: &[Arc<str>]) -> Result<(), FileError> {
     let disk: &dyn Disk = &SystemDisk;

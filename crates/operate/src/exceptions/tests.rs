@@ -282,3 +282,21 @@ fn an_audit_that_is_taken_away_is_begun_anew_and_no_line_goes_on_in_a_torn_one()
     let text = fs::read_to_string(&path).expect("an audit");
     assert!(text.lines().count() == 2 && text.starts_with('{'), "{text}");
 }
+
+#[test]
+fn a_file_that_cannot_be_written_any_more_is_noticed_before_somebody_needs_it() {
+    let folder = TempDir::new().expect("a folder for the test");
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).expect("made");
+    let book = Book::open(disk.join("exceptions"), audit()).expect("it need not be there");
+    assert_eq!((book.is_file_up(), book.trouble()), (Some(true), None));
+    fs::remove_dir(&disk).expect("nothing is left in it");
+    book.check_file();
+    let trouble = book.trouble().expect("it is said");
+    assert!(trouble.contains("neither made nor ended. EXCEPTIONS_FILE: cannot write "), "{trouble}");
+    assert_eq!(book.is_file_up(), Some(false));
+    fs::create_dir(&disk).expect("made");
+    book.check_file();
+    assert_eq!((book.is_file_up(), book.trouble()), (Some(true), None));
+    assert_eq!(Book::new(audit()).is_file_up(), None);
+}

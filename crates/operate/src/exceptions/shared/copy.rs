@@ -24,7 +24,9 @@ impl Book {
 
     /// Copies what is shared to the file, if there is one. Returns whether that is done.
     pub async fn copy(self: &Arc<Self>) -> bool {
-        let Some(shared) = self.shared.as_ref().filter(|_| self.file.is_some()) else { return true };
+        if self.shared.is_none() || self.file.is_none() {
+            return true;
+        }
         let book = Arc::clone(self);
         let write = move || {
             // The last copy is the newest, and nobody waits for the disk but copies.
@@ -32,15 +34,6 @@ impl Book {
             let lines = book.pages.lock().lines();
             book.write(&lines)
         };
-        let written = tokio::task::spawn_blocking(write).await;
-        let problem = match written {
-            Ok(written) => written.err().map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        let before = std::mem::replace(&mut shared.trouble.lock().copy, problem.clone());
-        if let (Some(problem), None) = (&problem, before) {
-            tracing::error!("exceptions: no copy for a start without Redis: {problem}");
-        }
-        problem.is_none()
+        tokio::task::spawn_blocking(write).await.is_ok_and(|written| written.is_ok())
     }
 }

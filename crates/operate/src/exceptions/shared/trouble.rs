@@ -1,4 +1,5 @@
-//! What is wrong with exceptions that are shared: noted where it is met, logged once, shown to whoever asks.
+//! What is wrong with exceptions, most of all with those that are shared: noted where it is met, logged once, shown to
+//! whoever asks.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,16 @@ pub(super) struct Trouble {
     away: Option<String>,
     /// What Redis has that is left out, and why.
     pub(super) left_out: BTreeMap<String, String>,
-    /// Why the file has no copy.
-    pub(super) copy: Option<String>,
 }
 
 impl Book {
-    /// What is wrong with exceptions that are shared, in words.
+    /// What is wrong with exceptions, in words.
     pub fn trouble(&self) -> Option<String> {
-        let trouble = self.shared.as_ref()?.trouble.lock().clone();
+        let Some(shared) = &self.shared else {
+            let why = self.unwritable.lock().clone()?;
+            return Some(format!("Exceptions can be neither made nor ended. {why}."));
+        };
+        let trouble = shared.trouble.lock().clone();
         if let Some(away) = trouble.away {
             let known = match (trouble.is_read, self.file.is_some()) {
                 (true, _) => "those that this node knew hold",
@@ -41,7 +44,8 @@ impl Book {
             let count = trouble.left_out.len();
             return Some(format!("In Redis {count} exceptions are left out, such as {id:?}: {why}."));
         }
-        trouble.copy.map(|why| format!("Exceptions have no copy for a start without Redis. {why}"))
+        let why = self.unwritable.lock().clone()?;
+        Some(format!("Exceptions have no copy for a start without Redis. {why}."))
     }
 
     /// Whether all exceptions of all nodes are read now. `None`: they are not shared.
