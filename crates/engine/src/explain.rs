@@ -138,9 +138,7 @@ impl<'a> Explanation<'a> {
     pub fn without_authors(&self) -> Self {
         let mut shown = self.clone();
         for label in shown.descriptors.iter_mut().filter_map(|it| it.exception.as_mut()?.label.as_mut()) {
-            let Label { id, until, .. } = &**label;
-            let (who, why) = Default::default();
-            *label = Arc::new(Label { id: id.clone(), who, why, until: *until });
+            *label = Arc::new(Label { made: None, ..Label::clone(label) });
         }
         shown
     }

@@ -15,7 +15,7 @@ use crate::plan::{Modes, Plan};
 use crate::request::Request;
 use crate::rules::RuleSet;
 
-pub use self::exceptions::{Effect, Exception, Exceptions, Label, Met};
+pub use self::exceptions::{Effect, Exception, Exceptions, Label, Made, Met};
 pub use self::found::{Doubt, Finding, Found};
 pub use self::record::Record;
 

@@ -152,8 +152,8 @@ impl Exception {
             "until": until.flatten(),
             "instead_of": own.map(|own| json!({"requests_per_unit": own.requests(), "burst": own.burst()})),
         });
-        if let Some(label) = self.label.as_ref().filter(|label| !label.who.is_empty()) {
-            (json["who"], json["why"]) = (label.who.as_str().into(), label.why.as_str().into());
+        if let Some(made) = self.label.as_ref().and_then(|label| label.made.as_ref()) {
+            (json["who"], json["why"]) = (made.who.as_str().into(), made.why.as_str().into());
         }
         json
     }

@@ -186,11 +186,8 @@ impl Exception {
         };
         let Some(label) = &self.label else { return does };
         let until = label.until.map_or("it is ended".to_owned(), stamp::show);
-        let author = match label.who.is_empty() {
-            true => String::new(),
-            false => format!(", made by {}: {}", label.who, label.why),
-        };
-        format!("{}: {does}, until {until}{author}", label.id)
+        let made = label.made.as_ref().map(|made| format!(", made by {}: {}", made.who, made.why));
+        format!("{}: {does}, until {until}{}", label.id, made.unwrap_or_default())
     }
 }
 

@@ -23,7 +23,7 @@ use crate::rule::Rule;
 use crate::rules::Pattern;
 use crate::time::SECOND_NANOS;
 
-pub use self::met::{Label, Met};
+pub use self::met::{Label, Made, Met};
 
 /// An exception for some descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::bodies::answered::Listed;
 use crate::bodies::asked;
 use crate::bodies::values::{List, Requests, Text, Time, Words};
 use crate::bodies::{Mistake, json, read};
-use tidegate_engine::overlay::{Effect, Exception, Label};
+use tidegate_engine::overlay::{Effect, Exception, Label, Made};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::time::Timestamp;
 
@@ -136,7 +136,8 @@ impl Record {
 
     /// What explanations and answers say of it.
     pub(super) fn label(&self) -> Label {
-        Label { id: self.id.clone(), who: self.who.clone(), why: self.why.clone(), until: self.until }
+        let made = Made { who: self.who.clone(), why: self.why.clone() };
+        Label { id: self.id.clone(), made: Some(made), until: self.until }
     }
 
     /// Its JSON, for the file.

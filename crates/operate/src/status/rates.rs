@@ -81,8 +81,15 @@ struct Last {
     rate: Rate,
 }
 
-/// Hits of some time, of these those over the limit, and of these those that were denied.
-type Hits = (u32, u32, u32);
+/// Hits of some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hits {
+    pub(super) all: u32,
+    /// Of these, those over the limit.
+    pub(super) over: u32,
+    /// Of these, those that were denied: shadow mode lets others pass.
+    pub(super) denied: u32,
+}
 
 /// Hits of a series over time.
 #[derive(Debug, Default)]
@@ -136,7 +143,7 @@ impl Last {
             at_millis: low(now_millis),
             rate,
         };
-        (hits, over, over.saturating_sub(shadow))
+        Hits { all: hits, over, denied: over.saturating_sub(shadow) }
     }
 }
 
@@ -145,7 +152,7 @@ impl Plot {
         Self { step: now_millis / STEP_MILLIS, wanted_millis: now_millis, ..Self::default() }
     }
 
-    fn add(&mut self, (hits, over, denied): Hits, now_millis: u64) {
+    fn add(&mut self, hits: Hits, now_millis: u64) {
         let step = now_millis / STEP_MILLIS;
         if step > self.step {
             self.steps.push_back(std::mem::take(&mut self.open));
@@ -154,16 +161,18 @@ impl Plot {
             self.steps.drain(..self.steps.len().saturating_sub(STEPS_MAX));
             self.step = step;
         }
-        let (all_hits, all_over, all_denied) = self.open;
-        let add = u32::saturating_add;
-        self.open = (add(all_hits, hits), add(all_over, over), add(all_denied, denied));
+        self.open = Hits {
+            all: self.open.all.saturating_add(hits.all),
+            over: self.open.over.saturating_add(hits.over),
+            denied: self.open.denied.saturating_add(hits.denied),
+        };
     }
 
     /// Hits of the last minute, and of these those that were denied. `None`: it is not known for so long yet.
     fn last_minute(&self) -> Option<(u64, u64)> {
         let first = self.steps.len().checked_sub(MINUTE_STEPS)?;
         let sum = |of: fn(&Hits) -> u32| self.steps.range(first..).map(|hits| u64::from(of(hits))).sum();
-        Some((sum(|hits| hits.0), sum(|hits| hits.2)))
+        Some((sum(|hits| hits.all), sum(|hits| hits.denied)))
     }
 }
 
@@ -262,6 +271,11 @@ mod tests {
         LimitCounts { hits, over, near, shadow: 0 }
     }
 
+    /// Hits of which so many were over the limit, and denied.
+    fn hits(all: u32, over: u32) -> Hits {
+        Hits { all, over, denied: over }
+    }
+
     #[test]
     fn a_rate_comes_and_goes_within_a_minute() {
         let mut last = Last::default();
@@ -292,7 +306,7 @@ mod tests {
     fn counts_that_pass_32_bits_are_differences() {
         let mut last = Last::default();
         last.read(counts(u64::from(u32::MAX), 0, 0), 1_000);
-        assert_eq!(last.read(counts(u64::from(u32::MAX) + 5, 5, 0), 2_000), (5, 5, 5));
+        assert_eq!(last.read(counts(u64::from(u32::MAX) + 5, 5, 0), 2_000), hits(5, 5));
     }
 
     #[test]
@@ -322,14 +336,14 @@ mod tests {
     fn a_plot_has_a_step_for_every_five_seconds_and_ends() {
         let mut plot = Plot::from(1_000);
         for second in 1..5 {
-            plot.add((10, 1, 1), second * 1_000);
+            plot.add(hits(10, 1), second * 1_000);
         }
         assert_eq!(plot.steps.len(), 0, "the first step is not over");
-        plot.add((10, 0, 0), 5_000);
-        plot.add((7, 7, 7), 21_000);
-        assert_eq!(plot.steps, [(40, 4, 4), (10, 0, 0), (0, 0, 0), (0, 0, 0)]);
-        plot.add((1, 1, 1), 10_000_000);
-        assert_eq!((plot.steps.len(), plot.steps.iter().map(|step| step.0).sum::<u32>()), (STEPS_MAX, 0));
+        plot.add(hits(10, 0), 5_000);
+        plot.add(hits(7, 7), 21_000);
+        assert_eq!(plot.steps, [hits(40, 4), hits(10, 0), hits(0, 0), hits(0, 0)]);
+        plot.add(hits(1, 1), 10_000_000);
+        assert_eq!((plot.steps.len(), plot.steps.iter().map(|step| step.all).sum::<u32>()), (STEPS_MAX, 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::history::Sample;
-use super::rates::{Order, STEP_MILLIS, TOP};
+use super::rates::{Hits, Order, STEP_MILLIS, TOP};
 use super::troubles::{Lately, troubles};
 use super::{ExceptionsNow, Recent, Setting, Status, StoreSize};
 use tidegate_engine::rule::Rule;
@@ -138,7 +138,7 @@ impl Status {
             "near": counts.near,
             "shadow": counts.shadow,
             "rate": [rounded(rate.hits), rounded(rate.over), rounded(rate.near)],
-            "plot": recent.rates.plot(series).map(|plot| &plot.steps),
+            "plot": recent.rates.plot(series).map(|plot| plot.steps.iter().map(step).collect::<Vec<_>>()),
         }))
     }
 
@@ -208,6 +208,10 @@ fn sample(sample: &Sample) -> Value {
         sample.store_bytes,
         sample.connections,
     ])
+}
+
+fn step(&Hits { all, over, .. }: &Hits) -> Value {
+    json!([all, over])
 }
 
 fn limit(rule: &Rule) -> Value {

@@ -14,12 +14,19 @@ use crate::time::Timestamp;
 pub struct Label {
     /// Its name.
     pub id: String,
-    /// Who made it, as they say. Empty: whoever is told may not know.
+    /// Who made it, and why. `None`: whoever is told may not know.
+    pub made: Option<Made>,
+    /// When it ends; `None`: when somebody ends it.
+    pub until: Option<Timestamp>,
+}
+
+/// Who made an exception, and why, as they say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Who.
     pub who: String,
     /// Why.
     pub why: String,
-    /// When it ends; `None`: when somebody ends it.
-    pub until: Option<Timestamp>,
 }
 
 /// An exception that one descriptor of a request met.
