@@ -327,7 +327,8 @@ fn a_start_with_a_broken_file_of_exceptions_fails_and_names_the_line() {
 
 #[test]
 fn a_file_of_exceptions_that_cannot_be_written_ends_the_start_and_is_said_later() {
-    let mut process = setup().env("EXCEPTIONS_FILE", "/proc/self/exceptions").spawn();
+    let bad = setup().env("EXCEPTIONS_FILE", "/proc/self/exceptions");
+    let mut process = bad.spawn();
     assert_eq!(process.exit_code(), 1);
     let said = "EXCEPTIONS_FILE: cannot write /proc/self/exceptions: ";
     assert_eq!(process.lines_with(said), 1, "{:#?}", process.output());

@@ -89,7 +89,7 @@ impl dyn Disk {
         Ok(written)
     }
 
-    /// Whether [`replace`](Self::replace) could write this file: makes another one in its folder, and removes it.
+    /// Whether `replace` could write this file: makes another one in its folder, and removes it.
     ///
     /// # Errors
     /// Those of the system.
