@@ -46,7 +46,7 @@ use crate::app::tls::PortsTls;
 use crate::app::token::GuardedAdmin;
 pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
-use crate::configuration::{Configuration, GrpcFront};
+use crate::configuration::{Admin, Configuration, GrpcFront};
 use crate::front::connections::{ConnectionBounds, Fronts, GrpcServer, Listener, Port, Workers};
 use crate::front::http::HttpFront;
 use crate::front::{DrainSwitch, Handler};
@@ -176,7 +176,10 @@ impl App {
         let counters = shared::counters(configuration.redis.clone(), &store, clock, &metrics)?;
         let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
         let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
-        let denied = configuration.keep_keys.then(Arc::<DeniedKeys>::default);
+        let Admin { certificate_names, .. } = &configuration.admin;
+        let has_bearers = configuration.admin.has_token() || !certificate_names.is_empty();
+        // Where nobody may see names of keys, none are kept.
+        let denied = (configuration.keep_keys || has_bearers).then(Arc::<DeniedKeys>::default);
         let records = records::store(&configuration.limits, &metrics)?;
         let (looked_up, follower) =
             lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);

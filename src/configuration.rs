@@ -264,6 +264,13 @@ fn resolve(
     })
 }
 
+impl Admin {
+    /// Whether there is a token that somebody may bear.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some() || self.token_file.is_some()
+    }
+}
+
 fn admin(settings: &Settings) -> Admin {
     let path = |path: &Option<FilePath>| path.as_ref().map(|path| path.0.clone());
     Admin {

@@ -24,7 +24,6 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         |InForce { name, value, origin, .. }: &InForce| Setting { name, value: value.clone(), origin };
     let mode = configuration.redis.as_ref().map(|redis| redis.failover.mode);
     let workers = Arc::clone(workers);
-    let has_token = configuration.admin.token.is_some() || configuration.admin.token_file.is_some();
     Status::new(Parts {
         about: About {
             started: monotonic(),
@@ -43,12 +42,13 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
             (is_up, configuration.limits.lookup.records.stale_mode)
         }),
         denied: app.denied.clone(),
+        denied_for_all: configuration.keep_keys,
         connections: Box::new(move || workers.connections()),
         events_dropped: {
             let events = app.telling.events.clone();
             Box::new(move || events.iter().map(|events| events.dropped()).sum())
         },
-        exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions), refused)),
+        exceptions: configuration.admin.has_token().then(|| exceptions(Arc::clone(&app.exceptions), refused)),
         exceptions_trouble: {
             let book = Arc::clone(&app.exceptions);
             Box::new(move || book.trouble())

@@ -139,10 +139,7 @@ fn top_of_rule(line: &Value) -> String {
     }
     let Some(rule) = line["rule"].as_str() else { return raw(line) };
     let list = |name: &str| line[name].as_array().cloned().unwrap_or_default();
-    let name = |it: &Value| match text(&it["entries"]) {
-        name if name.is_empty() => text(&it["key"]),
-        name => name,
-    };
+    let name = |it: &Value| text(&it["entries"]);
     let fullest = list("fullest");
     let full =
         fullest.iter().map(|it| vec![text(&it["used"]), text(&it["limit"]), name(it), time(&it["at"])]);

@@ -291,7 +291,7 @@ settings! {
         "EVENTS_QUEUE" events_queue: Queue = "1000", "events that may wait for each of the two; further ones are dropped and counted";
         "EVENTS_WEBHOOK_TIMEOUT" events_webhook_timeout: Duration = "5s", "how long the webhook may take to answer";
         "EVENTS_WEBHOOK_RETRY_TIME" events_webhook_retry_time: Duration = "5m", "how long a request is tried again that failed; then its events are dropped and counted; 0: never";
-        "KEEP_KEYS" keep_keys: bool = "false", "keys of counters may be told by their names, which hold values of requests: in events, where they are hashed else, and on the status page, which then has the keys that are denied most";
+        "KEEP_KEYS" keep_keys: bool = "false", "names of keys, which hold values of requests, are for everybody: in events, where they are hashed else, and on the status page, where else only bearers of the admin token or certificate see the keys that are denied most";
         optional {
             "EVENTS_LOG" events_log: String, "events as lines of JSON: a file, or - for standard output";
             "EVENTS_WEBHOOK_URL" events_webhook_url: Secret, "events as JSON, sent to this http or https URL";

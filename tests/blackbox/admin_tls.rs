@@ -94,6 +94,12 @@ fn a_certificate_with_the_right_name_is_as_good_as_the_token_and_the_audit_names
         assert_eq!((line["certificate"].as_str(), line["who"].as_str()), (Some(name), Some("jane")));
     }
     let other = world.clients.issue("other.example.com");
+    let denied = |identity| {
+        let answer = world.open(&limiter, identity).get("/status").expect("an answer");
+        serde_json::from_str::<Value>(&answer.body).expect("JSON")["denied"]["keys"].clone()
+    };
+    let own = world.clients.issue(NAME);
+    assert_eq!((denied(&own), denied(&other)), (json!([]), Value::Null), "who is denied");
     assert_eq!(world.status(&limiter, &other, &[]), 403, "a good certificate with another name");
     let bearer = format!("Bearer {TOKEN}");
     assert_eq!(world.status(&limiter, &other, &[("authorization", &bearer)]), 200, "the token is enough");

@@ -1,6 +1,6 @@
 //! Exceptions on the status page, in a real Chromium.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, exception, put};
 use crate::harness::browser::{Browser, Look};
@@ -216,6 +216,87 @@ fn exceptions_keep_nobody_out_and_their_texts_stay_text() {
         let beyond = browser.eval("document.documentElement.scrollWidth - window.innerWidth");
         assert!(beyond.as_f64().is_some_and(|pixels| pixels <= 0.0), "{look:?}: {beyond} pixels");
     }
+}
+
+/// What a reader with these headers gets of the denied keys on the page, and of one in an explanation.
+fn denied_for(limiter: &Tidegate, headers: &[(&str, &str)]) -> [Value; 2] {
+    let mut client = Client::new(limiter.ports().debug);
+    let headers = [headers, &[("host", "localhost")]].concat();
+    let mut read = |method, path, body| -> Value {
+        let answer = client.send(method, path, &headers, body).expect("an answer");
+        serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("{answer:?}"))
+    };
+    let question = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}"#;
+    let explained = read("POST", "/ask?format=json", question);
+    [read("GET", "/status", "")["denied"].clone(), explained["descriptors"][0]["denials"].clone()]
+}
+
+#[test]
+fn who_is_denied_is_for_bearers_of_the_token_unless_everybody_may_know() {
+    let bearer = [("authorization", &*format!("Bearer {TOKEN}"))];
+    for (setup, is_for_all) in [(setup(), false), (setup().env("KEEP_KEYS", "true"), true)] {
+        let limiter = setup.start();
+        (0..5).for_each(|_| _ = passes(&limiter, "alice"));
+        let [shown, explained] = denied_for(&limiter, &bearer);
+        let key = &shown["keys"][0];
+        assert_eq!((&key["entries"], &key["rule"]), (&json!("user=alice"), &json!("shop.user")));
+        assert_eq!((&key["denials"]["count"], &key["denials"]), (&json!(2), &explained));
+        let entries = json!([{"key": "user", "value": "alice"}]);
+        assert_eq!(key["question"], json!({"domain": "shop", "entries": entries}));
+        let [shown, explained] = denied_for(&limiter, &[]);
+        assert_eq!((shown.is_null(), explained), (!is_for_all, Value::Null));
+    }
+    let limiter = Setup::new().rules("shop.yaml", RULES).start();
+    (0..5).for_each(|_| _ = passes(&limiter, "alice"));
+    assert_eq!(denied_for(&limiter, &[]), [Value::Null, Value::Null], "nobody may see it, so it is not kept");
+}
+
+#[test]
+fn a_denied_key_is_explained_and_its_counter_reset_from_its_row() {
+    let limiter = setup().start();
+    (0..5).for_each(|_| _ = passes(&limiter, "alice"));
+    let mut browser = looking_at(&limiter);
+    await_text(&mut browser, "#denied-about", "They are shown with the admin token");
+    give_token(&mut browser);
+    await_text(&mut browser, "#denied-rows", "user=alice");
+    let cells = "[...document.querySelector('#denied-rows tbody tr').cells].map((cell) => cell.innerText)";
+    let cells = browser.eval(cells);
+    assert_eq!((cells[0].as_str(), cells[1].as_str()), (Some("user=alice\nshop.user"), Some("2")));
+    assert!([2, 3].iter().all(|at| cells[*at].as_str().is_some_and(|time| time.len() == 8)), "{cells}");
+
+    browser.click("#denied-rows .actions button:first-child");
+    await_text(&mut browser, "#ask-answer", "OVER_LIMIT");
+    await_text(&mut browser, "#ask-answer", "2 times in the last ten minutes; first ");
+    assert_eq!(browser.eval("document.activeElement.id"), "ask-answer");
+
+    browser.click("#denied-rows .actions button:last-child");
+    assert_eq!(browser.eval("document.activeElement.id"), "exception-requests_per_unit");
+    fill(&mut browser, "who", "jane");
+    browser.click("#reset");
+    await_problem(&mut browser, "why", "is");
+    assert!(!passes(&limiter, "alice"));
+    fill(&mut browser, "why", "a mistake of ours");
+    browser.click("#reset");
+    await_text(&mut browser, "#exceptions-said", "The counter of user=alice begins anew.");
+    assert!(passes(&limiter, "alice"));
+
+    browser.click("#lock");
+    browser.wait("document.querySelector('#denied-rows').hidden");
+    assert_eq!(browser.eval("document.querySelectorAll('#denied-rows tbody tr').length"), 0);
+}
+
+#[test]
+fn a_token_that_was_replaced_is_forgotten_at_once() {
+    let limiter = setup().start();
+    let mut browser = with_token(&limiter);
+    // As if the limiter had another one by now.
+    browser.eval("admin.headers = () => ({ authorization: 'Bearer another' })");
+    await_text(
+        &mut browser,
+        "#exception-token-problem",
+        "The token is not the one of this limiter any more.",
+    );
+    assert_eq!(browser.eval("document.querySelector('#unlocked').hidden"), true);
 }
 
 #[test]

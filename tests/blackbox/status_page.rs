@@ -99,6 +99,36 @@ fn plots_move_under_load() {
     assert!(areas[1].as_f64() > areas[0].as_f64(), "3 pass, the others are denied: {areas}");
 }
 
+/// Adds what was half an hour ago to each answer: 600 requests in a minute.
+const OLD: &str = "
+    window.fetchNow = window.fetch;
+    window.fetch = async (...asked) => {
+        const state = await (await fetchNow(...asked)).json();
+        const at = state.now - 1800000;
+        return { ok: true, json: async () => ({ ...state, minutes: [[at, 60000, 600, 0, 0, 0, 0, 0, 0, 0, 0, 0]] }) };
+    };
+    null";
+
+#[test]
+fn a_plot_of_hours_shows_what_the_minutes_before_were() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).start();
+    let mut browser = looking_at(&limiter);
+    browser.eval(OLD);
+    browser.wait("minutes.length > 0");
+    let top = "document.querySelector('#traffic .top').innerText";
+    let from = "document.querySelector('#traffic .from').innerText";
+    for (length, ago, most) in [(5, "5 min ago", "1"), (60, "1 h ago", "10"), (1_440, "1 d ago", "10")] {
+        browser.eval(&format!("document.querySelector('#lengths input[value=\"{length}\"]').click()"));
+        browser.wait(&format!("{from} === '{ago}' && {top} === '{most}'"));
+    }
+    let label = browser.eval("document.querySelector('#traffic').getAttribute('aria-label')");
+    assert!(
+        label.as_str().is_some_and(|label| label.contains("last 1 d: at most 10 a second pass")),
+        "{label}"
+    );
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
 #[test]
 fn requests_that_meet_no_rule_or_no_domain_are_said() {
     let limiter = Setup::new().rules("shop.yaml", RULES).start();
@@ -127,7 +157,7 @@ fn a_question_is_answered_by_the_keyboard_alone() {
         browser.press("Tab");
         seen.push(browser.eval(focus).as_str().unwrap_or_default().to_owned());
     }
-    assert_eq!(seen, ["pause", "denied", "find", "ask-domain", "ask-hits", "ask-entries"]);
+    assert_eq!(seen, ["pause", "5", "denied", "find", "ask-domain", "ask-hits", "ask-entries"]);
     browser.press("Tab");
     browser.press("Enter");
     await_text(&mut browser, "#ask-answer", "OVER_LIMIT");

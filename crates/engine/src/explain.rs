@@ -19,7 +19,7 @@ use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
-use crate::time::ceil_secs;
+use crate::time::{Timestamp, ceil_secs};
 use settled::Settled;
 
 /// What a request would be answered, and why.
@@ -52,8 +52,23 @@ struct Explained<'a> {
     record: Option<Finding>,
     /// Its rule's limit on trial, and what that counter says.
     trial: Option<(Trial<'a>, Look)>,
+    /// How often its counter denied lately.
+    denials: Option<Denials>,
     /// One sentence.
     why: String,
+}
+
+/// How often a counter denied lately, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denials {
+    /// How often, at most.
+    pub count: u64,
+    /// By how much that may be too high.
+    pub error: u64,
+    /// The first time since it last denied nothing for long.
+    pub first: Timestamp,
+    /// The last time.
+    pub last: Timestamp,
 }
 
 /// Explains what this request would get now. `plan` and `looks` are its own, under `rules`.
@@ -96,6 +111,7 @@ pub fn explain<'a>(
             exception: None,
             record: None,
             trial: trial(plan, &decision, &looks, index),
+            denials: None,
             why,
         });
     }
@@ -133,10 +149,22 @@ impl<'a> Explanation<'a> {
         self
     }
 
-    /// The same, without who made the exceptions and why: for whoever could not list them.
+    /// The same, saying how often each counter denied lately, where that is known.
     #[must_use]
-    pub fn without_authors(&self) -> Self {
+    pub fn denied_lately(mut self, plan: &Plan<'_>, denials: impl Fn(&Check<'_>) -> Option<Denials>) -> Self {
+        for (descriptor, step) in self.descriptors.iter_mut().zip(&plan.steps) {
+            let Step::Check(check) = step else { continue };
+            descriptor.denials = denials(check);
+        }
+        self
+    }
+
+    /// The same, without what is for bearers of the admin token alone: who made the exceptions and why, and who was denied
+    /// how often.
+    #[must_use]
+    pub fn for_everybody(&self) -> Self {
         let mut shown = self.clone();
+        shown.descriptors.iter_mut().for_each(|descriptor| descriptor.denials = None);
         for label in shown.descriptors.iter_mut().filter_map(|it| it.exception.as_mut()?.label.as_mut()) {
             *label = Arc::new(Label { made: None, ..Label::clone(label) });
         }

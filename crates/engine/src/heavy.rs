@@ -37,27 +37,35 @@ impl<T> HeavyKeys<T> {
         Self { capacity, keys: KeyMap::default(), by_count: BTreeMap::new(), next_number: 0 }
     }
 
-    /// Counts denials of a key. `about` is asked only if the key is not in the sketch.
-    pub fn add(&mut self, key: Key, denials: u64, about: impl FnOnce() -> T) {
+    /// Counts denials of a key, and returns what is said of it. `about` is asked only if the key is not in the sketch.
+    pub fn add(&mut self, key: Key, denials: u64, about: impl FnOnce() -> T) -> &mut T {
         let number = self.next_number;
         self.next_number += 1;
-        if let Some(heavy) = self.keys.get_mut(&key) {
-            self.by_count.remove(&(heavy.count, heavy.number));
-            heavy.count = heavy.count.saturating_add(denials);
-            heavy.number = number;
-            self.by_count.insert((heavy.count, number), key);
-            return;
+        if !self.keys.contains_key(&key) {
+            let error = self.make_room();
+            self.keys.insert(key, Heavy { about: about(), count: error, error, number });
         }
-        let mut error = 0;
-        if self.keys.len() >= self.capacity
-            && let Some(((least, _), replaced)) = self.by_count.pop_first()
-        {
-            self.keys.remove(&replaced);
-            error = least;
+        let heavy = self.keys.get_mut(&key).expect("it was there, or was just added");
+        self.by_count.remove(&(heavy.count, heavy.number));
+        heavy.count = heavy.count.saturating_add(denials);
+        heavy.number = number;
+        self.by_count.insert((heavy.count, number), key);
+        &mut heavy.about
+    }
+
+    /// Removes the key with the least count, if there is no room for another one. Returns that count, or 0.
+    fn make_room(&mut self) -> u64 {
+        if self.keys.len() < self.capacity {
+            return 0;
         }
-        let count = error.saturating_add(denials);
-        self.by_count.insert((count, number), key);
-        self.keys.insert(key, Heavy { about: about(), count, error, number });
+        let Some(((least, _), replaced)) = self.by_count.pop_first() else { return 0 };
+        self.keys.remove(&replaced);
+        least
+    }
+
+    /// A key, if it is in the sketch.
+    pub fn get(&self, key: Key) -> Option<&Heavy<T>> {
+        self.keys.get(&key)
     }
 
     /// The keys, those with the greatest counts first.

@@ -40,8 +40,8 @@ pub trait Explain: Send + Sync + 'static {
 pub struct Form {
     /// As a line of JSON, not as text.
     pub is_json: bool,
-    /// It says who made an exception, and why.
-    pub names_authors: bool,
+    /// It says what is for bearers of the admin token alone.
+    pub is_for_bearer: bool,
 }
 
 /// An explanation, or why there is none.
@@ -202,13 +202,13 @@ impl AdminFront {
 
     async fn status(&self, query: &str, peer: &Peer, head: &Parts) -> Page {
         match self.gate.admit_reader(peer, &head.uri, &head.headers) {
-            Ok(()) => status::data(&self.status, self.service.snapshot().ok(), query).await,
+            Ok(reader) => status::data(&self.status, self.service.snapshot().ok(), query, reader).await,
             Err(why) => text(StatusCode::FORBIDDEN, why),
         }
     }
 
-    /// Explains the answer to a request in the form of `/json`. Who made an exception, and why, is for those who may list
-    /// all of them.
+    /// Explains the answer to a request in the form of `/json`. Who made an exception and why, and how often a key was
+    /// denied, is for bearers of the admin token.
     async fn ask(&self, query: &str, body: Incoming, peer: &Peer, head: &Parts) -> Page {
         let as_json = parameter(query, "format") == Some("json");
         let bearer = self.gate.admit_bearer(peer, &head.uri, &head.headers).map(|_| ());
@@ -216,8 +216,7 @@ impl AdminFront {
             // Here too a guess costs a second.
             return api.refuse(*why).await;
         }
-        let names_authors = bearer.is_ok();
-        let form = Form { is_json: as_json, names_authors };
+        let form = Form { is_json: as_json, is_for_bearer: bearer.is_ok() };
         let explained = match read_body(body, self.explain.bounds()).await {
             Ok(question) => self.explain.explain(&question, form).await,
             Err(refusal) => Err(refusal),

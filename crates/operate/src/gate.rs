@@ -70,6 +70,15 @@ pub struct Gate {
     guesses: Arc<Guesses>,
 }
 
+/// Who reads the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Whoever reaches the port.
+    Anybody,
+    /// A bearer of the admin token or of a certificate, who may see values of requests.
+    Bearer,
+}
+
 /// What a request says of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Borne {
@@ -122,14 +131,19 @@ impl Gate {
     ///
     /// # Errors
     /// Why it may not, as a line of text.
-    pub fn admit_reader(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
-        if self.borne(peer, headers) == Borne::Right {
-            return Ok(());
+    pub fn admit_reader(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<Reader, &'static str> {
+        let (borne, name) = (self.borne(peer, headers), self.name_of(peer));
+        if borne == Borne::Right {
+            return Ok(Reader::Bearer);
         }
-        if self.name_of(peer).is_none() {
+        if name.is_none() {
             self.admit_page(uri, headers)?;
         }
-        if is_own_page(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
+        match (is_own_page(uri, headers), borne, name) {
+            (false, ..) => Err(OTHER_ORIGIN),
+            (true, Borne::Nothing, Some(_)) => Ok(Reader::Bearer),
+            (true, ..) => Ok(Reader::Anybody),
+        }
     }
 
     /// By which names browsers may open the pages.
@@ -328,16 +342,17 @@ mod tests {
         };
         let own = (HOST, "10.0.0.1:6070");
         for site in ["same-origin", "none"] {
-            assert_eq!(read(&[own.clone(), (SEC_FETCH_SITE, site)]), Ok(()), "{site}");
+            assert_eq!(read(&[own.clone(), (SEC_FETCH_SITE, site)]), Ok(Reader::Anybody), "{site}");
         }
         for site in ["cross-site", "same-site", ""] {
             assert_eq!(read(&[own.clone(), (SEC_FETCH_SITE, site)]), Err(OTHER_ORIGIN), "{site}");
         }
-        assert_eq!(read(&[own.clone(), (ORIGIN, "http://10.0.0.1:6070")]), Ok(()));
-        assert_eq!(read(&[own, (ORIGIN, "http://evil.example")]), Err(OTHER_ORIGIN));
+        assert_eq!(read(&[own.clone(), (ORIGIN, "http://10.0.0.1:6070")]), Ok(Reader::Anybody));
+        assert_eq!(read(&[own.clone(), (ORIGIN, "http://evil.example")]), Err(OTHER_ORIGIN));
         assert_eq!(read(&[(HOST, "evil.example:6070")]), Err(OTHER_HOST));
-        assert_eq!(read(&[(HOST, "evil.example:6070"), (AUTHORIZATION, "Bearer open")]), Ok(()));
-        assert_eq!(read(&[]), Ok(()), "no browser sends that");
+        assert_eq!(read(&[(HOST, "evil.example:6070"), (AUTHORIZATION, "Bearer open")]), Ok(Reader::Bearer));
+        assert_eq!(read(&[own, (AUTHORIZATION, "Bearer shut")]), Ok(Reader::Anybody));
+        assert_eq!(read(&[]), Ok(Reader::Anybody), "no browser sends that");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //!
 //! In: a call a second that samples counts ([`Status::sample`]), and readings of the parts of the process at the moment
 //! when somebody looks ([`Status::view`]). Out: JSON. Nothing here is on the way of a request. Sampling costs some
-//! microseconds a second and a little for each series, also when nobody looks, so that the page shows the last minutes
+//! microseconds a second and a little for each series, also when nobody looks, so that the page shows the last hours
 //! at once. All of it is bounded.
 //!
-//! - `history`: the last minutes of the process; `rates`: the series of limits that matter most, and theirs
+//! - `history`: the last day of the process; `rates`: the series of limits that matter most, and theirs
 //! - `troubles`: what is wrong, in words
 //! - `view`: all of it as JSON
 
@@ -31,7 +31,7 @@ use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::{Failure, SharedStore};
 use tidegate_serve::clock::{self, Clock};
-use tidegate_serve::denied::DeniedKeys;
+use tidegate_serve::denied::{self, DeniedKeys};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::reload::ReloadLog;
@@ -49,8 +49,7 @@ const WATCHED_MILLIS: u64 = 5_000;
 /// The store is asked for its size so often. That locks every shard in turn, which takes milliseconds.
 const STORE_READ_MILLIS: u64 = 5_000;
 
-/// Names of denied keys are kept for two of these periods.
-const DENIED_PERIOD_MILLIS: u64 = 150_000;
+const DENIED_PERIOD_MILLIS: u64 = denied::PERIOD.as_millis() as u64;
 
 /// The state of the process.
 pub struct Status {
@@ -77,6 +76,8 @@ pub struct Parts {
     pub records: Option<(Box<dyn Fn() -> bool + Send + Sync>, StaleMode)>,
     /// The keys that were denied most, if their names are kept.
     pub denied: Option<Arc<DeniedKeys>>,
+    /// Whether everybody may see them, not bearers of the admin token alone.
+    pub denied_for_all: bool,
     /// The connections of clients that are open now.
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
     /// Events that were dropped.

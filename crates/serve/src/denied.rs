@@ -1,17 +1,24 @@
-//! The keys that were denied most in the last minutes, by their names. There is one only with KEEP_KEYS=true, because
-//! names of keys hold values of requests.
+//! The keys that were denied most in the last ten minutes, by their names: for bearers of the admin token, and for
+//! everybody with KEEP_KEYS=true. Names of keys hold values of requests, so where nobody may see them there are none.
 //!
-//! In: denials. Out: keys with counts. Memory is bounded, however many keys are denied: each shard is a sketch
+//! In: denials. Out: keys with counts and times. Memory is bounded, however many keys are denied: each shard is a sketch
 //! ([`HeavyKeys`]) of the current period and one of the period before.
+
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::explain::Denials;
 use tidegate_engine::heavy::HeavyKeys;
 use tidegate_engine::key::Key;
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
-use tidegate_engine::request::{Entry, Request};
+use tidegate_engine::request::{Entry, Request, RequestBuf};
 use tidegate_engine::text::{cut, one_line};
+use tidegate_engine::time::Timestamp;
+
+/// How long a period is. What was denied in the one before is known too: for ten minutes at most.
+pub const PERIOD: Duration = Duration::from_secs(300);
 
 /// Parts by key, so that workers seldom wait for each other. A power of two.
 const SHARDS: usize = 16;
@@ -22,34 +29,45 @@ const KEYS_MAX: usize = 64;
 /// Characters of a name that are kept.
 const NAME_CHARS_MAX: usize = 160;
 
+/// Bytes of a question that are kept.
+const QUESTION_BYTES_MAX: usize = 512;
+
 /// The keys that were denied most.
 pub struct DeniedKeys {
     shards: Box<[Mutex<Shard>]>,
 }
 
 struct Shard {
-    current: HeavyKeys<Name>,
-    before: HeavyKeys<Name>,
+    current: HeavyKeys<Seen>,
+    before: HeavyKeys<Seen>,
+}
+
+/// What is kept of a key.
+#[derive(Clone, Debug)]
+struct Seen {
+    name: Name,
+    first: Timestamp,
+    last: Timestamp,
 }
 
 /// A key, as people know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Name {
-    rule: Box<str>,
-    entries: Box<str>,
-}
-
-/// A key that was denied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeniedKey {
+#[derive(Clone, Debug)]
+pub struct Name {
     /// The path of the rule, with its domain.
     pub rule: Box<str>,
     /// The descriptor: `user=alice plan=free`, cut when it is long.
     pub entries: Box<str>,
-    /// Denials, at most.
-    pub count: u64,
-    /// By how much the count may be too high.
-    pub error: u64,
+    /// A request that leads to the key. `None`: it is too long to be kept.
+    pub question: Option<RequestBuf>,
+}
+
+/// A key that was denied.
+#[derive(Clone, Debug)]
+pub struct DeniedKey {
+    /// Which.
+    pub name: Name,
+    /// How often, and when.
+    pub denials: Denials,
 }
 
 impl Default for DeniedKeys {
@@ -59,29 +77,23 @@ impl Default for DeniedKeys {
     }
 }
 
-impl Shard {
-    fn new() -> Self {
-        Self { current: HeavyKeys::new(KEYS_MAX), before: HeavyKeys::new(KEYS_MAX) }
-    }
-}
-
 impl DeniedKeys {
     /// Counts the keys that denied this request, if any did.
     #[inline]
-    pub fn observe(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>) {
+    pub fn observe(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>, at: Timestamp) {
         if decision.code == Code::OverLimit {
-            self.denied(request, plan, decision);
+            self.denied(request, plan, decision, at);
         }
     }
 
     #[cold]
-    fn denied(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>) {
+    fn denied(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>, at: Timestamp) {
         let steps = plan.steps.iter().zip(&decision.statuses);
         for ((step, status), descriptor) in steps.zip(request.descriptors()) {
             let (Step::Check(check), Status::Limited(limited)) = (step, status) else { continue };
             if limited.is_denied() {
                 let name = || Name::of(check, request.domain(), descriptor.entries);
-                self.shard(check.key).lock().current.add(check.key, 1, name);
+                self.shard(check.key).lock().add(check.key, at, name);
             }
         }
     }
@@ -101,26 +113,53 @@ impl DeniedKeys {
     /// The keys with the most denials in this period and the one before, `most` of them at most.
     pub fn top(&self, most: usize) -> Vec<DeniedKey> {
         let mut all: Vec<_> = self.shards.iter().flat_map(|shard| shard.lock().all()).collect();
-        all.sort_by(|one, other| other.count.cmp(&one.count).then_with(|| one.entries.cmp(&other.entries)));
+        all.sort_by(|one, other| {
+            let by_count = other.denials.count.cmp(&one.denials.count);
+            by_count.then_with(|| one.name.entries.cmp(&other.name.entries))
+        });
         all.truncate(most);
         all
+    }
+
+    /// The denials of one key, if it is known.
+    pub fn of(&self, key: Key) -> Option<Denials> {
+        self.shard(key).lock().of(key)
     }
 }
 
 impl Shard {
+    fn new() -> Self {
+        Self { current: HeavyKeys::new(KEYS_MAX), before: HeavyKeys::new(KEYS_MAX) }
+    }
+
+    fn add(&mut self, key: Key, at: Timestamp, name: impl FnOnce() -> Name) {
+        let Self { current, before } = self;
+        // A key that is denied all the time was denied first long ago.
+        let first = || before.get(key).map_or(at, |known| known.about.first);
+        current.add(key, 1, || Seen { name: name(), first: first(), last: at }).last = at;
+    }
+
     /// The keys of both periods together.
     fn all(&self) -> Vec<DeniedKey> {
-        let mut all: Vec<(Key, DeniedKey)> = Vec::with_capacity(2 * KEYS_MAX);
-        for (key, heavy) in self.current.keys_by_count().chain(self.before.keys_by_count()) {
-            if let Some((_, known)) = all.iter_mut().find(|(known, _)| *known == key) {
-                known.count = known.count.saturating_add(heavy.count);
-                known.error = known.error.saturating_add(heavy.error);
-                continue;
-            }
-            let Name { rule, entries } = heavy.about.clone();
-            all.push((key, DeniedKey { rule, entries, count: heavy.count, error: heavy.error }));
-        }
-        all.into_iter().map(|(_, denied)| denied).collect()
+        let before = self.before.keys_by_count().filter(|(key, _)| self.current.get(*key).is_none());
+        let both = self.current.keys_by_count().chain(before);
+        both.filter_map(|(key, heavy)| {
+            Some(DeniedKey { name: heavy.about.name.clone(), denials: self.of(key)? })
+        })
+        .collect()
+    }
+
+    fn of(&self, key: Key) -> Option<Denials> {
+        let mut known = [&self.before, &self.current].into_iter().filter_map(|period| period.get(key));
+        let oldest = known.next()?;
+        let Seen { first, last, .. } = oldest.about;
+        let denials = Denials { count: oldest.count, error: oldest.error, first, last };
+        Some(known.fold(denials, |sum, heavy| Denials {
+            count: sum.count.saturating_add(heavy.count),
+            error: sum.error.saturating_add(heavy.error),
+            last: heavy.about.last,
+            ..sum
+        }))
     }
 }
 
@@ -130,8 +169,19 @@ impl Name {
             Origin::Rule { rule, .. } => rule.path(),
             Origin::Override { .. } => format!("{domain}: a limit of the request"),
         };
-        Self { rule: kept(&rule), entries: entries_text(entries) }
+        Self { rule: kept(&rule), entries: entries_text(entries), question: question(domain, entries) }
     }
+}
+
+/// A request with this descriptor, if it is short.
+fn question(domain: &str, entries: &[Entry<'_>]) -> Option<RequestBuf> {
+    let bytes = entries.iter().map(|entry| entry.key.len() + entry.value.len()).sum::<usize>();
+    (domain.len() + bytes <= QUESTION_BYTES_MAX).then(|| {
+        let mut question = RequestBuf::new(domain);
+        entries.iter().for_each(|entry| question.push(entry.key, entry.value));
+        question.close();
+        question
+    })
 }
 
 /// A descriptor for people: `user=alice plan=free`, one line, cut when it is long.
@@ -155,7 +205,7 @@ mod tests {
     use tidegate_engine::memory::{MemoryOptions, MemoryStore};
     use tidegate_engine::plan::Modes;
     use tidegate_engine::rules::RuleSet;
-    use tidegate_engine::time::Timestamp;
+    use tidegate_engine::time::SECOND_NANOS;
 
     const RULES: &str = "
 domain: shop
@@ -179,16 +229,21 @@ descriptors:
 
         /// Asks this often.
         fn ask(&self, times: usize, key: &str, value: &str) {
+            self.ask_at(Timestamp::from_secs(1), times, key, value);
+        }
+
+        fn ask_at(&self, at: Timestamp, times: usize, key: &str, value: &str) {
             let request = Request::new("shop", 1).descriptor(&[(key, value)]);
             let plan = self.rules.plan(&request, Modes::default());
             for _ in 0..times {
                 let verdicts = self.store.apply(&plan, Timestamp::from_secs(1));
-                self.denied.observe(&request, &plan, &conclude(&plan, &verdicts));
+                self.denied.observe(&request, &plan, &conclude(&plan, &verdicts), at);
             }
         }
 
         fn shown(&self) -> Vec<(String, u64)> {
-            let shown = |key: DeniedKey| (format!("{} {}", key.rule, key.entries), key.count);
+            let shown =
+                |DeniedKey { name, denials }| (format!("{} {}", name.rule, name.entries), denials.count);
             self.denied.top(10).into_iter().map(shown).collect()
         }
     }
@@ -212,6 +267,42 @@ descriptors:
     }
 
     #[test]
+    fn the_first_and_the_last_denial_are_known_as_long_as_a_key_is_denied() {
+        let limiter = Limiter::new();
+        limiter.ask(2, "user", "alice");
+        let times = || {
+            let denials = limiter.denied.top(9).first()?.denials;
+            Some([denials.first, denials.last].map(|at| at.as_nanos() / SECOND_NANOS))
+        };
+        for (second, known) in [(10, [10, 10]), (20, [10, 20]), (30, [10, 30]), (40, [10, 40])] {
+            limiter.ask_at(Timestamp::from_secs(second), 1, "user", "alice");
+            assert_eq!(times(), Some(known));
+            limiter.denied.turn();
+            assert_eq!(times(), Some(known), "in the period before");
+        }
+        limiter.denied.turn();
+        assert_eq!(times(), None);
+        limiter.ask_at(Timestamp::from_secs(50), 1, "user", "alice");
+        assert_eq!(times(), Some([50, 50]), "it begins again");
+    }
+
+    #[test]
+    fn a_key_is_asked_about_by_the_request_that_led_to_it() {
+        let limiter = Limiter::new();
+        for value in ["a=b\nc", &"x".repeat(QUESTION_BYTES_MAX)] {
+            limiter.ask(3, "user", value);
+        }
+        let questions: Vec<_> = limiter.denied.top(9).into_iter().map(|key| key.name.question).collect();
+        let [Some(question), None] = &questions[..] else { panic!("{questions:?}") };
+        let request = question.as_request();
+        let entries = request.descriptors().next().expect("one").entries;
+        assert_eq!((request.domain(), entries), ("shop", &[Entry { key: "user", value: "a=b\nc" }][..]));
+        let plan = limiter.rules.plan(&request, Modes::default());
+        let Step::Check(check) = &plan.steps[0] else { panic!("it meets a rule") };
+        assert_eq!(limiter.denied.of(check.key).map(|denials| denials.count), Some(1));
+    }
+
+    #[test]
     fn a_flood_of_keys_takes_no_more_room_and_hides_no_heavy_key() {
         let limiter = Limiter::new();
         for stranger in 0..5_000 {
@@ -220,8 +311,9 @@ descriptors:
         }
         let top = &limiter.denied.top(usize::MAX)[..];
         assert!(top.len() <= SHARDS * KEYS_MAX, "{}", top.len());
-        assert_eq!(&*top[0].entries, "user=heavy");
-        assert!(top[0].count >= 4_998 && top[0].count - top[0].error <= 4_998, "{:?}", top[0]);
+        assert_eq!(&*top[0].name.entries, "user=heavy");
+        let Denials { count, error, .. } = top[0].denials;
+        assert!(count >= 4_998 && count - error <= 4_998, "{:?}", top[0]);
     }
 
     #[test]
@@ -229,7 +321,7 @@ descriptors:
         let limiter = Limiter::new();
         limiter.ask(3, "user", "\u{202e}\n\u{1b}[2J");
         limiter.ask(4, "user", &"x".repeat(1_000));
-        let names: Vec<_> = limiter.denied.top(9).into_iter().map(|key| key.entries).collect();
+        let names: Vec<_> = limiter.denied.top(9).into_iter().map(|key| key.name.entries).collect();
         assert_eq!(names[0].chars().count(), NAME_CHARS_MAX + 1);
         assert_eq!(&*names[1], "user=\\u{202e}\\n\\u{1b}[2J");
     }

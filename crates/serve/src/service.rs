@@ -441,6 +441,7 @@ impl<R: Runtime> Service<R> {
         let looks = self.counters.look(request, &plan, self.now()).await?;
         let (cold, now) = (self.counters.coldness(), self.now());
         let explanation = explain(live.rules(), request, &plan, looks).under(overlay, request, &plan);
+        let explanation = explanation.denied_lately(&plan, |check| self.denied.as_ref()?.of(check.key));
         Ok(render(&explanation.while_cold(|limit| cold.nanos_left_of(limit, now))))
     }
 
@@ -477,7 +478,7 @@ impl<R: Runtime> Service<R> {
             events.decided(told, Decided { request, plan, overlay, decision: &decision }, at);
         }
         if let Some(denied) = &self.denied {
-            denied.observe(request, plan, &decision);
+            denied.observe(request, plan, &decision, self.clock.at(at));
         }
         watches.observe(request, plan, &decision, at);
         if !remembered.is_empty() {
@@ -556,12 +557,12 @@ impl<R: Runtime> Service<R> {
     }
 
     /// The fullest counters of the rule with this number, and those that deny most: `most` of each at most, since the
-    /// first question about it. Names of keys are there if they are kept.
+    /// first question about it.
     ///
     /// # Errors
     /// When too many rules are watched.
     pub fn watched(&self, live: InForce<'_>, rule: usize, most: usize) -> Result<Watched, TooManyWatches> {
-        live.loaded.watches.ask(rule, most, self.denied.is_some(), self.runtime.monotonic())
+        live.loaded.watches.ask(rule, most, self.runtime.monotonic())
     }
 
     /// Forgets counters that nobody asks about any more, and frees rules that are no longer in force and that no request

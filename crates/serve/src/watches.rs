@@ -45,8 +45,6 @@ pub struct TooManyWatches;
 /// One rule.
 pub struct Watch {
     rule: usize,
-    /// Whether names are kept, which hold values of requests.
-    keeps_names: bool,
     began: Instant,
     seen: Mutex<Seen>,
 }
@@ -54,14 +52,14 @@ pub struct Watch {
 struct Seen {
     asked: Instant,
     fullest: KeyMap<Full>,
-    denied: HeavyKeys<Option<Box<str>>>,
+    denied: HeavyKeys<Box<str>>,
 }
 
 /// What a counter held when it was last asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Full {
-    /// The descriptor; `None`: names are not kept.
-    pub name: Option<Box<str>>,
+    /// The descriptor.
+    pub name: Box<str>,
     /// The hits in it.
     pub used: u64,
     /// The hits that fit.
@@ -75,8 +73,8 @@ pub struct Full {
 /// Denials of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// The descriptor; `None`: names are not kept.
-    pub name: Option<Box<str>>,
+    /// The descriptor.
+    pub name: Box<str>,
     /// How often it denied, at most.
     pub count: u64,
     /// By how much that may be too high.
@@ -120,13 +118,7 @@ impl Watches {
     ///
     /// # Errors
     /// When there is no room for another one.
-    pub fn ask(
-        &self,
-        rule: usize,
-        most: usize,
-        keeps_names: bool,
-        now: Instant,
-    ) -> Result<Watched, TooManyWatches> {
+    pub fn ask(&self, rule: usize, most: usize, now: Instant) -> Result<Watched, TooManyWatches> {
         let _changing = self.changing.lock();
         let mut watches: Vec<_> =
             self.watches.load().iter().filter(|it| it.is_wanted(now)).cloned().collect();
@@ -134,7 +126,7 @@ impl Watches {
             Some(watch) => Arc::clone(watch),
             None if watches.len() >= RULES_MAX => return Err(TooManyWatches),
             None => {
-                watches.push(Arc::new(Watch::new(rule, keeps_names, now)));
+                watches.push(Arc::new(Watch::new(rule, now)));
                 Arc::clone(watches.last().expect("it was just added"))
             }
         };
@@ -157,10 +149,10 @@ impl Watches {
 }
 
 impl Watch {
-    fn new(rule: usize, keeps_names: bool, now: Instant) -> Self {
+    fn new(rule: usize, now: Instant) -> Self {
         let denied = HeavyKeys::new(COUNTERS_MAX);
         let seen = Mutex::new(Seen { asked: now, fullest: KeyMap::default(), denied });
-        Self { rule, keeps_names, began: now, seen }
+        Self { rule, began: now, seen }
     }
 
     fn is_wanted(&self, now: Instant) -> bool {
@@ -172,13 +164,13 @@ impl Watch {
         let used = if verdict.over { verdict.before } else { verdict.after };
         let lasts = Duration::from_nanos(limited.limit.window_nanos());
         let until = at.checked_add(lasts).unwrap_or(at);
-        let name = || self.keeps_names.then(|| entries_text(entries));
+        let name = || entries_text(entries);
         let mut seen = self.seen.lock();
         if limited.is_denied() {
             seen.denied.add(key, 1, name);
         }
         let limit = u64::from(limited.limit.burst());
-        seen.note_full(key, Full { name: None, used, limit, at, until }, name);
+        seen.note_full(key, Full { name: Box::default(), used, limit, at, until }, name);
     }
 
     fn tell(&self, most: usize, now: Instant) -> Watched {
@@ -198,9 +190,9 @@ impl Watch {
 
 impl Seen {
     /// Keeps a counter that is known already, or fuller than the least full of those that are.
-    fn note_full(&mut self, key: Key, full: Full, name: impl FnOnce() -> Option<Box<str>>) {
+    fn note_full(&mut self, key: Key, full: Full, name: impl FnOnce() -> Box<str>) {
         if let Some(known) = self.fullest.get_mut(&key) {
-            *known = Full { name: known.name.take(), ..full };
+            *known = Full { name: std::mem::take(&mut known.name), ..full };
             return;
         }
         if self.fullest.len() >= COUNTERS_MAX {
@@ -250,10 +242,10 @@ descriptors:
     }
 
     impl Limiter {
-        fn watched(keeps_names: bool) -> Self {
+        fn watched() -> Self {
             let (store, watches) = (MemoryStore::new(MemoryOptions::new(1 << 24)), Watches::default());
             let limiter = Self { rules: rules(RULES), store, watches, began: monotonic() };
-            let first = limiter.watches.ask(0, 9, keeps_names, limiter.began).expect("there is room");
+            let first = limiter.watches.ask(0, 9, limiter.began).expect("there is room");
             assert!(first.fullest.is_empty() && first.denied.is_empty());
             limiter
         }
@@ -268,7 +260,7 @@ descriptors:
         }
 
         fn told(&self, most: usize, after: Duration) -> Watched {
-            self.watches.ask(0, most, true, self.began + after).expect("it is watched")
+            self.watches.ask(0, most, self.began + after).expect("it is watched")
         }
     }
 
@@ -276,34 +268,25 @@ descriptors:
 
     #[test]
     fn the_fullest_and_the_most_denied_of_one_rule_are_told() {
-        let limiter = Limiter::watched(true);
+        let limiter = Limiter::watched();
         for (times, user) in [(3, "a"), (10, "b"), (14, "c")] {
             limiter.ask(times, "user", user);
             limiter.ask(50, "other", user);
         }
         let told = limiter.told(2, NOW);
-        let fullest = told.fullest.iter().map(|(_, full)| (full.name.as_deref(), full.used, full.limit));
+        let fullest = told.fullest.iter().map(|(_, full)| (&*full.name, full.used, full.limit));
         let mut fullest: Vec<_> = fullest.collect();
         fullest.sort_unstable();
-        assert_eq!(fullest, [(Some("user=b"), 10, 10), (Some("user=c"), 10, 10)]);
-        let denied = told.denied.iter().map(|(_, denied)| (denied.name.as_deref(), denied.count));
-        assert_eq!(denied.collect::<Vec<_>>(), [(Some("user=c"), 4)]);
+        assert_eq!(fullest, [("user=b", 10, 10), ("user=c", 10, 10)]);
+        let denied = told.denied.iter().map(|(_, denied)| (&*denied.name, denied.count));
+        assert_eq!(denied.collect::<Vec<_>>(), [("user=c", 4)]);
         assert_eq!(limiter.told(9, NOW).fullest.len(), 3);
         assert!(limiter.told(9, Duration::from_secs(61)).fullest.is_empty(), "the window is over");
     }
 
     #[test]
-    fn without_names_there_are_keys_alone() {
-        let limiter = Limiter::watched(false);
-        limiter.ask(11, "user", "alice");
-        let told = limiter.told(9, NOW);
-        assert!(told.fullest[0].1.name.is_none() && told.denied[0].1.name.is_none());
-        assert_eq!(told.fullest[0].0, told.denied[0].0);
-    }
-
-    #[test]
     fn a_flood_of_counters_takes_no_more_room_and_hides_no_full_one() {
-        let limiter = Limiter::watched(true);
+        let limiter = Limiter::watched();
         limiter.ask(9, "user", "early");
         for stranger in 0..5_000 {
             limiter.ask(1, "user", &format!("u{stranger}"));
@@ -311,21 +294,21 @@ descriptors:
         limiter.ask(8, "user", "late");
         let told = limiter.told(usize::MAX, NOW);
         assert_eq!(told.fullest.len(), COUNTERS_MAX);
-        let names = [0, 1].map(|place| told.fullest[place].1.name.as_deref());
-        assert_eq!(names, [Some("user=early"), Some("user=late")]);
+        let names = [0, 1].map(|place| &*told.fullest[place].1.name);
+        assert_eq!(names, ["user=early", "user=late"]);
     }
 
     #[test]
     fn watches_end_when_nobody_asks() {
-        let limiter = Limiter::watched(true);
+        let limiter = Limiter::watched();
         let at = |secs| limiter.began + Duration::from_secs(secs);
         limiter.watches.end_unwanted(at(599));
         assert!(limiter.watches.is_any.load(Relaxed));
         for rule in 1..RULES_MAX {
-            assert!(limiter.watches.ask(rule, 1, true, at(599)).is_ok());
+            assert!(limiter.watches.ask(rule, 1, at(599)).is_ok());
         }
-        assert_eq!(limiter.watches.ask(99, 1, true, at(599)), Err(TooManyWatches));
-        assert!(limiter.watches.ask(99, 1, true, at(600)).is_ok(), "the first one has ended");
+        assert_eq!(limiter.watches.ask(99, 1, at(599)), Err(TooManyWatches));
+        assert!(limiter.watches.ask(99, 1, at(600)).is_ok(), "the first one has ended");
         limiter.watches.end_unwanted(at(1_200));
         assert!(!limiter.watches.is_any.load(Relaxed));
     }

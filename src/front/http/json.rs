@@ -66,9 +66,9 @@ impl Explain for Handler {
             true => format!("{}\n", json_line(&explanation.json().to_string())),
             false => explanation.to_string(),
         };
-        let render = move |explanation: &Explanation<'_>| match form.names_authors {
+        let render = move |explanation: &Explanation<'_>| match form.is_for_bearer {
             true => text(explanation),
-            false => text(&explanation.without_authors()),
+            false => text(&explanation.for_everybody()),
         };
         Box::pin(async move { self.explain(&to_request(question)?, render).await })
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Explained, Explanation, denying};
+use super::{Denials, Explained, Explanation, denying};
 use crate::decision::{Limited, Status, Trial};
 use crate::look::Look;
 use crate::overlay::{Doubt, Finding, Met as Exception, Record};
@@ -56,7 +56,18 @@ impl Explained<'_> {
         if let Some((trial, look)) = &self.trial {
             json["candidate"] = candidate(trial, look);
         }
+        if let Some(denials) = &self.denials {
+            json["denials"] = denials.json();
+        }
         json
+    }
+}
+
+impl Denials {
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        let [first, last] = [self.first, self.last].map(stamp::show);
+        json!({"count": self.count, "error": self.error, "first": first, "last": last})
     }
 }
 

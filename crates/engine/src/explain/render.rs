@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::{Explained, Explanation, denying, drawing};
+use super::{Denials, Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
 use crate::limit::Limit;
 use crate::look::Look;
@@ -74,6 +74,9 @@ impl Explained<'_> {
             writeln!(out, "  settled   {}", settled.why)?;
         }
         line(out, format_args!("  answer    {}: {}", self.status.code().name(), self.why))?;
+        if let Some(denials) = &self.denials {
+            writeln!(out, "  denied    {denials}")?;
+        }
         match &self.trial {
             Some((trial, look)) => write_trial(out, trial, look),
             None => Ok(()),
@@ -128,6 +131,18 @@ impl Explained<'_> {
             writeln!(out, "            {}", drawing::leaving(leaving))?;
         }
         writeln!(out, "  capacity  {}", capacity(limited, look))
+    }
+}
+
+/// `214 times in the last ten minutes, at least 200; first 2026-11-30T08:00:00Z, last 2026-11-30T08:09:00Z`.
+impl Display for Denials {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let least = match self.error {
+            0 => String::new(),
+            error => format!(", at least {}", self.count - error),
+        };
+        let [first, last] = [self.first, self.last].map(stamp::show);
+        write!(out, "{} times in the last ten minutes{least}; first {first}, last {last}", self.count)
     }
 }
 

@@ -66,6 +66,14 @@ impl RequestBuf {
         Ok(added)
     }
 
+    /// Adds an entry with this value to the open descriptor.
+    pub fn push(&mut self, key: &str, value: &str) {
+        self.text.push_str(key);
+        let key_end = self.text.len();
+        self.text.push_str(value);
+        self.entries.push((key_end, self.text.len()));
+    }
+
     /// Completes the open descriptor, and opens another one.
     pub fn close(&mut self) {
         self.descriptors.push(self.entries.len());

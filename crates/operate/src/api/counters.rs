@@ -127,12 +127,14 @@ fn top_of(rule: &rules::Rule, told: &Watched) -> Top {
         Time(Timestamp::from_nanos(now.as_nanos().saturating_sub(ago)))
     };
     let fullest = told.fullest.iter().map(|(key, full)| {
-        let (entries, at) = (full.name.clone().map(String::from), shown_at(full.at));
+        let (entries, at) = (full.name.to_string(), shown_at(full.at));
         Fullest { key: hex(*key), entries, used: full.used, limit: full.limit, at }
     });
-    let denied = told.denied.iter().map(|(key, denied)| {
-        let entries = denied.name.clone().map(String::from);
-        Denied { key: hex(*key), entries, count: denied.count, error: denied.error }
+    let denied = told.denied.iter().map(|(key, denied)| Denied {
+        key: hex(*key),
+        entries: denied.name.to_string(),
+        count: denied.count,
+        error: denied.error,
     });
     Top {
         rule: rule.path().to_string(),

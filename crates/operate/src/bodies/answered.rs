@@ -142,8 +142,8 @@ pub struct Top {
 pub struct Fullest {
     /// Tells counters apart.
     pub key: CounterKey,
-    /// The descriptor. Null without KEEP_KEYS=true.
-    pub entries: Option<String>,
+    /// The descriptor.
+    pub entries: String,
     /// Hits that were used.
     pub used: u64,
     /// Hits that there are.
@@ -158,15 +158,15 @@ pub struct Fullest {
 pub struct Denied {
     /// Tells counters apart.
     pub key: CounterKey,
-    /// The descriptor. Null without KEEP_KEYS=true.
-    pub entries: Option<String>,
+    /// The descriptor.
+    pub entries: String,
     /// Denials, at most.
     pub count: u64,
     /// By how much the count may be too high.
     pub error: u64,
 }
 
-/// A key in hex, which tells counters apart where their names are not kept.
+/// A key in hex, which tells counters apart.
 #[derive(Debug, Serialize)]
 pub struct CounterKey(pub String);
 

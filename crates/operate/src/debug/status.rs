@@ -16,6 +16,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
+use crate::gate::Reader;
 use crate::page::{JSON, Page, page as page_of, parameter, text};
 use crate::status::{Order, Rows, Status, View};
 use tidegate_engine::text::{json_line, query_decoded};
@@ -34,6 +35,7 @@ const SCRIPT: &str = concat!(
     include_str!("status/rules.js"),
     include_str!("status/details.js"),
     include_str!("status/ask.js"),
+    include_str!("status/denied.js"),
     include_str!("status/admin.js"),
     include_str!("status/exceptions.js"),
     include_str!("status/exception_form.js"),
@@ -84,10 +86,10 @@ pub(super) fn page() -> Page {
 }
 
 /// The data of the page, as this query asks for them.
-pub(super) async fn data(status: &Arc<Status>, rules: Option<Snapshot>, query: &str) -> Page {
+pub(super) async fn data(status: &Arc<Status>, rules: Option<Snapshot>, query: &str, reader: Reader) -> Page {
     let found = match parameter(query, "find") {
         Some(wanted) => find(status, wanted).await,
-        None => view(query).map(|view| status.view(&view, rules.as_ref(), status.now_millis())),
+        None => view(query, reader).map(|view| status.view(&view, rules.as_ref(), status.now_millis())),
     };
     match found {
         Ok(value) => guarded(page_of(StatusCode::OK, JSON, json_line(&value.to_string()).into_owned())),
@@ -107,7 +109,7 @@ async fn find(status: &Arc<Status>, wanted: &str) -> Result<serde_json::Value, &
     Ok(serde_json::json!({"found": found}))
 }
 
-fn view(query: &str) -> Result<View, &'static str> {
+fn view(query: &str, reader: Reader) -> Result<View, &'static str> {
     let number = |name| match parameter(query, name) {
         None => Ok(None),
         Some(text) => text.parse().map(Some).map_err(|_| "since and reloads are numbers\n"),
@@ -124,6 +126,7 @@ fn view(query: &str) -> Result<View, &'static str> {
         rows,
         reloads_known: number("reloads")?,
         about: parameter(query, "about") == Some("1"),
+        is_for_bearer: reader == Reader::Bearer,
     })
 }
 
@@ -188,6 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_checked() {
+        let view = |query| view(query, Reader::Anybody);
         let asked = view("since=7&order=busy&reloads=2&about=1").expect("good");
         assert!(matches!(asked.rows, Rows::First(Order::Busy)));
         assert_eq!((asked.since, asked.reloads_known, asked.about), (7, Some(2), true));

@@ -31,6 +31,7 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
         shared: None,
         records: None,
         denied: None,
+        denied_for_all: false,
         connections: Box::new(|| 0),
         events_dropped: Box::new(|| 0),
         exceptions: None,

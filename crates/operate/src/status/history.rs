@@ -1,15 +1,21 @@
-//! The last five minutes of the process: a sample a second.
+//! The last five minutes of the process, a sample a second, and its last day, a sample a minute.
 //!
 //! In: cumulative counts, each with the time at which they were read. Out: what happened between two readings. Bounded:
-//! [`SAMPLES_MAX`] samples.
+//! [`SAMPLES_MAX`] and [`MINUTES_MAX`] samples.
 
 use std::collections::VecDeque;
 
 use tidegate_redis::RoundTrips;
 use tidegate_serve::metrics::{Answered, WithoutRule};
 
-/// Samples that are kept.
+/// Samples of seconds that are kept.
 const SAMPLES_MAX: usize = 300;
+
+/// Seconds in a sample of a minute.
+const MINUTE: u64 = 60;
+
+/// Samples of minutes that are kept: a day.
+const MINUTES_MAX: usize = 24 * 60;
 
 /// Readings of round trips that are kept: they span ten seconds.
 const READINGS_MAX: usize = 11;
@@ -72,6 +78,8 @@ pub(super) struct History {
     samples: VecDeque<Sample>,
     /// Samples that were ever taken.
     taken: u64,
+    minute_began: Reading,
+    minutes: VecDeque<Sample>,
     round_trips: VecDeque<RoundTripCounts>,
 }
 
@@ -109,7 +117,12 @@ impl History {
         self.samples.push_back(Sample::between(&self.last, &now));
         self.round_trips.push_back(now.round_trips.0);
         self.taken += 1;
+        if self.taken.is_multiple_of(MINUTE) {
+            self.minutes.push_back(Sample::between(&self.minute_began, &now));
+            self.minute_began = now;
+        }
         keep_newest(&mut self.samples, SAMPLES_MAX);
+        keep_newest(&mut self.minutes, MINUTES_MAX);
         keep_newest(&mut self.round_trips, READINGS_MAX);
         self.last = now;
     }
@@ -121,8 +134,12 @@ impl History {
 
     /// The samples with greater numbers than `number`, as far as they are kept, the oldest first.
     pub(super) fn since(&self, number: u64) -> impl Iterator<Item = &Sample> {
-        let wanted = usize::try_from(self.taken.saturating_sub(number)).unwrap_or(usize::MAX);
-        self.samples.range(self.samples.len().saturating_sub(wanted)..)
+        newest(&self.samples, self.taken.saturating_sub(number))
+    }
+
+    /// The minutes that ended after the sample with this number, in the same way.
+    pub(super) fn minutes_since(&self, number: u64) -> impl Iterator<Item = &Sample> {
+        newest(&self.minutes, (self.taken / MINUTE).saturating_sub(number / MINUTE))
     }
 
     /// The bound in nanoseconds within which 99 % of the round trips of the last ten seconds were. `None`: there were
@@ -141,6 +158,11 @@ impl History {
             .copied()
             .filter(|_| wanted > 0)
     }
+}
+
+fn newest<T>(all: &VecDeque<T>, count: u64) -> impl Iterator<Item = &T> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    all.range(all.len().saturating_sub(count)..)
 }
 
 fn keep_newest<T>(all: &mut VecDeque<T>, max: usize) {
@@ -178,6 +200,19 @@ mod tests {
         let first = |number| history.since(number).next().map(|sample| sample.at_millis / 1_000);
         assert_eq!((history.taken(), history.since(0).count(), first(0)), (1_000, SAMPLES_MAX, Some(701)));
         assert_eq!((first(998), first(1_000), first(u64::MAX)), (Some(999), None, None));
+    }
+
+    #[test]
+    fn a_day_is_known_by_its_minutes() {
+        let mut history = History::default();
+        let two_days = 2 * 24 * 3_600;
+        (1..=two_days).for_each(|second| history.add(reading(second, second * 3)));
+        let minutes: Vec<_> = history.minutes_since(0).collect();
+        let [first, last] = [minutes[0], minutes[minutes.len() - 1]];
+        assert_eq!((minutes.len(), first.span_millis, first.ok), (MINUTES_MAX, 60_000, 180));
+        assert_eq!((first.at_millis, last.at_millis), ((two_days / 2 + 60) * 1_000, two_days * 1_000));
+        let since = |number: u64| history.minutes_since(number).count();
+        assert_eq!((since(two_days), since(two_days - 1), since(two_days - 61)), (0, 1, 2));
     }
 
     #[test]

@@ -13,10 +13,12 @@ use super::history::Sample;
 use super::rates::{Hits, Order, STEP_MILLIS, TOP};
 use super::troubles::{Lately, troubles};
 use super::{ExceptionsNow, Recent, Setting, Status, StoreSize};
+use tidegate_engine::request::{Entry, RequestBuf};
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
 use tidegate_serve::clock::Clock;
+use tidegate_serve::denied::DeniedKey;
 use tidegate_serve::reload::{Problem, Reload};
 use tidegate_serve::service::Snapshot;
 
@@ -37,6 +39,8 @@ pub struct View {
     pub reloads_known: Option<u64>,
     /// Whether what does not change is wanted too.
     pub about: bool,
+    /// Whether it is for a bearer of the admin token, who may see values of requests.
+    pub is_for_bearer: bool,
 }
 
 /// Series of limits.
@@ -62,6 +66,7 @@ impl Status {
             "troubles": troubles(parts, recent.size.bytes, &lately),
             "taken": recent.history.taken(),
             "samples": recent.history.since(view.since).map(sample).collect::<Vec<_>>(),
+            "minutes": recent.history.minutes_since(view.since).map(sample).collect::<Vec<_>>(),
             "totals": {
                 "ok": answered.ok,
                 "over_limit": answered.over_limit,
@@ -71,7 +76,8 @@ impl Status {
             "store": self.store(recent.size),
             "redis": self.redis(&recent),
             "connections": (parts.connections)(),
-            "denied": self.denied(&recent, now_millis),
+            "is_for_bearer": view.is_for_bearer,
+            "denied": self.denied(&recent, view, now_millis),
             "exceptions": parts.exceptions.as_ref().map(|now| exceptions(now())),
             "reloads_known": reloads,
         });
@@ -169,13 +175,12 @@ impl Status {
         }))
     }
 
-    fn denied(&self, recent: &Recent, now_millis: u64) -> Option<Value> {
-        let denied = self.parts.denied.as_ref()?;
+    fn denied(&self, recent: &Recent, view: &View, now_millis: u64) -> Option<Value> {
+        let may_see = view.is_for_bearer || self.parts.denied_for_all;
+        let denied = self.parts.denied.as_ref().filter(|_| may_see)?;
         let kept = now_millis.saturating_sub(recent.denied_turned_millis) + super::DENIED_PERIOD_MILLIS;
-        let keys = denied.top(DENIED_MAX).into_iter().map(
-            |key| json!({"rule": key.rule, "entries": key.entries, "count": key.count, "error": key.error}),
-        );
-        Some(json!({"seconds": kept.min(now_millis) / 1_000, "keys": keys.collect::<Vec<_>>()}))
+        let keys: Vec<_> = denied.top(DENIED_MAX).iter().map(denied_key).collect();
+        Some(json!({"seconds": kept.min(now_millis) / 1_000, "keys": keys}))
     }
 }
 
@@ -208,6 +213,23 @@ fn sample(sample: &Sample) -> Value {
         sample.store_bytes,
         sample.connections,
     ])
+}
+
+fn denied_key(DeniedKey { name, denials }: &DeniedKey) -> Value {
+    json!({
+        "rule": name.rule,
+        "entries": name.entries,
+        "denials": denials.json(),
+        "question": name.question.as_ref().map(question),
+    })
+}
+
+/// In the form of `/json`.
+fn question(question: &RequestBuf) -> Value {
+    let request = question.as_request();
+    let entry = |entry: &Entry<'_>| json!({"key": entry.key, "value": entry.value});
+    let entries = request.descriptors().flat_map(|descriptor| descriptor.entries.iter().map(entry));
+    json!({"domain": request.domain(), "entries": entries.collect::<Vec<_>>()})
 }
 
 fn step(&Hits { all, over, .. }: &Hits) -> Value {
@@ -280,7 +302,7 @@ descriptors:
 ";
 
     fn view(since: u64, rows: Rows) -> View {
-        View { since, rows, reloads_known: None, about: true }
+        View { since, rows, reloads_known: None, about: true, is_for_bearer: false }
     }
 
     #[test]

@@ -62,6 +62,11 @@ const capacityOf = ({ capacity_in_seconds: seconds, wait_for_one_seconds: wait }
   return seconds > 0 ? `comes back in ${span(seconds * 1000)}` : null;
 };
 
+const denialsOf = (denials) => {
+  const least = atLeast(denials);
+  return `${count(denials.count)} times in the last ten minutes${least && `, ${least}`}; first ${moment(denials.first)}, last ${moment(denials.last)}`;
+};
+
 const explained = (domain, descriptor) => element('section', { class: 'answer' },
   element('p', null, codeOf(descriptor.code), ' ', element('b', null, descriptor.entries.map(({ key, value }) => `${key}=${value}`).join(' '))),
   element('dl', null, ...[
@@ -75,8 +80,9 @@ const explained = (domain, descriptor) => element('section', { class: 'answer' }
     descriptor.counter ? ['Capacity', capacityOf(descriptor.counter)] : null,
     descriptor.settled ? ['Settled', descriptor.settled.why] : null,
     descriptor.candidate ? ['Candidate', candidateOf(descriptor.candidate)] : null,
+    descriptor.denials ? ['Denied', denialsOf(descriptor.denials)] : null,
   ].filter((pair) => pair !== null && pair[1] !== null).flatMap(([name, value]) => [element('dt', null, name), element('dd', null, value)])),
-  exceptionButton(domain, descriptor.entries));
+  ...keyButtons({ domain, entries: descriptor.entries }, false));
 
 const showAnswer = (answer) => {
   const hits = answer.hits === 1 ? 'A hit' : `${count(answer.hits)} hits`;
@@ -86,17 +92,43 @@ const showAnswer = (answer) => {
     ...answer.descriptors.map((descriptor) => explained(answer.domain, descriptor)));
 };
 
-byId('ask').addEventListener('submit', async (event) => {
-  event.preventDefault();
-  const question = {
-    domain: byId('ask-domain').value,
-    descriptors: descriptors(byId('ask-entries').value),
-    hitsAddend: Number(byId('ask-hits').value),
-  };
+const answer = async (question) => {
   try {
     showAnswer(await ask('/ask?format=json', { method: 'POST', headers: admin.headers(), body: JSON.stringify(question) }));
   } catch (error) {
     byId('ask-answer').replaceChildren(element('p', { class: 'trouble bad', role: 'alert' }, element('b', null, 'No answer:'), error.message));
   }
+};
+
+byId('ask').addEventListener('submit', (event) => {
+  event.preventDefault();
+  answer({
+    domain: byId('ask-domain').value,
+    descriptors: descriptors(byId('ask-entries').value),
+    hitsAddend: Number(byId('ask-hits').value),
+  });
 });
+
+/** Asks about a key, as if its entries had been written there. */
+const explainKey = async ({ domain, entries }) => {
+  byId('ask-domain').value = domain;
+  byId('ask-entries').value = linesOf(entries);
+  byId('ask-hits').value = 1;
+  // Not what is written there: a value may have the end of a line in it.
+  await answer({ domain, descriptors: [{ entries }] });
+  byId('ask-answer').focus();
+};
+
+const linesOf = (entries) => entries.map(({ key, value }) => `${key}=${value}`).join('\n');
+
+/** What can be done about a key: to have it explained, if it is not yet, and with an admin API to change it. */
+const keyButtons = (question, mayExplain) => {
+  const button = (text, press) => {
+    const made = element('button', { type: 'button' }, text);
+    made.addEventListener('click', () => press(question));
+    return made;
+  };
+  const mayChange = !byId('exceptions').hidden;
+  return [...(mayExplain ? [button('Explain', explainKey)] : []), ...(mayChange ? [button('Exception or reset', changeKey)] : [])];
+};
 

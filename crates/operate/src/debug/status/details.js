@@ -1,4 +1,4 @@
-// The lower part of the page: stores, denied keys, changes of the rules, settings.
+// The lower part of the page: stores, changes of the rules, settings.
 
 const STATES = { up: 'answers', never: 'never answered', lost: 'does not answer', unusable: 'cannot be used' };
 const MODES = { error: 'an error', deny: 'a denial', allow: 'a pass, uncounted', local: 'a decision of this node alone' };
@@ -48,23 +48,6 @@ const showServer = (server) => {
       server.memory_lost === 0 ? null : ['Lost its memory', `${count(server.memory_lost)} times`],
     ]),
   ];
-};
-
-const showDenied = (denied) => {
-  if (denied === null) {
-    replace(byId('denied'), 'off', () => [element('p', { class: 'soft' },
-      'Names of keys are not kept. They hold values of requests; ', element('code', null, 'KEEP_KEYS=true'), ' keeps those that are denied most.')]);
-    return;
-  }
-  const row = ({ rule, entries, count: number, error }) => element('tr', null,
-    element('th', { scope: 'row', class: 'name' }, entries), element('td', { class: 'soft' }, rule),
-    element('td', { class: 'n' }, count(number), error > 0 ? element('span', { class: 'note' }, `at least ${count(number - error)}`) : ''));
-  const head = element('thead', null, element('tr', null,
-    element('th', { scope: 'col' }, 'Key'), element('th', { scope: 'col' }, 'Rule'), element('th', { scope: 'col', class: 'n' }, 'Denials')));
-  replace(byId('denied'), JSON.stringify(denied), () => [
-    element('p', { class: 'soft' }, denied.keys.length === 0 ? `No key was denied in the last ${span(denied.seconds * 1000)}.` : `In the last ${span(denied.seconds * 1000)}.`),
-    ...(denied.keys.length === 0 ? [] : [element('table', { 'aria-labelledby': 'denied-title' }, head, element('tbody', null, ...denied.keys.map(row)))]),
-  ]);
 };
 
 const showReloads = (reloads) => {

@@ -121,16 +121,17 @@ byId('exception-effect').addEventListener('change', (event) => {
   byId('exception-numbers').hidden = event.target.value !== 'limit';
 });
 
-/** A button that takes these entries into the form; nothing where there is no admin API. */
-const exceptionButton = (domain, entries) => {
-  if (byId('exceptions').hidden) return null;
-  const button = element('button', { type: 'button' }, 'Make an exception');
-  button.addEventListener('click', () => {
-    byId('exception-domain').value = domain;
-    byId('exception-entries').value = entries.map(({ key, value }) => `${key}=${value}`).join('\n');
-    byId(admin.isOpen() ? 'exception-requests_per_unit' : 'exception-token').focus();
-  });
-  return button;
+byId('reset').addEventListener('click', () => changing(async () => {
+  const { domain, entries, who: name, why } = exceptionOfForm();
+  await admin.change('POST', 'counters/reset', { body: { domain, entries, who: name, why } });
+  tellExceptions(`The counter of ${linesOf(entries)} begins anew.`);
+}));
+
+/** Takes a key into the form. */
+const changeKey = ({ domain, entries }) => {
+  byId('exception-domain').value = domain;
+  byId('exception-entries').value = linesOf(entries);
+  byId(admin.isOpen() ? 'exception-requests_per_unit' : 'exception-token').focus();
 };
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;

@@ -87,11 +87,7 @@ const showExceptions = (found) => {
   });
   exceptionRows.clear();
   rows.forEach(([id, row]) => exceptionRows.set(id, row));
-  const body = byId('exception-rows').tBodies[0];
-  rows.forEach(([, { node }], at) => {
-    if (body.children[at] !== node) body.insertBefore(node, body.children[at] ?? null);
-  });
-  while (body.children.length > rows.length) body.lastElementChild.remove();
+  keep(byId('exception-rows').tBodies[0], rows.map(([, { node }]) => node));
   byId('exception-rows').hidden = rows.length === 0;
   const none = byId('exception-find').value.trim() === '' ? 'There are none.' : 'There is none with this in it.';
   say(byId('exceptions-none'), rows.length === 0 ? none : found.length > shown.length ? `These are the first ${EXCEPTIONS_SHOWN}. The search finds others.` : '');

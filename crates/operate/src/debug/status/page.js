@@ -2,7 +2,7 @@
 // The status page. It asks for /status once a second while somebody looks, and shows what it gets. Texts are set as
 // text, never as markup, because names of rules and values of requests may be anybody's.
 //
-// Parts, in this order: this file (elements), format, plots, overview, rules, details, ask, admin, exceptions,
+// Parts, in this order: this file (elements), format, plots, overview, rules, details, ask, denied, admin, exceptions,
 // exception_form, updates.
 
 const byId = (id) => document.getElementById(id);
@@ -34,6 +34,14 @@ const replace = (node, key, children) => {
   if (shownKeys.get(node) === key) return;
   shownKeys.set(node, key);
   node.replaceChildren(...children());
+};
+
+/** Makes these nodes the children of another one. Those that stay are not touched, so that the focus stays in them. */
+const keep = (node, children) => {
+  children.forEach((child, at) => {
+    if (node.children[at] !== child) node.insertBefore(child, node.children[at] ?? null);
+  });
+  while (node.children.length > children.length) node.lastElementChild.remove();
 };
 
 /** A list of names and values. */

@@ -1,9 +1,8 @@
-// Plots: areas over five minutes, and small lines. Drawings are made once, and only their paths change.
+// Plots: areas over some minutes or hours, and small lines. Drawings are made once, and only their paths change.
 
-const MINUTES_SHOWN = 5;
-const MILLIS_SHOWN = MINUTES_SHOWN * 60 * 1000;
-/** One a second. */
-const SAMPLES_SHOWN = MINUTES_SHOWN * 60;
+/** One a second, for five minutes; longer times have one a minute. */
+const SAMPLES_SHOWN = 300;
+const MINUTES_SHOWN = 24 * 60;
 const WIDTH = 600;
 const HEIGHT = 100;
 
@@ -50,17 +49,17 @@ const trafficPlot = (box) => {
   const labels = Object.fromEntries(['top', 'half', 'zero', 'from', 'to'].map((name) => [name, element('span', { class: name })]));
   box.append(svg, ...Object.values(labels));
   say(labels.zero, '0');
-  say(labels.from, `${MINUTES_SHOWN} min ago`);
   say(labels.to, 'now');
 
   let samples = [];
   let end = 0;
+  let length = 1;
   let pointed = null;
-  const x = (at) => WIDTH - ((end - at) * WIDTH) / MILLIS_SHOWN;
+  const x = (at) => WIDTH - ((end - at) * WIDTH) / length;
 
-  const show = (all, now) => {
-    end = now;
-    samples = all.filter(({ at }) => at > now - MILLIS_SHOWN);
+  const show = (all, now, millis) => {
+    [samples, end, length] = [all, now, millis];
+    say(labels.from, `${span(millis)} ago`);
     const max = ceiling(Math.max(0, ...samples.map(({ ok, over, failed }) => ok + over + failed)));
     const y = (value) => HEIGHT - (value * HEIGHT) / max;
     const stacked = samples.map(({ at, ok, over, failed }) => [x(at), y(0), y(ok), y(ok + over), y(ok + over + failed)]);
@@ -73,7 +72,7 @@ const trafficPlot = (box) => {
   /** The sample under the pointer, or else the last one. */
   const current = () => {
     if (pointed === null || samples.length === 0) return samples.at(-1) ?? null;
-    const wanted = end - (1 - pointed) * MILLIS_SHOWN;
+    const wanted = end - (1 - pointed) * length;
     return samples.reduce((best, one) => (Math.abs(one.at - wanted) < Math.abs(best.at - wanted) ? one : best));
   };
 
@@ -85,7 +84,7 @@ const trafficPlot = (box) => {
       cursor.setAttribute('x1', x(sample.at));
       cursor.setAttribute('x2', x(sample.at));
     }
-    showLegend(sample, isPast ? Math.round((end - sample.at) / 1000) : null);
+    showLegend(sample, isPast ? span(end - sample.at) : null);
   };
 
   box.addEventListener('pointermove', (event) => {
@@ -100,8 +99,8 @@ const trafficPlot = (box) => {
   return { show };
 };
 
-const showLegend = (sample, secondsAgo) => {
+const showLegend = (sample, ago) => {
   for (const kind of ['ok', 'over', 'failed']) say(byId(`legend-${kind}`), sample === null ? '' : rate(sample[kind]));
-  say(byId('legend-time'), secondsAgo === null ? '' : `${secondsAgo} s ago`);
+  say(byId('legend-time'), ago === null ? '' : `${ago} ago`);
 };
 

@@ -60,16 +60,12 @@ const showRow = (row, shown) => {
 const showRules = ({ hash, limits, domains, rows }) => {
   say(byId('rules-count'), `${count(limits)} limit${limits === 1 ? '' : 's'} in ${count(domains)} domain${domains === 1 ? '' : 's'}`);
   say(byId('rules-hash'), hash ?? 'none');
-  const body = byId('rules').tBodies[0];
   const nodes = rows.map((shown) => {
     if (!ruleRows.has(shown.id)) ruleRows.set(shown.id, ruleRow());
     showRow(ruleRows.get(shown.id), shown);
     return ruleRows.get(shown.id).node;
   });
-  nodes.forEach((node, at) => {
-    if (body.children[at] !== node) body.insertBefore(node, body.children[at] ?? null);
-  });
-  while (body.children.length > nodes.length) body.lastElementChild.remove();
+  keep(byId('rules').tBodies[0], nodes);
   for (const [id, { node }] of ruleRows) if (!node.isConnected) ruleRows.delete(id);
   byId('rules').hidden = rows.length === 0;
   const none = found === null ? 'No rule was hit within the last minute.' : 'No rule has this in its name.';

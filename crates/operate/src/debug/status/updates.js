@@ -6,6 +6,7 @@ const PATIENCE_MILLIS = 5000;
 /** What does not change while the process runs; `null` before the first answer. */
 let about = null;
 let samples = [];
+let minutes = [];
 let taken = 0;
 let reloadsKnown = null;
 let lostSince = null;
@@ -34,6 +35,7 @@ const sampleOf = ([at, millis, ok, over, failed, cpu, decision, calls, trip, fai
 const begin = (process) => {
   about = { process };
   samples = [];
+  minutes = [];
   taken = 0;
 };
 
@@ -45,25 +47,32 @@ const show = (state) => {
     fillAsk(about.example);
   }
   samples = [...samples, ...state.samples.map(sampleOf)].slice(-SAMPLES_SHOWN);
+  minutes = [...minutes, ...state.minutes.map(sampleOf)].slice(-MINUTES_SHOWN);
   taken = state.taken;
   showIdentity(state, about);
   showTroubles(state.troubles, null);
   showTiles(state, samples);
-  traffic.show(samples, state.now);
-  describeTraffic();
+  showTraffic(state.now);
   showRules(state.rules);
   showStore(state.store, state.redis, samples);
-  showDenied(state.denied);
   followExceptions(state);
+  showDenied(state.denied);
   if (state.reloads) showReloads(state.reloads);
   reloadsKnown = state.reloads_known;
 };
 
-/** The plot in words. Rounded, so that it is not read out anew each second. */
-const describeTraffic = () => {
-  const [pass, denied, errors] = ['ok', 'over', 'failed'].map((kind) => rate(Math.max(0, ...samples.map((sample) => sample[kind]))));
-  byId('traffic').setAttribute('aria-label', `Requests of the last five minutes: at most ${pass} a second pass, ${denied} are denied, ${errors} get an error`);
+/** Requests of as long as somebody wants, drawn and in words. Rounded, so that it is not read out anew each second. */
+const showTraffic = (now) => {
+  const millis = Number(document.querySelector('#lengths input:checked').value) * 60_000;
+  // The minute that is not over yet is known by its seconds.
+  const old = minutes.filter(({ at }) => at < (samples[0]?.at ?? 0));
+  const shown = [...old, ...samples].filter(({ at }) => at > now - millis);
+  traffic.show(shown, now, millis);
+  const [pass, denied, errors] = ['ok', 'over', 'failed'].map((kind) => rate(Math.max(0, ...shown.map((sample) => sample[kind]))));
+  byId('traffic').setAttribute('aria-label', `Requests of the last ${span(millis)}: at most ${pass} a second pass, ${denied} are denied, ${errors} get an error`);
 };
+
+byId('lengths').addEventListener('change', () => update());
 
 const showLiveness = (text, kind) => {
   say(byId('liveness'), text);
@@ -88,8 +97,10 @@ const update = async () => {
   const isPast = () => number !== asked || isPaused;
   const known = about === null ? 'about=1' : `since=${taken}&reloads=${reloadsKnown}`;
   try {
-    const state = await ask(`/status?${known}&${wantedRules()}`);
+    const headers = admin.headers();
+    const state = await ask(`/status?${known}&${wantedRules()}`, { headers });
     if (isPast()) return;
+    if ('authorization' in headers && !state.is_for_bearer) lock('The token is not the one of this limiter any more.');
     if (about !== null && about.process !== state.process) {
       about = null;
       return await update();
