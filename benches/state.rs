@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use hdrhistogram::Histogram;
-use tidegate::{Author, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, begin};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_state::{
+    Author, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, ThisMachine, begin,
+};
 
 /// How many times each is measured.
 const ROUNDS: usize = 3;
@@ -50,6 +52,7 @@ fn main() -> io::Result<()> {
         name: ShardName::default(),
         lost_since: None,
         sequence: 1,
+        machine: Arc::new(ThisMachine),
     };
     let counts = folder.path().join("state");
     println!(
@@ -57,7 +60,7 @@ fn main() -> io::Result<()> {
         "counters", "bytes each", "write s", "plain s", "read s", "plain s"
     );
     for _ in 0..ROUNDS {
-        round(&counts, &store, (author, clock), args.counters)?;
+        round(&counts, &store, (author.clone(), clock), args.counters)?;
     }
     let checkpoints = Checkpoints::new(lock(&counts), author, Arc::clone(&store), clock);
     println!("{:>12} {:>12} {:>6}  p99 of decisions, ns", "checkpoints", "none", "ratio");
@@ -88,6 +91,8 @@ fn options() -> StartOptions {
         grew_from: 0,
         name: ShardName::default(),
         memory: MemoryOptions::new(16 << 30),
+        deny_cold: None,
+        machine: Arc::new(ThisMachine),
     }
 }
 

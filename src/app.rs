@@ -52,7 +52,6 @@ use crate::front::http::HttpFront;
 use crate::front::{DrainSwitch, Handler};
 use crate::logging;
 use crate::spans::Tracer;
-use crate::state::{Author, Begun, Checkpoints, Folder};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Example, Ink, StoreFailure};
 use tidegate_operate::exceptions::Book;
@@ -65,6 +64,7 @@ use tidegate_serve::metrics::Metrics;
 use tidegate_serve::reload::{Installer, ReloadLog};
 use tidegate_serve::report::REPORT;
 use tidegate_serve::service::Service;
+use tidegate_state::{Author, Begun, Checkpoints, Folder};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -170,7 +170,8 @@ impl App {
         let reloads = Arc::<ReloadLog>::default();
         let metrics = metrics::start(&configuration.metrics, &reloads, clock.now())?;
         memory::register(&metrics, &store, configuration.memory.max_bytes);
-        let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
+        let checkpoints =
+            folder.map(|folder| Checkpoints::new(folder, author.clone(), Arc::clone(&store), clock));
         let grace = configuration.state.grace;
         let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome, grace, &metrics));
         let counters = shared::counters(configuration.redis.clone(), &store, clock, &metrics)?;

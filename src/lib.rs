@@ -10,6 +10,7 @@
 //! | `tidegate-grpc` | HTTP/2 and gRPC as a state machine that knows no service |
 //! | `tidegate-serve` | the way of a request without sockets: planned, counted, concluded, told. A simulation runs it too |
 //! | `tidegate-operate` | what operators change and see: exceptions, resets, records, their API, the debug pages |
+//! | `tidegate-state` | counters in a file: what a process leaves, and what the next one believes |
 //! | `tidegate-trial` | rules tried offline: on access logs, in cases, on what Envoy would ask |
 //! | `tidegate-yaml` | YAML with the place of every value, for files of rules and of mappings |
 //!
@@ -33,8 +34,8 @@
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
 //! callers. `tidegate-serve` stands on it and on the stores; its own documentation lists its rooms, of which `service` is the
 //! spine. Here, `source` reads rules and `front` asks the service. Beside the way of a request, `statsd` sends metrics,
-//! `webhook` sends events, `front` begins `spans`, and `state` writes and reads counters. What operators change meanwhile, and
-//! the pages that they look at, are in `tidegate-operate`, which knows of fronts by a trait alone. `settings` reads the command line and the
+//! `webhook` sends events, `front` begins `spans`, and `tidegate-state` writes and reads counters. What operators change
+//! meanwhile, and the pages that they look at, are in `tidegate-operate`, which knows of fronts by a trait alone. `settings` reads the command line and the
 //! environment, one value per row of its table. `configuration` resolves these once into the options of all other
 //! modules. `app` hands the options on and knows no settings. Only `cli` imports `app`, and only `cli` asks
 //! `tidegate-trial`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
@@ -83,7 +84,7 @@
 //!   planned again when the answer is there: that is cheaper than copying both into the future that waits.
 //! - **Connections to Redis belong to workers**, which route to the slots of a Cluster themselves. A server that hangs
 //!   costs its own slots only, and no request waits for a connection.
-//! - **Counts outlive the process** (`state`, with STATE_DIR). After the last decision the counters are written to a
+//! - **Counts outlive the process** (`tidegate-state`, with STATE_DIR). After the last decision the counters are written to a
 //!   file, and the next process takes them back before its first answer. A counter is known by its key alone, which is
 //!   a hash, so the file holds the secret too (or a fingerprint of the one in KEY_SECRET_FILE). The file is written
 //!   beside, synced and renamed; at the start it is renamed again, and synced, before the first answer. So a file of the
@@ -125,7 +126,6 @@ mod source;
 mod statsd;
 mod webhook;
 mod spans;
-mod state;
 mod front;
 mod clock;
 mod url;
@@ -142,6 +142,3 @@ pub use front::bare::{BareConnection, answerer, lane, lane_with_records};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;
-/// Counters in files, for the benchmark of them.
-#[doc(hidden)]
-pub use state::{Author, Begun, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, begin};

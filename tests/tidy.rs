@@ -225,6 +225,24 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("lib", &[]),
         ],
     ),
+    (
+        "crates/state/src",
+        &[
+            ("clock", &["serve::clock"]),
+            ("format", &["moment", "outcome"]),
+            ("writer", &["clock", "format"]),
+            ("reader", &["format", "outcome"]),
+            ("folder", &["sequence", "writer", "operate::disk"]),
+            ("moment", &["clock", "outcome"]),
+            ("outcome", &[]),
+            ("secret", &["format", "outcome"]),
+            ("sequence", &["operate::disk"]),
+            ("start", &["clock", "folder", "format", "moment", "outcome", "reader", "secret", "writer"]),
+            ("checkpoints", &["folder", "outcome", "start", "writer"]),
+            ("tests", &[]),
+            ("lib", &[]),
+        ],
+    ),
     ("crates/trial/src", &[("replay", &[]), ("cases", &[]), ("envoy", &[]), ("lib", &[])]),
     (
         "crates/serve/src",
@@ -310,7 +328,6 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("statsd", &["serve::metrics"]),
             ("spans", &["url"]),
             ("webhook", &["clock", "serve::events"]),
-            ("state", &["clock", "operate::disk"]),
             (
                 "front",
                 &[
@@ -366,7 +383,6 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "statsd",
                     "spans",
                     "webhook",
-                    "state",
                     "front",
                     "operate",
                     "serve",
@@ -379,7 +395,6 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "settings",
                     "configuration",
                     "source",
-                    "state",
                     "app",
                     "operate::bodies",
                     "operate::disk",

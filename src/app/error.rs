@@ -5,12 +5,12 @@ use std::io;
 use crate::app::no_socket::NoSocket;
 use crate::source::file::SourceError;
 use crate::spans::ExportError;
-use crate::state::{FolderError, SecretError, StartError};
 use tidegate_engine::rules::Diagnostic;
 use tidegate_operate::exceptions::{AuditError, FileError};
 use tidegate_operate::records::StoreError;
 use tidegate_operate::resets;
 use tidegate_serve::reload::counted;
+use tidegate_state::{FolderError, SecretError, StartError};
 
 /// Why the program ends with a failure.
 #[derive(Debug, thiserror::Error)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
-use crate::state::Author;
 use tidegate_operate::records::{Position, Records as Store, StoreError};
 use tidegate_records::RecordKey;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};
+use tidegate_state::Author;
 
 /// How often the stream of changes is read: several times a second, so that a change is in force everywhere within one.
 const READ_INTERVAL: Duration = Duration::from_millis(200);

@@ -6,15 +6,14 @@ use std::time::Duration;
 use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control};
 use crate::clock::{Clock, wall};
 use crate::configuration::Configuration;
-use crate::state::{
-    Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions,
-    begin as begin_with,
-};
-use tidegate_engine::memory::Cold;
 use tidegate_engine::time::ceil_secs;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::reload::counted;
 use tidegate_serve::service::Service;
+use tidegate_state::{
+    Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, ThisMachine,
+    begin as begin_with,
+};
 
 /// What the process began with, and what it writes.
 pub(super) struct State {
@@ -39,17 +38,15 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
             grew_from: state.grew_from,
             name: ShardName::of(state.name.as_deref()),
             memory,
+            deny_cold: state.deny_cold.filter(|_| !counts_in_redis),
+            machine: Arc::new(ThisMachine),
         };
-        let mut begun = begin_with(folder.as_ref(), &options)?;
+        let begun = begin_with(folder.as_ref(), &options)?;
         if let Some(folder) = &folder {
             report(&begun, folder);
         }
-        let deny_cold = state.deny_cold.filter(|_| !counts_in_redis);
-        if let (Some(window_max), Some(lost_since)) = (deny_cold, begun.author.lost_since) {
-            let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
-            let cold = Cold::since(lost_since, nanos);
-            report_cold(&cold, window_max, &begun);
-            begun.store = begun.store.cold(cold);
+        if let Some(window_max) = options.deny_cold {
+            report_cold(window_max, &begun);
         }
         Ok((folder, begun))
     };
@@ -58,8 +55,8 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
 }
 
 /// Logs for how long lost counters count as full.
-fn report_cold(cold: &Cold, window_max: Duration, begun: &Begun) {
-    let left = ceil_secs(cold.until().nanos_since(begun.clock.now()));
+fn report_cold(window_max: Duration, begun: &Begun) {
+    let left = ceil_secs(begun.store.coldness().until().nanos_since(begun.clock.now()));
     if left > 0 {
         let longer = match (begun.outcome, &begun.taken) {
             (Outcome::Unclean, Some(_)) => "go on from the checkpoint",

@@ -6,21 +6,22 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
 
 use super::{Done, arguments_of, flag_of, print_error, read_only};
 use crate::app::{AppError, declare_whole};
-use crate::clock::Clock;
 use crate::configuration::{Configuration, Redis, State};
 use crate::settings::Row;
-use crate::state::{
-    Distrust, File, Folder, FolderError, Header, KeySource, Moment, SecretError, Sequence, SequenceError,
-    ShardName, StartError, StateReader, Totals, init,
-};
+use tidegate_engine::clock::Clock;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_redis::address::Address;
+use tidegate_state::{
+    Distrust, File, Folder, FolderError, Header, KeySource, Moment, SecretError, Sequence, SequenceError,
+    ShardName, StartError, StateReader, ThisMachine, Totals, init,
+};
 
 /// The settings that say where a state is.
 const SETTINGS: &[&str] =
@@ -149,7 +150,8 @@ fn own_secret(state: &State) -> Result<Option<KeySource>, SecretError> {
 fn begin_without(state: &State) -> Result<String, StateError> {
     let folder = state.folder.as_deref().ok_or(StateError::Nowhere)?;
     let folder = Folder::lock(folder)?.counted_in(state.sequence_file.as_deref())?;
-    init(&folder, own_secret(state)?, state.members, ShardName::of(state.name.as_deref()))?;
+    let (secret, name) = (own_secret(state)?, ShardName::of(state.name.as_deref()));
+    init(&folder, secret, state.members, name, Arc::new(ThisMachine))?;
     Ok(format!("{}: there is no history\n", folder.path().display()))
 }
 
@@ -214,7 +216,7 @@ fn describe(
     header: &Header,
     totals: &Totals,
 ) -> std::fmt::Result {
-    let now = Moment::now(&Clock::start());
+    let now = Moment::now(&ThisMachine, &Clock::start());
     let kind = match (file, header.is_clean) {
         (File::Counters, _) => "all counters at the end of a process",
         (File::Checkpoint, true) => "a checkpoint: what a process began with that runs, or was killed",

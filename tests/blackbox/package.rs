@@ -151,7 +151,7 @@ fn packed(name: &str) -> Vec<String> {
 
 #[test]
 fn a_crate_holds_what_builds_it_and_no_tests() {
-    let crates: [(&str, &[&str], &[&str]); 9] = [
+    let crates: [(&str, &[&str], &[&str]); 10] = [
         (
             "tidegate",
             &[
@@ -174,6 +174,7 @@ fn a_crate_holds_what_builds_it_and_no_tests() {
         ),
         ("tidegate-records", &["src/lib.rs"], &["src/"]),
         ("tidegate-serve", &["src/lib.rs"], &["src/"]),
+        ("tidegate-state", &["src/lib.rs"], &["src/"]),
         (
             "tidegate-trial",
             &["src/lib.rs", "src/replay/report/page.css", "src/replay/report/page.js"],

@@ -112,9 +112,7 @@ impl World {
         checkpoints.mark(begun.outcome)?;
         self.truth = marked;
         self.admit(&store, &clock, 3);
-        let header = header(author, &clock, false);
-        let writing = Writing { header: &header, store: &store, clock: &clock };
-        checkpoints.folder().write(File::Checkpoint, &writing, |_| Ok(()))?;
+        checkpoints.write()?;
         self.truth.saved = self.truth.admitted;
         self.admit(&store, &clock, 2);
         self.truth.clean = Belief::May;

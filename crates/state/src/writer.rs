@@ -3,10 +3,12 @@
 
 use std::io::{self, Write};
 
-use crate::clock::Clock;
-use crate::state::format::{BLOCK_BYTES, Frame, Header};
+use crate::clock::Machine;
+use crate::format::{BLOCK_BYTES, Frame, Header};
+use tidegate_engine::clock::Clock;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{ExportPlace, MemoryStore};
+use tidegate_engine::time::Timestamp;
 
 /// What is written, and by which clock its counters were made.
 #[derive(Clone, Copy)]
@@ -15,8 +17,9 @@ pub struct Writing<'a> {
     pub header: &'a Header,
     /// The counters.
     pub store: &'a MemoryStore,
-    /// The clock of decisions.
+    /// The clock of decisions, on this machine.
     pub clock: &'a Clock,
+    pub machine: &'a dyn Machine,
 }
 
 /// A file in which blocks are written.
@@ -33,6 +36,10 @@ struct Block {
 }
 
 impl Writing<'_> {
+    fn now(&self) -> Timestamp {
+        self.clock.at(self.machine.monotonic())
+    }
+
     /// Writes all of it, and returns the number of counters. Calls `pause` with the bytes of each block.
     ///
     /// # Errors
@@ -48,11 +55,11 @@ impl Writing<'_> {
         let mut block: Option<Block> = None;
         loop {
             let before = bytes.len();
-            let Some(next) = self.store.export(&mut place, self.clock.now(), &mut bytes) else { break };
+            let Some(next) = self.store.export(&mut place, self.now(), &mut bytes) else { break };
             // A block has counters of one algorithm.
             let same = block.take_if(|block| block.algorithm == next.algorithm);
             if let Some(block) = block {
-                output.write_block(&block, &bytes[..before], self.clock)?;
+                output.write_block(&block, &bytes[..before], self.now())?;
                 bytes.drain(..before);
             }
             let counters = same.map_or(0, |block| block.counters) + next.counters;
@@ -60,26 +67,26 @@ impl Writing<'_> {
             block = if bytes.len() < BLOCK_BYTES {
                 Some(filled)
             } else {
-                output.write_block(&filled, &bytes, self.clock)?;
+                output.write_block(&filled, &bytes, self.now())?;
                 pause(bytes.len())?;
                 bytes.clear();
                 None
             };
         }
         if let Some(block) = block {
-            output.write_block(&block, &bytes, self.clock)?;
+            output.write_block(&block, &bytes, self.now())?;
         }
         output.finish()
     }
 }
 
 impl<W: Write> Output<W> {
-    fn write_block(&mut self, block: &Block, bytes: &[u8], clock: &Clock) -> io::Result<()> {
+    /// Writes a block of counters that were copied until `copied_at`.
+    fn write_block(&mut self, block: &Block, bytes: &[u8], copied_at: Timestamp) -> io::Result<()> {
         let length = u32::try_from(bytes.len());
         let length = length.map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "a block of 4 GiB"))?;
         let (algorithm, counters) = (block.algorithm, block.counters);
-        // Read after the copy, so that no counter has seen a later time.
-        let frame = Frame::Block { bytes: length, algorithm, copied_at: clock.now(), counters };
+        let frame = Frame::Block { bytes: length, algorithm, copied_at, counters };
         let (frame, checksum) = frame.to_bytes(bytes);
         self.file.write_all(&frame)?;
         self.file.write_all(bytes)?;

@@ -10,8 +10,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::state::sequence::{Sequence, SequenceError};
-use crate::state::writer::Writing;
+use crate::sequence::{Sequence, SequenceError};
+use crate::writer::Writing;
 use tidegate_operate::disk::{Disk, DiskError, SystemDisk, beside};
 
 tidegate_engine::named! {
@@ -68,7 +68,10 @@ impl Folder {
     }
 
     /// The same on another disk.
-    pub(super) fn lock_on(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, FolderError> {
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn lock_on(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, FolderError> {
         let failed = |what, path: &Path| {
             let path = path.to_owned();
             move |source| DiskError { what, path, source }

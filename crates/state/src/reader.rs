@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::state::format::{FRAME_BYTES, Frame, HEADER_BYTES, Header, checksum};
-use crate::state::outcome::Distrust;
+use crate::format::{FRAME_BYTES, Frame, HEADER_BYTES, Header, checksum};
+use crate::outcome::Distrust;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{Encoded, ImportError};
 use tidegate_engine::time::Timestamp;

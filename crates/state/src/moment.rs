@@ -7,12 +7,10 @@
 
 use std::time::Duration;
 
-use crate::clock::{Clock, since_boot, wall};
-use crate::state::outcome::Distrust;
+use crate::clock::Machine;
+use crate::outcome::Distrust;
+use tidegate_engine::clock::Clock;
 use tidegate_engine::time::Timestamp;
-
-/// Where the kernel says which boot this is.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// One moment, by every clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +26,12 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now, for a process with this clock of decisions.
-    pub fn now(clock: &Clock) -> Self {
+    /// Now on this machine, for a process with this clock of decisions.
+    pub fn now(machine: &dyn Machine, clock: &Clock) -> Self {
         // In this order the clock that goes on is behind by the time between two readings, never ahead.
-        let clock = clock.now();
-        let wall = wall();
-        Self { boot_id: boot_id().unwrap_or_default(), boot_nanos: since_boot(), clock, wall }
+        let clock = clock.at(machine.monotonic());
+        let wall = machine.wall();
+        Self { boot_id: machine.boot_id(), boot_nanos: machine.since_boot(), clock, wall }
     }
 
     /// Whether `now` is on the same boot of the same machine.
@@ -61,13 +59,6 @@ impl Moment {
         };
         Timestamp::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)).max(newest)
     }
-}
-
-/// The id of this boot.
-fn boot_id() -> Option<[u8; 16]> {
-    let text = std::fs::read_to_string(BOOT_ID).ok()?;
-    let digits = text.trim().replace('-', "");
-    u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
 }
 
 #[cfg(test)]
@@ -117,10 +108,5 @@ mod tests {
         assert!(written.check_past(&moment(2, 0, 0, 5_005), SKEW).is_ok());
         let outcome = written.check_past(&moment(2, 0, 0, 5_004), SKEW).expect_err("3 s ahead").outcome();
         assert_eq!(outcome.name(), "ahead");
-    }
-
-    #[test]
-    fn this_machine_knows_its_boot() {
-        assert!(boot_id().is_some_and(|id| id != [0; 16]), "Linux says it");
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! In: a folder, and the store of a process that ends. Out: the store, the clock and the secret of keys with which the
 //! next process goes on, and an [`Outcome`] that says whether it could. It reads and writes files and starts one thread.
-//! It knows no settings and no sockets: `app` calls it at the right moments.
+//! It knows no settings and no sockets: the program calls it at the right moments. Clocks and the disk are a [`Machine`]'s and
+//! a disk's of `tidegate-operate`: a simulation passes its own.
 //!
 //! The folder of a process that runs holds `lock`, which it has locked, and `checkpoint`: the counters at some moment of
 //! its life, at first those that it began with. A process that ends writes `counters` after its last decision. The next
 //! one reads that, and renames it to `checkpoint` before its first answer. So `counters` is always clean, and
 //! `checkpoint` without `counters` means that a process was killed. Every file is written beside, synced and renamed.
 //!
+//! - `clock`: the clocks of a machine
 //! - `format`: the bytes of a file; `writer` and `reader` stream them
 //! - `folder`: the names, the lock, and the order of renaming and syncing
 //! - `moment`: how the clock of decisions goes on
@@ -17,6 +19,7 @@
 //! - `start`: what a process begins with
 //! - `checkpoints`: the thread that writes while the process serves
 
+mod clock;
 mod format;
 mod writer;
 mod reader;
@@ -29,6 +32,7 @@ mod start;
 mod checkpoints;
 
 pub use self::checkpoints::{CheckpointTotals, Checkpoints};
+pub use self::clock::{Machine, ThisMachine};
 pub use self::folder::{File, Folder, FolderError};
 pub use self::format::{Header, ShardName};
 pub use self::moment::Moment;

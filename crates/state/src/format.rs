@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use crate::state::moment::Moment;
-use crate::state::outcome::Distrust;
+use crate::moment::Moment;
+use crate::outcome::Distrust;
 use tidegate_engine::key::SharedId;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::Timestamp;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
-use crate::state::folder::{File, Folder, FolderError};
-use crate::state::outcome::Outcome;
-use crate::state::start::{Author, header, write_nothing};
-use crate::state::writer::Writing;
+use crate::folder::{File, Folder, FolderError};
+use crate::outcome::Outcome;
+use crate::start::{Author, header, write_nothing};
+use crate::writer::Writing;
+use tidegate_engine::clock::Clock;
 use tidegate_engine::memory::MemoryStore;
 
 /// After so many bytes of a checkpoint the thread sleeps, so that decisions on its core go first.
@@ -72,7 +72,7 @@ impl Checkpoints {
             Outcome::Clean => folder.consume(),
             // The killed process' checkpoint. After any other outcome one is older than what was not believed.
             Outcome::Unclean if folder.has(File::Checkpoint) => folder.keep_names(),
-            _ => write_nothing(folder, File::Checkpoint, *author, clock),
+            _ => write_nothing(folder, File::Checkpoint, author, clock),
         }
     }
 
@@ -92,6 +92,14 @@ impl Checkpoints {
         })?;
         *self.running.lock() = Some(Running { stop, thread });
         Ok(())
+    }
+
+    /// Writes a checkpoint now, as a whole. Returns how many counters it has.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn write(&self) -> Result<u64, FolderError> {
+        self.state.write(File::Checkpoint, |_| Ok(()))
     }
 
     /// How often checkpoints were written.
@@ -125,9 +133,10 @@ impl Checkpoints {
 
 impl Saved {
     fn write(&self, file: File, pause: impl FnMut(usize) -> io::Result<()>) -> Result<u64, FolderError> {
-        let header = header(self.author, &self.clock, file == File::Counters);
-        let writing = Writing { header: &header, store: &self.store, clock: &self.clock };
-        self.folder.write(file, &writing, pause)
+        let Self { folder, store, clock, author, .. } = self;
+        let header = header(author, clock, file == File::Counters);
+        let writing = Writing { header: &header, store, clock, machine: &*author.machine };
+        folder.write(file, &writing, pause)
     }
 
     /// Writes a checkpoint in small steps, until `stopped`.

@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::clock::{Clock, wall};
-use crate::state::format::{Header, ShardName};
-use crate::state::moment::Moment;
-use crate::state::reader::StateReader;
-use crate::state::start::{Author, header, write_nothing};
-use crate::state::writer::Writing;
-use crate::state::{
-    Begun, Checkpoints, Distrust, File, Folder, FolderError, KeySource, Outcome, StartOptions, Totals, begin,
-    init,
+use crate::format::{Header, ShardName};
+use crate::moment::Moment;
+use crate::reader::StateReader;
+use crate::start::{Author, header, write_nothing};
+use crate::writer::Writing;
+use crate::{
+    Begun, Checkpoints, Distrust, File, Folder, FolderError, KeySource, Outcome, StartOptions, ThisMachine,
+    Totals, begin, init,
 };
+use tidegate_engine::clock::{Clock, monotonic, wall};
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 const HOUR: u64 = 3_600 * SECOND_NANOS;
@@ -35,12 +35,15 @@ fn options() -> StartOptions {
         grew_from: 0,
         name: ShardName::default(),
         memory: MemoryOptions::new(64 << 20),
+        deny_cold: None,
+        machine: Arc::new(ThisMachine),
     }
 }
 
 fn author() -> Author {
     let secret = KeySource::random().expect("random bytes");
-    Author { secret, members: 0, name: ShardName::default(), lost_since: None, sequence: 1 }
+    let machine = Arc::new(ThisMachine);
+    Author { secret, members: 0, name: ShardName::default(), lost_since: None, sequence: 1, machine }
 }
 
 fn limit() -> Limit {
@@ -63,7 +66,7 @@ fn process(path: &Path, options: &StartOptions) -> (Begun, Checkpoints) {
     let folder = Folder::lock(path).expect("a folder of ours");
     let mut begun = begin(Some(&folder), options).expect("it can begin");
     let store = std::mem::replace(&mut begun.store, MemoryStore::new(options.memory));
-    let checkpoints = Checkpoints::new(folder, begun.author, Arc::new(store), begun.clock);
+    let checkpoints = Checkpoints::new(folder, begun.author.clone(), Arc::new(store), begun.clock);
     (begun, checkpoints)
 }
 
@@ -86,8 +89,9 @@ fn end(path: &Path, hits: usize) {
 }
 
 fn bytes_of(store: &MemoryStore, clock: &Clock) -> Vec<u8> {
-    let (mut bytes, header) = (Vec::new(), header(author(), clock, true));
-    let written = Writing { header: &header, store, clock }.write_to(&mut bytes, |_| Ok(()));
+    let (mut bytes, header) = (Vec::new(), header(&author(), clock, true));
+    let written =
+        Writing { header: &header, store, clock, machine: &ThisMachine }.write_to(&mut bytes, |_| Ok(()));
     assert_eq!(written.expect("memory takes all"), store.counters());
     bytes
 }
@@ -226,7 +230,7 @@ fn a_clean_end_does_not_bring_back_what_was_lost_before() {
     assert!(third.outcome == Outcome::Unclean && third.author.lost_since > second.author.lost_since);
     let other = self::folder();
     let held = Folder::lock(other.path()).expect("a folder of ours");
-    init(&held, None, 0, ShardName::default()).expect("there is no history");
+    init(&held, None, 0, ShardName::default(), Arc::new(ThisMachine)).expect("there is no history");
     let begun = begin(Some(&held), &options()).expect("it can begin");
     assert_eq!((begun.outcome, begun.author.lost_since), (Outcome::Clean, None));
 }
@@ -297,11 +301,10 @@ fn after_a_kill_limits_that_are_exempt_from_cold_go_on_from_the_checkpoint() {
             fs::write(folder.path().join("checkpoint"), "no counters").expect("ours");
         }
         let folder = Folder::lock(folder.path()).expect("a folder of ours");
-        let begun = begin(Some(&folder), &options()).expect("it can begin");
+        let deny_cold = Some(Duration::from_nanos(window_max));
+        let begun = begin(Some(&folder), &StartOptions { deny_cold, ..options() }).expect("it can begin");
         assert_eq!(begun.outcome, Outcome::Unclean);
-        let since = begun.author.lost_since.expect("hits since the checkpoint are lost");
-        let store = begun.store.cold(Cold::since(since, window_max));
-        (0..20).filter(|_| take(&store, &begun.clock)).count()
+        (0..20).filter(|_| take(&begun.store, &begun.clock)).count()
     };
     assert_eq!([left(HOUR - 1, false), left(HOUR, false)], [6, 0]);
     assert_eq!([left(HOUR - 1, true), left(HOUR, true)], [10, 0]);
@@ -325,7 +328,7 @@ fn a_backup_is_believed_only_where_starts_are_not_counted() {
             checkpoints.finish().expect("it is written");
             (begun.outcome, passed)
         };
-        init(&lock(), None, 0, ShardName::default()).expect("there is no history");
+        init(&lock(), None, 0, ShardName::default(), Arc::new(ThisMachine)).expect("there is no history");
         assert_eq!(process(4), (Outcome::Clean, 4));
         let counters = folder.path().join("counters");
         let backup = fs::read(&counters).expect("it ended");
@@ -413,18 +416,18 @@ fn other_members_another_node_and_too_many_counters_are_cold() {
 /// A state from a machine whose clocks are this far from ours, written so long ago.
 fn from_elsewhere(folder: &Path, wall_off: i64) {
     let clock = Clock::start();
-    let here = header(author(), &clock, true);
+    let here = header(&author(), &clock, true);
     let off = |time: Timestamp| {
         let nanos = time.as_nanos().saturating_add_signed(wall_off * SECOND_NANOS as i64);
         Timestamp::from_nanos(nanos)
     };
-    let there = Clock::new(crate::clock::monotonic(), off(clock.now()));
+    let there = Clock::new(monotonic(), off(clock.now()));
     let moment = Moment { boot_id: [7; 16], boot_nanos: 1, clock: there.now(), wall: off(here.moment.wall) };
     let header = Header { moment, ..here };
     let store = store(10, &there);
     let held = Folder::lock(folder).expect("a folder of ours");
-    held.write(File::Counters, &Writing { header: &header, store: &store, clock: &there }, |_| Ok(()))
-        .expect("it is written");
+    let writing = Writing { header: &header, store: &store, clock: &there, machine: &ThisMachine };
+    held.write(File::Counters, &writing, |_| Ok(())).expect("it is written");
 }
 
 #[test]
@@ -453,7 +456,7 @@ fn hits_of_another_machine_count_longer_never_shorter() {
 fn a_state_without_counters_is_clean_and_sets_no_clock() {
     let folder = folder();
     let held = Folder::lock(folder.path()).expect("a folder of ours");
-    write_nothing(&held, File::Counters, author(), &Clock::start()).expect("it is written");
+    write_nothing(&held, File::Counters, &author(), &Clock::start()).expect("it is written");
     drop(held);
     assert_eq!(found(folder.path(), &options()), (Outcome::Clean, 10));
 }

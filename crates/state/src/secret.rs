@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::state::format::{Fingerprint, Header, SecretBytes};
-use crate::state::outcome::Distrust;
+use crate::format::{Fingerprint, Header, SecretBytes};
+use crate::outcome::Distrust;
 use tidegate_engine::key::{KeySecret, SharedId};
 
 /// The longest secret in a file, in bytes.
@@ -70,8 +70,13 @@ impl KeySource {
         if !(FILE_BYTES_MIN..=FILE_BYTES_MAX).contains(&text.len()) {
             return Err(SecretError::Length { path: path.to_owned(), length: text.len() });
         }
+        Ok(Self::of_text(text))
+    }
+
+    /// The one that this text of a file stands for.
+    pub fn of_text(text: &[u8]) -> Self {
         let SharedId(secret) = SharedId::of([b"tidegate: secret of keys".as_slice(), text]);
-        Ok(Self { secret, is_in_file: true })
+        Self { secret, is_in_file: true }
     }
 
     /// The one under which the keys of this state were made. `own` is the one of this process, if it has a file.

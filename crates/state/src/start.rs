@@ -4,21 +4,23 @@
 //! the store is made cold on top: counters then count as full, whatever they hold.
 //!
 //! In: the folder. Out: a [`Begun`]. Nothing in the folder has changed then but files that were put aside, so a start
-//! that fails later loses nothing. [`mark`](crate::state::Checkpoints::mark)
+//! that fails later loses nothing. [`mark`](crate::Checkpoints::mark)
 //! follows, right before the first answer.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, monotonic};
-use crate::state::folder::{File, Folder, FolderError};
-use crate::state::format::{Header, ShardName};
-use crate::state::moment::Moment;
-use crate::state::outcome::{Distrust, Outcome};
-use crate::state::reader::{StateReader, Totals};
-use crate::state::secret::KeySource;
-use crate::state::writer::Writing;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use crate::clock::Machine;
+use crate::folder::{File, Folder, FolderError};
+use crate::format::{Header, ShardName};
+use crate::moment::Moment;
+use crate::outcome::{Distrust, Outcome};
+use crate::reader::{StateReader, Totals};
+use crate::secret::KeySource;
+use crate::writer::Writing;
+use tidegate_engine::clock::Clock;
+use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::time::Timestamp;
 
 /// How a process begins.
@@ -36,6 +38,10 @@ pub struct StartOptions {
     pub name: ShardName,
     /// Bounds of the store.
     pub memory: MemoryOptions,
+    /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
+    pub deny_cold: Option<Duration>,
+    /// The machine that runs the process.
+    pub machine: Arc<dyn Machine>,
 }
 
 impl StartOptions {
@@ -65,7 +71,7 @@ pub struct Begun {
 }
 
 /// What all files of a process say of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Author {
     /// The secret of its keys.
     pub secret: KeySource,
@@ -77,6 +83,8 @@ pub struct Author {
     pub lost_since: Option<Timestamp>,
     /// The number of this start.
     pub sequence: u64,
+    /// The machine that runs the process.
+    pub machine: Arc<dyn Machine>,
 }
 
 /// Why a process cannot begin.
@@ -127,12 +135,21 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
         }
         None => {
             let secret = options.own_secret.map_or_else(KeySource::random, Ok)?;
-            (MemoryStore::new(options.memory), Clock::start(), secret, None, None)
+            (MemoryStore::new(options.memory), options.machine.start_clock(), secret, None, None)
         }
     };
-    let lost_since = if outcome == Outcome::Clean { before } else { Some(clock.now()) };
+    let machine = Arc::clone(&options.machine);
+    let lost_since = if outcome == Outcome::Clean { before } else { Some(clock.at(machine.monotonic())) };
     let sequence = last_start.saturating_add(1);
-    let author = Author { secret, members: options.members, name: options.name, lost_since, sequence };
+    let store = match (options.deny_cold, lost_since) {
+        (Some(window_max), Some(since)) => {
+            let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
+            store.cold(Cold::since(since, nanos))
+        }
+        _ => store,
+    };
+    let author =
+        Author { secret, members: options.members, name: options.name, lost_since, sequence, machine };
     Ok(Begun { store, clock, author, outcome, taken, refused })
 }
 
@@ -146,13 +163,15 @@ pub fn init(
     own_secret: Option<KeySource>,
     members: u32,
     name: ShardName,
+    machine: Arc<dyn Machine>,
 ) -> Result<(), StartError> {
     if let Some(file) = found_in(folder) {
         return Err(StartError::History(folder.file(file)));
     }
     let secret = own_secret.map_or_else(KeySource::random, Ok)?;
-    let author = Author { secret, members, name, lost_since: None, sequence: folder.last_start() };
-    write_nothing(folder, File::Counters, author, &Clock::start())?;
+    let clock = machine.start_clock();
+    let author = Author { secret, members, name, lost_since: None, sequence: folder.last_start(), machine };
+    write_nothing(folder, File::Counters, &author, &clock)?;
     Ok(())
 }
 
@@ -178,15 +197,16 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
         return Err(Distrust::OtherName);
     }
     let secret = KeySource::of_state(&header, options.own_secret)?;
-    let started = Clock::start();
-    header.moment.check_past(&Moment::now(&started), options.skew)?;
+    let machine = &*options.machine;
+    let started = machine.start_clock();
+    header.moment.check_past(&Moment::now(machine, &started), options.skew)?;
     let store = MemoryStore::new(options.memory);
     let totals = reader.read(|counters| store.import(counters))?;
     // Without counters there is nothing that another clock could count wrong.
     let clock = if totals.all() == 0 && header.lost_since.is_none() {
         started
     } else {
-        let (now, reading) = (Moment::now(&started), monotonic());
+        let (now, reading) = (Moment::now(machine, &started), machine.monotonic());
         Clock::new(reading, header.moment.goes_on(&now, totals.newest, options.skew))
     };
     Ok(Taken { store, clock, secret, totals, header })
@@ -196,21 +216,21 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
 pub(super) fn write_nothing(
     folder: &Folder,
     file: File,
-    author: Author,
+    author: &Author,
     clock: &Clock,
 ) -> Result<(), FolderError> {
-    let header = header(author, clock, file == File::Counters);
+    let (header, machine) = (header(author, clock, file == File::Counters), &*author.machine);
     let store = MemoryStore::new(MemoryOptions::new(0));
-    folder.write(file, &Writing { header: &header, store: &store, clock }, |_| Ok(())).map(drop)
+    folder.write(file, &Writing { header: &header, store: &store, clock, machine }, |_| Ok(())).map(drop)
 }
 
 /// The header of a file that is written now.
-pub(super) fn header(author: Author, clock: &Clock, is_clean: bool) -> Header {
+pub(super) fn header(author: &Author, clock: &Clock, is_clean: bool) -> Header {
     Header {
         is_clean,
         secret: author.secret.written(),
         fingerprint: author.secret.fingerprint(),
-        moment: Moment::now(clock),
+        moment: Moment::now(&*author.machine, clock),
         members: author.members,
         name: author.name,
         lost_since: author.lost_since,

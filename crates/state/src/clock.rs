@@ -1,0 +1,71 @@
+//! The clocks of a machine, by which a process begins and goes on.
+
+#![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
+
+use std::fmt::Debug;
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use tidegate_engine::clock::Clock;
+use tidegate_engine::time::Timestamp;
+use tidegate_serve::clock::nanos;
+
+/// Where the kernel says which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The clocks of a machine. A simulated one has its own.
+pub trait Machine: Debug + Send + Sync {
+    /// A monotonic reading of this process.
+    fn monotonic(&self) -> Instant;
+
+    /// The time by the wall clock.
+    fn wall(&self) -> Timestamp;
+
+    /// Nanoseconds since the machine was booted, its sleep included: the same clock for all processes of a boot.
+    fn since_boot(&self) -> u64;
+
+    /// Which boot this is; zeros: unknown.
+    fn boot_id(&self) -> [u8; 16];
+}
+
+impl dyn Machine {
+    /// A clock of decisions that starts now, by the wall clock.
+    pub(crate) fn start_clock(&self) -> Clock {
+        // Read in this order, the clock is behind by the time between the two readings, never ahead.
+        let time = self.wall();
+        Clock::new(self.monotonic(), time)
+    }
+}
+
+/// The machine that runs this.
+#[derive(Debug)]
+pub struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn monotonic(&self) -> Instant {
+        tidegate_engine::clock::monotonic()
+    }
+
+    fn wall(&self) -> Timestamp {
+        tidegate_engine::clock::wall()
+    }
+
+    fn since_boot(&self) -> u64 {
+        nanos(clock_gettime(ClockId::Boottime))
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        let id = |text: String| u128::from_str_radix(&text.trim().replace('-', ""), 16).ok();
+        std::fs::read_to_string(BOOT_ID).ok().and_then(id).unwrap_or_default().to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_knows_its_boot() {
+        assert_ne!(ThisMachine.boot_id(), [0; 16], "Linux says it");
+    }
+}
