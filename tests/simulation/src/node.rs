@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use redis::RedisResult;
 use tidegate_engine::clock::monotonic;
+use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Access, Address};
 use tidegate_redis::runtime::{Runtime, Task};
 
 use crate::network::{Network, Wire};
 use crate::random::Random;
-use crate::world::{Handle, Time, World};
+use crate::redis::server::EPOCH_MICROS;
+use crate::world::{Handle, MICRO, Time, World};
 
 /// The moment at which every world begins. Only differences mean anything.
 static BEGAN: LazyLock<Instant> = LazyLock::new(monotonic);
@@ -59,6 +61,16 @@ impl Node {
     ) -> Self {
         let random = Arc::new(AtomicU64::new(seed));
         Self { world: Arc::clone(world), network: Arc::clone(network), number, clock, random }
+    }
+
+    /// The time of the world.
+    pub fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    /// The time by the wall clock.
+    pub fn wall(&self) -> Timestamp {
+        Timestamp::from_nanos(EPOCH_MICROS * MICRO + self.world.now())
     }
 
     fn reading(&self) -> Duration {

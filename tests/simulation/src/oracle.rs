@@ -21,6 +21,8 @@
 //!   node died.
 //! - A request that gives hits back while a node decides alone may make room there and at Redis.
 //! - A report without an answer is sent until there is one, and may count each time.
+//! - A node without Redis that was killed may admit once more what it admitted since its last checkpoint.
+//! - After a boot its clock may be behind by STATE_SKEW: hits count so much longer, and nobody knows where aligned windows end.
 //! - When a counter begins anew, all that was admitted before may be admitted once more.
 //! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
 //!   deadline or never.
@@ -72,8 +74,12 @@ pub struct Rules<'s> {
     pub timeout: Time,
     /// Nothing fails, and no message is slow.
     pub is_calm: bool,
-    /// Whatever servers may have lost counts as full: no denial is judged.
-    pub denies_cold: bool,
+    /// Whatever may have been lost counts as full, of windows up to this: no denial is judged.
+    pub cold_max: Option<Time>,
+    /// Whoever decides knows of all that was lost, so nothing of it is admitted once more where it counts as full.
+    pub knows_losses: bool,
+    /// The clock of counters may have gone back by so much, when a machine booted: hits count so much longer.
+    pub lag: Time,
     /// How much of N a node admits that decides alone by `local`.
     pub local_share_percent: u32,
 }
@@ -108,10 +114,26 @@ impl Rules<'_> {
         }
     }
 
-    /// Losses that this counter may have had.
-    fn losses_of(&self, own: &[Record]) -> Vec<Loss> {
+    /// Losses by which this counter may have admitted hits once more.
+    fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> Vec<Loss> {
         let of = own.first().map(|it| (it.limit, it.key));
-        self.losses.iter().filter(|loss| loss.of.is_none() || loss.of == of).copied().collect()
+        let counts_as_full = self.knows_losses && own.first().is_some_and(|it| self.denies_cold(limit, it));
+        let own = self.losses.iter().filter(|loss| match loss.of {
+            None => !counts_as_full,
+            one => one == of,
+        });
+        own.copied().collect()
+    }
+
+    /// Whether what was lost of this counter counts as full.
+    fn denies_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+        self.cold_max.is_some_and(|max| limit.empties_in(it.window) <= max)
+    }
+
+    /// Whether it is known when a window of this algorithm begins, and where it ends: not after a clock has gone back.
+    fn knows_windows(&self, limit: &LimitSpec) -> bool {
+        let is_aligned = matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted);
+        self.lag == 0 || !is_aligned
     }
 }
 
@@ -120,7 +142,7 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
-        let losses = rules.losses_of(own);
+        let losses = rules.losses_of(limit, own);
         let rules = &Rules { losses: &losses, ..*rules };
         let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &counting));
         found.or_else(|| in_spite(limit, own))
@@ -191,6 +213,9 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
     let admitted: Vec<Record> = own.iter().copied().filter(|it| it.outcome == Outcome::Admitted).collect();
     let own = if limit.is_reported { &admitted } else { own };
     let window = own.first()?.window;
+    if !rules.knows_windows(limit) {
+        return None;
+    }
     let places = own.iter().enumerate();
     let mut windows = places.map(|(place, first)| (first.asked, &own[place..]));
     match limit.algorithm {
@@ -303,7 +328,7 @@ impl Rules<'_> {
             Algorithm::FixedWindow => it.hits > 0,
             algorithm => algorithm != Algorithm::SlidingWindowWeighted,
         };
-        !forgot && is_steady && is_exact && !self.is_alone(limit, it)
+        !forgot && is_steady && is_exact && self.knows_windows(limit) && !self.is_alone(limit, it)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One run: a scenario is played, and judged.
 
+mod alone;
 mod ask;
 mod batch;
 mod checks;
@@ -13,21 +14,26 @@ mod way;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Epochs, RuleSet};
-use tidegate_serve::service::{Records, Service};
+use tidegate_serve::service::fixture::simulated;
+use tidegate_serve::service::{Counters, Records, Service};
 use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};
 use crate::node::Node;
 use crate::oracle::{Census, Loss, Record, Refund, Reset};
-use crate::scenario::Scenario;
+use crate::scenario::{Layout, Scenario};
 use crate::world::{MILLI, SECOND, Time, World, lock};
+use alone::Home;
 use records::Shelf;
 use resets::EpochNumbers;
 use told::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
 const LATE_MAX: Time = 2 * MILLI;
+/// A process that could not begin is started again after so long.
+const STARTED_AGAIN: Time = 20 * MILLI;
 /// After this all connections are there again, and Redis has been told what it missed.
 const RECOVERED: Time = 8 * SECOND;
 
@@ -74,6 +80,8 @@ pub enum Kind {
     WrongAnswer,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
+    /// A process began with something else than the one before had left.
+    WrongStart,
 }
 
 /// What clients share.
@@ -96,6 +104,8 @@ struct Run {
     pauses: Mutex<Vec<(usize, Time, Time)>>,
     violation: Mutex<Option<Violation>>,
     codes: Mutex<[u64; 3]>,
+    /// By how much the clock of a node without Redis was ever behind, because it moved to another boot.
+    lag: AtomicU64,
 }
 
 /// A node, as clients see it.
@@ -103,6 +113,8 @@ struct Run {
 struct State {
     service: Option<Arc<Service<Node>>>,
     records: Option<Arc<Records<Node>>>,
+    /// The machine of a node without Redis.
+    home: Option<Home>,
     /// Told when the node stops: one for each worker.
     stopping: Vec<Arc<Notify>>,
     version: usize,
@@ -128,8 +140,12 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
     };
     let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
-    let rules = [0, 1].map(|version| cluster::rules(&scenario.limits, version));
-    let nodes = scenario.clocks.iter().map(|_| State::default());
+    let secret = || match scenario.layout {
+        Layout::Alone(_) => alone::secret().secret(),
+        _ => KeySecret::new(cluster::SECRET),
+    };
+    let rules = [0, 1].map(|version| cluster::rules(&scenario.limits, version, secret()));
+    let nodes = scenario.clocks.iter().map(|_| State { home: Home::of(scenario), ..State::default() });
     let run = Arc::new(Run {
         world,
         network,
@@ -145,6 +161,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         pauses: Mutex::default(),
         violation: Mutex::default(),
         codes: Mutex::default(),
+        lag: AtomicU64::default(),
     });
     run.play();
     let (judged, census) = run.judged();
@@ -192,14 +209,24 @@ impl Run {
             return;
         }
         state.starts += 1;
-        let started = self.world.now();
-        state.started = started;
-        let seed = self.scenario.seed ^ (number as u64) << 32 ^ state.starts;
+        let (started, starts) = (self.world.now(), state.starts);
+        let seed = self.scenario.seed ^ (number as u64) << 32 ^ starts;
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
+        let begun = match &mut state.home {
+            Some(home) => self.begin(home, &node),
+            None => Some(cluster::counters(&self.scenario, self.scenario.lease_time_of(number), &node)),
+        };
+        let Some((counters, clock)) = begun else {
+            drop(nodes);
+            return self.after(STARTED_AGAIN, move |run| run.start(number));
+        };
+        if let Counters::Memory(store) = &counters {
+            self.keep((number, starts), Arc::clone(store), clock, &node);
+        }
+        state.started = started;
         state.records = self.records_of(number, &node, seed);
-        let records = state.records.clone();
-        let times = (self.world.now(), self.scenario.lease_time_of(number));
-        let service = Arc::new(cluster::service(&self.scenario, times, &node, records));
+        let service = simulated(node, counters, clock).recorded(state.records.clone());
+        let service = Arc::new(service);
         service.begin_epochs(&state.epochs);
         service.except(state.excepted.all());
         service.install(self.rules[state.version].clone());
@@ -221,6 +248,7 @@ impl Run {
                 }
                 if working.fetch_sub(1, Relaxed) == 1 {
                     run.check_accounts((number, started), &service);
+                    run.end_life(number);
                 }
             });
         }

@@ -2,6 +2,7 @@
 //!
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
+mod alone;
 mod batches;
 mod drawn;
 mod fault;
@@ -20,7 +21,8 @@ use tidegate_serve::service::StaleMode;
 use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
-pub use fault::{Fault, What};
+pub use alone::Alone;
+pub use fault::{During, Fault, What};
 pub use records::{HEARD_MAX, Terms};
 use stage::Plot;
 
@@ -83,6 +85,8 @@ pub enum Layout {
     Sentinel,
     /// A Cluster of so many masters.
     Cluster(usize),
+    /// No server: the one node counts in memory.
+    Alone(Alone),
 }
 
 impl Layout {
@@ -93,6 +97,7 @@ impl Layout {
             Self::PerSecond => 2,
             Self::Sentinel => 3,
             Self::Cluster(masters) => masters,
+            Self::Alone(_) => 0,
         }
     }
 }

@@ -11,7 +11,6 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_records::{Record, RecordKey};
-use tidegate_redis::SharedStore;
 use tidegate_redis::runtime::Runtime;
 
 /// Metrics of a small process.
@@ -48,9 +47,9 @@ pub fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> S
     service
 }
 
-/// A service of a node that is simulated, without rules: on the node's runtime, with counters in this store.
-pub fn simulated<R: Runtime>(runtime: R, store: Arc<SharedStore<R>>, clock: Clock) -> Service<R> {
-    Service::on(runtime, Counters::Shared(store), metrics(), clock, Modes::default())
+/// A service of a node that is simulated, without rules: on the node's runtime, with these counters.
+pub fn simulated<R: Runtime>(runtime: R, counters: Counters<R>, clock: Clock) -> Service<R> {
+    Service::on(runtime, counters, metrics(), clock, Modes::default())
 }
 
 /// The same service with these records, all of them known, and no store that could be asked for others.

@@ -31,7 +31,8 @@ impl Census {
 pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
     let mut census = Census::default();
     each_counter(records, |number, own| {
-        let (limit, losses) = (&rules.limits[number], rules.losses_of(own));
+        let limit = &rules.limits[number];
+        let losses = rules.losses_of(limit, own);
         let rules = &Rules { losses: &losses, ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         for it in own {

@@ -39,6 +39,7 @@ impl Rules<'_> {
             && !decides_alone
             && !loses_leases
             && !self.may_be_cold(limit, it)
+            && self.knows_windows(limit)
             && limit.algorithm != Algorithm::SlidingWindowWeighted
     }
 
@@ -57,22 +58,22 @@ impl Rules<'_> {
     pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
         let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
-        self.denies_cold && (since == 0 || self.losses.iter().any(lost))
+        self.denies_cold(limit, it) && (since == 0 || self.losses.iter().any(lost))
     }
 
     /// The same, for as long as a node may take to notice.
     fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE;
+        let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
         let since = it.asked.saturating_sub(for_long + SECOND);
         let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
-        self.denies_cold
+        self.denies_cold(limit, it)
             && (since == 0 || self.losses.iter().any(lost) || self.troubles.touch(since, it.answered))
     }
 
     /// How long hits count at most: a bucket of a sliding window counts as a whole, and is a sixtieth of it at most. A lease
     /// counts from its end.
     fn counts_for(&self, limit: &LimitSpec, it: &Record) -> Time {
-        it.window + it.window / 60 + LATE + self.leased_for(limit)
+        it.window + it.window / 60 + LATE + self.leased_for(limit) + self.lag
     }
 
     /// When hits are charged at the latest. A node knows a server's clock no better than by what a call took there. A report
@@ -122,7 +123,8 @@ impl Rules<'_> {
 /// A denial though there was room for the hits, whatever may have counted.
 pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
-        let (limit, losses) = (&rules.limits[number], rules.losses_of(own));
+        let limit = &rules.limits[number];
+        let losses = rules.losses_of(limit, own);
         let rules = &Rules { losses: &losses, ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let denied = own.iter().enumerate().filter(|(_, it)| it.outcome == Outcome::Denied { over: true });
@@ -171,7 +173,9 @@ fn there_at_most(
     });
     let there = there.filter(|there| there.charged >= anew);
     match limit.algorithm {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(limit, there, it),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
+        }
         Algorithm::FixedWindow => {
             let begins = it.asked.saturating_sub((EPOCH_MICROS * MICRO + it.asked) % it.window + LATE);
             there.filter(|there| there.charged >= begins).map(|there| there.hits).sum()

@@ -52,7 +52,7 @@ fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> boo
 fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
     let (resets, refunds, remembers_denials) = (&[], &[], false);
     static NO_TROUBLES: std::sync::LazyLock<Troubles> = std::sync::LazyLock::new(Troubles::default);
-    let (troubles, timeout, denies_cold) = (&*NO_TROUBLES, SECOND / 10, false);
+    let (troubles, timeout, cold_max) = (&*NO_TROUBLES, SECOND / 10, None);
     Rules {
         limits,
         starts: 1,
@@ -64,7 +64,9 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         lease_time: 0,
         timeout,
         is_calm,
-        denies_cold,
+        cold_max,
+        knows_losses: false,
+        lag: 0,
         local_share_percent: 100,
     }
 }

@@ -11,7 +11,7 @@ use tidegate_serve::service::Service;
 use super::{Kind, Run, State, Violation};
 use crate::node::Node;
 use crate::oracle::{Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much};
-use crate::scenario::{Fault, Item, What};
+use crate::scenario::{Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
@@ -53,7 +53,7 @@ impl Run {
             let least = all.iter().copied().filter(|&requests| requests > 0).min().unwrap_or(1);
             windows += Time::from(all.into_iter().max().unwrap_or(0).div_ceil(least));
         }
-        windows * window * SECOND + self.scenario.lease_time
+        windows * window * SECOND + self.scenario.lease_time + self.lag.load(Relaxed)
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {
@@ -172,6 +172,7 @@ impl Run {
                 | What::Except { .. }
                 | What::Record { .. }
                 | What::RecordsAway { .. }
+                | What::Die { .. }
                 | What::Reset { .. }
                 | What::ResetAll { .. } => return None,
             };
@@ -188,14 +189,20 @@ impl Run {
     /// What may not happen and did, by all that was answered; and how much of it could be judged.
     pub(super) fn judged(&self) -> (Option<Violation>, Census) {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
-        let (denies_lost, mut kept) = (self.nodes_know_losses(), losses.clone());
-        kept.retain(|loss| !denies_lost || loss.of.is_some());
         let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
-        let (resets, refunds, troubles) = (lock(&self.resets), lock(&self.refunds), self.troubles());
+        let troubles = self.troubles();
+        // What was done since a checkpoint is lost with it: hits that went back count again.
+        let stays = |done: Time| {
+            !losses.iter().any(|loss| loss.of.is_none() && loss.since <= done && done <= loss.until)
+        };
+        let (mut resets, mut refunds) = (lock(&self.resets).clone(), lock(&self.refunds).clone());
+        resets.retain(|reset| stays(reset.done));
+        refunds.retain(|refund| stays(refund.done));
         let rules = Rules {
             limits: &self.scenario.limits,
             starts,
-            losses: &kept,
+            losses: &losses,
+            knows_losses: self.nodes_know_losses(),
             resets: &resets,
             refunds: &refunds,
             troubles: &troubles,
@@ -203,15 +210,19 @@ impl Run {
             lease_time: self.scenario.lease_time,
             timeout: self.scenario.timeout,
             is_calm,
-            denies_cold: self.scenario.denies_cold,
+            cold_max: self.scenario.denies_cold.then_some(match self.scenario.layout {
+                Layout::Alone(alone) => alone.cold_max,
+                _ => Time::MAX,
+            }),
+            lag: self.lag.load(Relaxed),
             local_share_percent: self.scenario.local_share_percent,
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };
         let found = too_much(&rules, &records).map(of_kind(Kind::TooMuch)).or_else(|| {
             // Whoever knows of a loss denies.
-            starved(&Rules { losses: &losses, ..rules }, &records).map(of_kind(Kind::Starved))
+            starved(&Rules { knows_losses: false, ..rules }, &records).map(of_kind(Kind::Starved))
         });
-        (found, census(&Rules { losses: &losses, ..rules }, &records))
+        (found, census(&Rules { knows_losses: false, ..rules }, &records))
     }
 }

@@ -1,4 +1,4 @@
-//! What a scenario names: its servers, its rules, and the service of a node.
+//! What a scenario names: its servers, its rules, and the counters of a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +7,13 @@ use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
-use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
-use tidegate_serve::service::fixture::simulated;
-use tidegate_serve::service::{Records, Service};
+use tidegate_serve::service::Counters;
 
 use crate::node::Node;
-use crate::redis::server::{EPOCH_MICROS, Server};
+use crate::redis::server::Server;
 use crate::scenario::{Layout, LimitSpec, Scenario};
 use crate::world::Time;
 
@@ -44,17 +42,18 @@ fn servers_of(layout: Layout) -> Vec<Server> {
                 Server::new(&format!("master{number}"), Some(first as u16..=last as u16))
             })
             .collect(),
+        Layout::Alone(_) => Vec::new(),
     }
 }
 
-/// The rules of a version.
-pub(super) fn rules(limits: &[LimitSpec], version: usize) -> RuleSet {
+/// The rules of a version, whose counters have keys under this secret.
+pub(super) fn rules(limits: &[LimitSpec], version: usize, secret: KeySecret) -> RuleSet {
     let rules = limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
     let rules: String = rules.map(|(number, limit)| rule(number, limit, version)).collect();
     let text =
         format!("domain: sim\ndescriptors:\n  - {{key: none, rate_limit: {{unlimited: true}}}}\n{rules}");
     let file = SourceFile { name: "sim.yaml".into(), bytes: text.into(), presumed: false };
-    let options = LoadOptions::new(KeySecret::new(SECRET)).default_cost(Cost::Asked).strict(true);
+    let options = LoadOptions::new(secret).default_cost(Cost::Asked).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
@@ -76,13 +75,8 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
     )
 }
 
-/// The service of a node that starts now, without rules. Its leases last for `lease_time`.
-pub(super) fn service(
-    scenario: &Scenario,
-    (now, lease_time): (Time, Time),
-    node: &Node,
-    records: Option<Arc<Records<Node>>>,
-) -> Service<Node> {
+/// The counters of a node that starts now, in Redis. Its leases last for `lease_time`.
+pub(super) fn counters(scenario: &Scenario, lease_time: Time, node: &Node) -> (Counters<Node>, Clock) {
     let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
     let on = |kind| {
         let mut options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
@@ -98,13 +92,14 @@ pub(super) fn service(
         Layout::PerSecond => (on(Kind::Single(host("main"))), Some(on(Kind::Single(host("second"))))),
         Layout::Sentinel => (on(Kind::Sentinel("counters".to_owned(), vec![host("sentinel")])), None),
         Layout::Cluster(_) => (on(Kind::Cluster(vec![host("master0"), host("master1")])), None),
+        Layout::Alone(_) => unreachable!("its counters are in memory"),
     };
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
-    let clock = Clock::new(node.monotonic(), Timestamp::from_nanos(EPOCH_MICROS * 1_000 + now));
+    let clock = Clock::new(node.monotonic(), node.wall());
     let options = SharedStoreOptions::default()
         .deny_cache_bytes(scenario.deny_cache_bytes)
         .local_share(f64::from(scenario.local_share_percent) / 100.0)
         .lease_time(Duration::from_nanos(lease_time));
     let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);
-    simulated(node.clone(), Arc::new(store), clock).recorded(records)
+    (Counters::Shared(Arc::new(store)), clock)
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tidegate_engine::request::Request;
 
+use super::alone::{Dies, Home};
 use super::told::Excepted;
 use super::way::Way;
 use super::{LATE_MAX, Run};
 use crate::oracle::{Loss, Reset};
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
-use crate::scenario::{Item, Layout, What};
+use crate::scenario::{During, Item, Layout, What};
 use crate::world::{Time, lock};
 
 impl Run {
@@ -47,10 +48,11 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Crash { node, lasts } => {
-                let service = lock(&self.nodes)[node].service.take();
-                world.kill(Some(node));
-                drop(service);
-                network.close_all(node);
+                self.kill(node);
+                later(lasts, Self::heal);
+            }
+            What::Die { node, during, steps, with_machine, lasts } => {
+                self.die(node, during, (steps, with_machine));
                 later(lasts, Self::heal);
             }
             What::StopNode { node, lasts } => {
@@ -87,11 +89,42 @@ impl Run {
             What::Restart { server, .. } => self.network.set_gone(server, false),
             What::Pause { node, .. } => self.world.thaw(node),
             What::RecordsAway { node, .. } => self.records_are_back(node),
-            What::Crash { node, .. } | What::StopNode { node, .. } => self.start(node),
+            What::Crash { node, .. } | What::StopNode { node, .. } | What::Die { node, .. } => {
+                self.start(node)
+            }
             What::Except { node, limit, key, .. } => {
                 let now = self.world.now();
                 self.except(node, |excepted| excepted.end(now, (limit, key)));
             }
+            _ => {}
+        }
+    }
+
+    /// The process of a node ends where it is.
+    fn kill(&self, node: usize) {
+        let service = lock(&self.nodes)[node].service.take();
+        self.world.kill(Some(node));
+        drop(service);
+        self.network.close_all(node);
+        lock(&self.nodes)[node].home.iter_mut().for_each(Home::killed);
+    }
+
+    /// A node without Redis dies, after so many steps of its disk, and its machine perhaps.
+    fn die(self: &Arc<Self>, node: usize, during: During, dies: Dies) {
+        let with_home =
+            |act: &mut dyn FnMut(&mut Home)| lock(&self.nodes)[node].home.iter_mut().for_each(act);
+        match during {
+            During::End => {
+                with_home(&mut |home| home.will_die(dies));
+                return self.stop_node(node);
+            }
+            During::Checkpoint => with_home(&mut |home| home.checkpoint(dies.0, self.world.now())),
+            During::Serving | During::Start => {}
+        }
+        self.kill(node);
+        match during {
+            During::Start => with_home(&mut |home| home.will_die(dies)),
+            _ if dies.1 => with_home(&mut |home| home.lose_power(self.world.now())),
             _ => {}
         }
     }
@@ -128,7 +161,7 @@ impl Run {
         });
     }
 
-    fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
+    pub(super) fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let run = Arc::clone(self);
         self.world.at(self.world.now() + lasts, move |_| then(&run));
     }

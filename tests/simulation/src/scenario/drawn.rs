@@ -9,7 +9,7 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, batches, operators, plots,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, alone, batches, operators, plots,
     records, stage, widened,
 };
 use crate::node::NodeClock;
@@ -25,6 +25,7 @@ impl Scenario {
     /// What this seed means, with so many nodes if that is said.
     pub fn new(seed: u64, nodes: Option<usize>) -> Self {
         let mut random = Random::new(seed);
+        let may_be_alone = nodes.is_none_or(|nodes| nodes == 1);
         let nodes = nodes.unwrap_or(1 + random.below(4) as usize);
         let layout = random.pick(&[
             Layout::Single,
@@ -63,6 +64,12 @@ impl Scenario {
             asks: Vec::new(),
             faults: Vec::new(),
         };
+        // Some have no Redis at all.
+        let mut own = Random::new(seed ^ alone::OWN);
+        if own.one_in(4) && may_be_alone {
+            alone::make(&mut own, &mut scenario);
+            return scenario;
+        }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
         scenario.asks = asks(&mut random.fork(), &scenario);
         if staged.is_none() {
@@ -138,7 +145,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
     }
 }
 
-fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
+pub(super) fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
     let (mut asks, mut now) = (Vec::new(), 500 * MILLI);
     let usual = random.pick(&[2 * MILLI, 10 * MILLI, 30 * MILLI]);
     let keys = random.pick(&[1, 2, 6]);

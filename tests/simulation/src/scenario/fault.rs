@@ -97,6 +97,19 @@ pub enum What {
         /// It is away for so long.
         lasts: Time,
     },
+    /// A node without Redis dies, and comes back.
+    Die {
+        /// Which.
+        node: usize,
+        /// In the middle of this.
+        during: During,
+        /// After so many steps of its disk.
+        steps: usize,
+        /// Its machine dies too: what was not synced may be lost.
+        with_machine: bool,
+        /// It is away for so long.
+        lasts: Time,
+    },
     /// Half of a master's slots move to another one.
     MoveSlots {
         /// From this server.
@@ -166,6 +179,19 @@ pub enum What {
     },
 }
 
+/// What a process does when it dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// It answers requests.
+    Serving,
+    /// It writes a checkpoint.
+    Checkpoint,
+    /// It writes its counters at its end.
+    End,
+    /// It was killed, and the next one begins.
+    Start,
+}
+
 impl What {
     /// The node that it is about.
     pub fn node(self) -> Option<usize> {
@@ -176,6 +202,7 @@ impl What {
             | Self::Pause { node, .. }
             | Self::Crash { node, .. }
             | Self::StopNode { node, .. }
+            | Self::Die { node, .. }
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
             | Self::RecordsAway { node, .. }

@@ -177,7 +177,7 @@ fn server_of(random: &mut Random, scenario: &Scenario, limit: usize) -> Option<u
     match scenario.layout {
         Layout::PerSecond => Some(usize::from(comes_round(&scenario.limits[limit]))),
         Layout::Cluster(masters @ 2..) => Some(random.below(masters as u64) as usize),
-        Layout::Cluster(_) | Layout::Single | Layout::Sentinel => None,
+        Layout::Cluster(_) | Layout::Single | Layout::Sentinel | Layout::Alone(_) => None,
     }
 }
 

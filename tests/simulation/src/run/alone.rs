@@ -1,0 +1,300 @@
+//! The machine of a node without Redis: its clocks, its disk, and what its processes leave there for each other. The program's
+//! own `tidegate-state` begins and ends them.
+//!
+//! In: deaths, at any step of the disk. Out: the counters and the clock of a process that begins. What it found is judged at
+//! once: a clean end is found, a kill is never taken for one, and the clock never goes on too early. What may be lost is noted
+//! for the oracle: what was admitted since the last checkpoint, and nothing after a clean end.
+
+use std::fmt::{self, Formatter};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tidegate_engine::clock::Clock;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::time::Timestamp;
+use tidegate_operate::disk::mortal::{Left, MortalFolder};
+use tidegate_redis::runtime::Runtime as _;
+use tidegate_serve::service::Counters;
+use tidegate_state::{
+    Begun, Checkpoints, Folder, KeySource, Machine, Outcome, ShardName, StartOptions, begin,
+};
+
+use super::{Kind, Run};
+use crate::node::Node;
+use crate::oracle::Loss;
+use crate::random::Random;
+use crate::scenario::{Alone, Layout, Scenario};
+use crate::world::{MICRO, MILLI, Time, lock};
+
+/// How often expired counters are forgotten.
+const SWEEP_INTERVAL: Time = 250 * MILLI;
+
+/// The next thing that a process writes ends after so many steps of the disk; its machine dies then, or not.
+pub(super) type Dies = (usize, bool);
+
+/// The secret of keys, as of KEY_SECRET_FILE: what a seed means does not depend on chance.
+pub(super) fn secret() -> KeySource {
+    KeySource::of_text(b"the secret of a simulated node")
+}
+
+/// A machine.
+pub(super) struct Home {
+    alone: Alone,
+    denies_cold: bool,
+    random: Random,
+    /// STATE_DIR.
+    folder: MortalFolder,
+    /// Which boot this is, and since when.
+    boot: (u128, Time),
+    /// Whether the next process may find a clean end.
+    clean: Belief,
+    /// Since when hits are in no file, so that a kill loses them.
+    unsaved_since: Time,
+    /// By how much the clock of decisions was behind in the last life.
+    lag: Time,
+    dies: Option<Dies>,
+    life: Option<Life>,
+}
+
+/// A process that runs, or ends.
+struct Life {
+    /// `None`: nothing is kept.
+    checkpoints: Option<Checkpoints>,
+}
+
+/// Whether a start may find a clean end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Belief {
+    Must,
+    May,
+    MustNot,
+}
+
+/// The clocks of a machine, for one process.
+struct Clocks {
+    node: Node,
+    boot: (u128, Time),
+}
+
+impl fmt::Debug for Clocks {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Clocks({:?})", self.boot)
+    }
+}
+
+impl Machine for Clocks {
+    fn monotonic(&self) -> Instant {
+        self.node.monotonic()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.node.wall()
+    }
+
+    fn since_boot(&self) -> u64 {
+        self.node.now() - self.boot.1
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        self.boot.0.to_be_bytes()
+    }
+}
+
+impl Home {
+    /// The machine of a node without Redis.
+    pub(super) fn of(scenario: &Scenario) -> Option<Self> {
+        let Layout::Alone(alone) = scenario.layout else { return None };
+        Some(Self {
+            alone,
+            denies_cold: scenario.denies_cold,
+            random: Random::new(scenario.seed),
+            folder: MortalFolder::new(&Left::new()),
+            boot: (1, 0),
+            clean: Belief::MustNot,
+            unsaved_since: 0,
+            lag: 0,
+            dies: None,
+            life: None,
+        })
+    }
+
+    /// What is written next ends so.
+    pub(super) fn will_die(&mut self, dies: Dies) {
+        self.dies = Some(dies);
+    }
+
+    /// The process was killed, if there was one.
+    pub(super) fn killed(&mut self) {
+        self.life = None;
+    }
+
+    /// Writes a checkpoint, as far as so many steps go.
+    pub(super) fn checkpoint(&mut self, steps: usize, now: Time) {
+        let Some(checkpoints) = self.life.as_ref().and_then(|life| life.checkpoints.as_ref()) else { return };
+        self.folder.disk(steps);
+        if checkpoints.write().is_ok() {
+            self.unsaved_since = now;
+        }
+    }
+
+    /// The machine dies, and boots again.
+    pub(super) fn lose_power(&mut self, now: Time) {
+        let may_be_left: Vec<Left> = self.folder.after_a_crash().into_iter().collect();
+        self.folder = MortalFolder::new(&self.random.pick(&may_be_left));
+        self.boot = (self.boot.0 + 1, now);
+    }
+
+    /// How many steps the disk does, and whether the machine dies then.
+    fn steps(&mut self) -> Dies {
+        self.dies.take().unwrap_or((usize::MAX, false))
+    }
+
+    fn options(&self, node: &Node) -> StartOptions {
+        StartOptions {
+            own_secret: Some(secret()),
+            skew: Duration::from_nanos(self.alone.skew),
+            members: 0,
+            grew_from: 0,
+            name: ShardName::default(),
+            memory: MemoryOptions::new(1 << 20),
+            deny_cold: self.denies_cold.then(|| Duration::from_nanos(self.alone.cold_max)),
+            machine: Arc::new(Clocks { node: node.clone(), boot: self.boot }),
+        }
+    }
+}
+
+impl Run {
+    /// A process begins, with what the one before has left. `None`: it dies, or the one before has not ended.
+    pub(super) fn begin(&self, home: &mut Home, node: &Node) -> Option<(Counters<Node>, Clock)> {
+        if home.life.is_some() {
+            return None;
+        }
+        let (now, (steps, with_machine)) = (self.world.now(), home.steps());
+        let begun = self.begin_life(home, node, steps);
+        if begun.is_none() && with_machine {
+            home.lose_power(now);
+        }
+        begun
+    }
+
+    fn begin_life(&self, home: &mut Home, node: &Node, steps: usize) -> Option<(Counters<Node>, Clock)> {
+        let now = self.world.now();
+        let lock_folder = || Folder::lock_on(home.folder.path(), home.folder.disk(steps));
+        let folder = home.alone.is_kept.then(lock_folder).transpose().ok()?;
+        let begun = begin(folder.as_ref(), &home.options(node)).ok()?;
+        self.world.tell(|| format!("a process begins: {}", begun.outcome.name()));
+        let lag = self.judge_start(home, node, &begun);
+        let Begun { store, clock, author, outcome, .. } = begun;
+        let store = Arc::new(store);
+        let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
+        if let Some(checkpoints) = &checkpoints
+            && checkpoints.mark(outcome).is_err()
+        {
+            home.clean = if outcome == Outcome::Clean { Belief::May } else { Belief::MustNot };
+            return None;
+        }
+        if outcome != Outcome::Clean {
+            lock(&self.losses).push(Loss {
+                since: home.unsaved_since,
+                until: now,
+                acknowledged: true,
+                of: None,
+            });
+        }
+        self.lag.fetch_max(lag, Relaxed);
+        (home.clean, home.unsaved_since, home.lag) = (Belief::MustNot, now, lag);
+        home.life = Some(Life { checkpoints });
+        Some((Counters::Memory(store), clock))
+    }
+
+    /// Judges what a process begins with. Returns by how much its clock is behind.
+    fn judge_start(&self, home: &Home, node: &Node, begun: &Begun) -> Time {
+        let is_clean = begun.outcome == Outcome::Clean;
+        let is_expected = match home.clean {
+            Belief::Must => is_clean,
+            Belief::May => true,
+            Belief::MustNot => !is_clean,
+        };
+        if !is_expected || !matches!(begun.outcome, Outcome::Clean | Outcome::Unclean | Outcome::None) {
+            let what = format!("a process found {:?}, where a clean end was {:?}", begun.outcome, home.clean);
+            self.wrong(Kind::WrongStart, what);
+        }
+        let (clock, wall) = (begun.clock.at(node.monotonic()), node.wall());
+        let lag = wall.nanos_since(clock);
+        let least =
+            if begun.taken.as_ref().is_some_and(|(totals, _)| totals.all() > 0) { home.lag } else { 0 };
+        if clock > wall || lag < least || lag > home.lag + home.alone.skew {
+            let what = format!(
+                "the clock of a process is {} us behind and {} us ahead, and was {} us behind before",
+                lag / MICRO,
+                clock.nanos_since(wall) / MICRO,
+                home.lag / MICRO
+            );
+            self.wrong(Kind::WrongStart, what);
+        }
+        lag
+    }
+
+    /// Forgets expired counters and writes checkpoints, as long as this process of the node lives.
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        (number, starts): (usize, u64),
+        store: Arc<MemoryStore>,
+        clock: Clock,
+        node: &Node,
+    ) {
+        let (run, node) = (Arc::clone(self), node.clone());
+        self.world.spawn_on((number, 0), async move {
+            loop {
+                run.world.until(run.world.now() + SWEEP_INTERVAL).await;
+                if !run.lives(number, starts) {
+                    break;
+                }
+                while !store.sweep(clock.at(node.monotonic())).round_done {}
+            }
+        });
+        let Layout::Alone(Alone { interval: Some(interval), .. }) = self.scenario.layout else { return };
+        let run = Arc::clone(self);
+        self.world.spawn_on((number, 0), async move {
+            loop {
+                run.world.until(run.world.now() + interval).await;
+                if !run.lives(number, starts) {
+                    break;
+                }
+                let now = run.world.now();
+                let home = &mut lock(&run.nodes)[number].home;
+                home.iter_mut().for_each(|home| home.checkpoint(usize::MAX, now));
+            }
+        });
+    }
+
+    fn lives(&self, number: usize, starts: u64) -> bool {
+        let nodes = lock(&self.nodes);
+        let of_life = |state: &super::State| state.starts == starts && state.service.is_some();
+        nodes.get(number).is_some_and(of_life)
+    }
+
+    /// The last worker of a process has ended: its counters are written.
+    pub(super) fn end_life(&self, number: usize) {
+        let now = self.world.now();
+        let mut nodes = lock(&self.nodes);
+        let Some(home) = nodes.get_mut(number).and_then(|state| state.home.as_mut()) else { return };
+        let Some(Life { checkpoints }) = home.life.take() else { return };
+        let (steps, with_machine) = home.steps();
+        if let Some(checkpoints) = checkpoints {
+            home.folder.disk(steps);
+            home.clean = match checkpoints.finish() {
+                Ok(_) => Belief::Must,
+                Err(_) => Belief::May,
+            };
+            if home.clean == Belief::Must {
+                home.unsaved_since = now;
+            }
+            self.world.tell(|| format!("a process ends: a clean end {:?} be found", home.clean));
+        }
+        if with_machine {
+            home.lose_power(now);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A node without Redis: it counts in memory, and its processes leave counters for each other in a folder, or not.
+//!
+//! In: a scenario that was drawn for a cluster. Out: one of a single node that counts in memory, and dies at any step.
+
+use tidegate_engine::rules::StoreFailure;
+
+use super::{ASKED, During, Fault, Layout, Scenario, What, batches, drawn, operators, widened};
+use crate::node::NodeClock;
+use crate::random::Random;
+use crate::world::{MILLI, SECOND, Time};
+
+/// Makes the draws of these scenarios others than those of the rest.
+pub(super) const OWN: u64 = 0x616c_6f6e_6530_3031;
+/// Kinds of what goes wrong.
+const KINDS: u64 = 5;
+/// More steps than a file of few counters takes.
+const STEPS_MAX: u64 = 24;
+
+/// The settings of a node without Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alone {
+    /// There is a STATE_DIR.
+    pub is_kept: bool,
+    /// STATE_INTERVAL.
+    pub interval: Option<Time>,
+    /// STATE_SKEW.
+    pub skew: Time,
+    /// COLD_START_MAX_WINDOW.
+    pub cold_max: Time,
+}
+
+/// Makes a scenario one of a node without Redis.
+pub(super) fn make(random: &mut Random, scenario: &mut Scenario) {
+    scenario.layout = Layout::Alone(Alone {
+        is_kept: !random.one_in(4),
+        interval: random.pick(&[None, Some(200 * MILLI), Some(SECOND), Some(3 * SECOND)]),
+        skew: random.pick(&[0, 50 * MILLI, 2 * SECOND]),
+        cold_max: random.pick(&[2 * SECOND, 3_600 * SECOND]),
+    });
+    // Its clock defines the time.
+    scenario.clocks = vec![NodeClock { drift_ppm: 0, ..scenario.clocks[0] }];
+    (scenario.far, scenario.slow_one_in) = (vec![[0, 0]], 1 << 40);
+    (scenario.lease_time, scenario.deny_cache_bytes) = (0, 0);
+    scenario.denies_cold = random.one_in(2);
+    for limit in &mut scenario.limits {
+        (limit.is_leased, limit.failure) = (false, StoreFailure::Error);
+    }
+    scenario.asks = drawn::asks(random, scenario);
+    scenario.faults = faults(random, scenario);
+    operators::add(random, scenario);
+    batches::add(random, scenario, true);
+    widened::add(random, scenario);
+}
+
+fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
+    let kinds: Vec<u64> = (0..random.pick(&[1, 2, 20])).map(|_| random.below(KINDS)).collect();
+    let count = random.pick(&[0, 1, 2, 4, 8, 16]);
+    let mut faults: Vec<Fault> = (0..count)
+        .map(|_| {
+            let at = match random.one_in(2) {
+                true => SECOND + random.below(ASKED - SECOND),
+                false => random.pick(&scenario.asks).at + random.below(5 * MILLI),
+            };
+            let kind = random.pick(&kinds);
+            Fault { at, what: what(random, kind) }
+        })
+        .collect();
+    faults.sort_by_key(|fault| fault.at);
+    faults
+}
+
+fn what(random: &mut Random, kind: u64) -> What {
+    let (node, lasts) = (0, random.pick(&[5 * MILLI, 50 * MILLI, 400 * MILLI, SECOND, 3 * SECOND]));
+    match kind {
+        0 => What::StopNode { node, lasts },
+        1 => What::Crash { node, lasts },
+        2 => What::Reload { node, version: random.below(2) as usize },
+        _ => What::Die {
+            node,
+            during: random.pick(&[During::Serving, During::Checkpoint, During::End, During::Start]),
+            steps: random.below(STEPS_MAX) as usize,
+            with_machine: random.one_in(2),
+            lasts,
+        },
+    }
+}
