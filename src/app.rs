@@ -8,6 +8,7 @@ mod control;
 mod error;
 mod events;
 mod exceptions;
+pub mod inside;
 mod listen;
 mod lookup;
 mod memory;
@@ -64,7 +65,7 @@ use tidegate_serve::metrics::Metrics;
 use tidegate_serve::reload::{Installer, ReloadLog};
 use tidegate_serve::report::REPORT;
 use tidegate_serve::service::Service;
-use tidegate_state::{Author, Begun, Checkpoints, Folder};
+use tidegate_state::{Author, Checkpoints};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,9 +165,8 @@ impl App {
     }
 
     /// Makes every part. Each shows itself in metrics.
-    fn new(configuration: Configuration, (folder, begun): (Option<Folder>, Begun)) -> Result<Self, AppError> {
-        let Begun { store, clock, author, outcome, .. } = begun;
-        let store = Arc::new(store);
+    fn new(configuration: Configuration, begun: state::Begun) -> Result<Self, AppError> {
+        let state::Begun { folder, store, clock, author, outcome } = begun;
         let reloads = Arc::<ReloadLog>::default();
         let metrics = metrics::start(&configuration.metrics, &reloads, clock.now())?;
         memory::register(&metrics, &store, configuration.memory.max_bytes);

@@ -16,10 +16,12 @@
 //! - `metrics`: the metrics port and StatsD; `mogrifiers`: what rewrites names for it
 //! - `tracing`: where spans go
 //! - `events`: what is told of keys, rules and the store, and to whom
+//! - `inside`: the settings of a limiter inside another process
 //! - `machine`: what the machine gives the process
 
 mod events;
 mod in_force;
+mod inside;
 mod limits;
 mod listeners;
 mod machine;
@@ -32,6 +34,7 @@ mod tracing;
 
 pub use self::events::{Events, WebhookSettings};
 pub use self::in_force::{InForce, in_force};
+pub use self::inside::InsideOptions;
 pub use self::limits::{Limits, Lookup};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::metrics::Metrics;

@@ -330,6 +330,11 @@ impl Handler {
         }
     }
 
+    /// Whether rules have this domain.
+    pub fn knows(&self, domain: &str) -> bool {
+        self.service.with_rules(|rules| rules.is_some_and(|rules| rules.actions(domain).is_some()))
+    }
+
     fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {
         if question.text_bytes() > self.bounds.request_bytes_max {
             return Err(Refusal::too_large(&self.bounds));

@@ -136,6 +136,10 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
+/// The limiter without sockets, for the module inside Envoy.
+#[doc(hidden)]
+pub use app::inside;
+
 /// The handler behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
 pub use front::bare::{BareConnection, answerer, lane, lane_with_records};

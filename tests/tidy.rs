@@ -316,6 +316,18 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("lib", &[]),
         ],
     ),
+    (
+        "crates/envoy/src",
+        &[
+            ("abi", &[]),
+            ("log", &["abi"]),
+            ("client", &["abi"]),
+            ("configuration", &["abi", "log"]),
+            ("filter", &["abi", "client", "configuration"]),
+            ("hooks", &["abi", "configuration", "filter"]),
+            ("lib", &[]),
+        ],
+    ),
     ("crates/yaml/src", &[("lib", &[])]),
     (
         "src",

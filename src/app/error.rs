@@ -51,6 +51,12 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// Another limiter of this process has counters with other bounds.
+    #[error(
+        "MAX_COUNTER_BYTES and STORE_FULL_MODE differ from those of the counters that this process has already (expected the \
+         same in all filters, and a restart of the process after a change)"
+    )]
+    OtherBounds,
     /// The file of events cannot be written.
     #[error("EVENTS_LOG: cannot write {path}: {source}")]
     EventsLog {

@@ -14,11 +14,14 @@ use crate::app::{AppError, Essential, dead};
 use crate::configuration::Rules;
 use crate::source::file::Reread;
 use tidegate_engine::cost::Cost;
-use tidegate_engine::rules::Ink;
+use tidegate_engine::rules::{Ink, SourceFile};
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::{Kind, Metrics};
-use tidegate_serve::reload::Installer;
+use tidegate_serve::reload::{Installer, Offer};
 use tidegate_serve::service::Service;
+
+/// The name of rules that are written where the limiter is configured.
+const INLINE: &str = "inline";
 
 /// Rules that are not loaded yet.
 pub(super) enum Starting {
@@ -26,6 +29,8 @@ pub(super) enum Starting {
     Files(Box<Reloader>, bool),
     /// A control plane.
     ControlPlane(Box<ControlPlane>),
+    /// A text, which does not change.
+    Text(Box<Installer>, String),
 }
 
 /// A source of rules that reports changes.
@@ -34,12 +39,17 @@ pub(super) enum Following {
     Files(Watching),
     /// A control plane that has not sent anything yet.
     ControlPlane(Box<ControlPlane>),
+    /// A text, which was loaded.
+    Text,
 }
 
 impl Starting {
     /// The source of `rules`. The first rules of a control plane make `health` serve.
     pub(super) fn new(rules: Rules, installer: Installer, lines: Option<Ink>, health: Arc<Health>) -> Self {
-        let Rules { files, control_plane, start_without, .. } = rules;
+        let Rules { files, control_plane, text, start_without, .. } = rules;
+        if let Some(text) = text {
+            return Self::Text(Box::new(installer), text);
+        }
         match control_plane {
             None => Self::Files(Box::new(Reloader::new(files, installer, lines)), start_without),
             Some(options) => {
@@ -57,6 +67,13 @@ impl Starting {
                 .map_err(io::Error::other)?
                 .map(Following::Files),
             Self::ControlPlane(plane) => Ok(Following::ControlPlane(plane)),
+            Self::Text(installer, text) => {
+                let file = SourceFile { name: INLINE.into(), bytes: text.into_bytes(), presumed: false };
+                let offer =
+                    Offer { files: &[file], skipped: &[], empty_refused: None, lines: None, warned: None };
+                let taken = installer.take(&offer, ToString::to_string);
+                taken.map(|()| Following::Text).map_err(|problems| AppError::Rules(problems.len()))
+            }
         }
     }
 }
@@ -65,7 +82,7 @@ impl Following {
     /// Whether requests may come before the source reports anything more.
     pub(super) fn is_ready(&self) -> bool {
         match self {
-            Self::Files(_) => true,
+            Self::Files(_) | Self::Text => true,
             Self::ControlPlane(plane) => plane.forced,
         }
     }
@@ -76,11 +93,13 @@ impl Following {
         let reread = match &self {
             Self::Files(watching) => Some(watching.reread()),
             Self::ControlPlane(_) => None,
+            Self::Text => return None,
         };
         tasks.spawn(async move {
             match self {
                 Self::Files(mut watching) => watching.died().await,
                 Self::ControlPlane(plane) => match plane.follow().await {},
+                Self::Text => std::future::pending().await,
             }
             dead("watching the rules", "its thread has died")
         });

@@ -6,12 +6,13 @@ use std::time::Duration;
 use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control};
 use crate::clock::{Clock, wall};
 use crate::configuration::Configuration;
+use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::time::ceil_secs;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::reload::counted;
 use tidegate_serve::service::Service;
 use tidegate_state::{
-    Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, ThisMachine,
+    Author, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, ThisMachine,
     begin as begin_with,
 };
 
@@ -23,8 +24,17 @@ pub(super) struct State {
     grace: Duration,
 }
 
+/// What the parts of the program begin with.
+pub(super) struct Begun {
+    pub(super) folder: Option<Folder>,
+    pub(super) store: Arc<MemoryStore>,
+    pub(super) clock: Clock,
+    pub(super) author: Author,
+    pub(super) outcome: Outcome,
+}
+
 /// Takes the folder, and from it the counters of the process before.
-pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folder>, Begun), AppError> {
+pub(super) async fn begin(configuration: &Configuration) -> Result<Begun, AppError> {
     let (state, memory) = (configuration.state.clone(), configuration.memory);
     // Counters of its own are the fallback's there, and begin with each outage.
     let counts_in_redis = configuration.redis.is_some();
@@ -48,14 +58,15 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
         if let Some(window_max) = options.deny_cold {
             report_cold(window_max, &begun);
         }
-        Ok((folder, begun))
+        let tidegate_state::Begun { store, clock, author, outcome, .. } = begun;
+        Ok(Begun { folder, store: Arc::new(store), clock, author, outcome })
     };
     // Many counters take a while, and a signal must work at every moment.
     tokio::task::spawn_blocking(begin).await.map_err(std::io::Error::other)?
 }
 
 /// Logs for how long lost counters count as full.
-fn report_cold(window_max: Duration, begun: &Begun) {
+fn report_cold(window_max: Duration, begun: &tidegate_state::Begun) {
     let left = ceil_secs(begun.store.coldness().until().nanos_since(begun.clock.now()));
     if left > 0 {
         let longer = match (begun.outcome, &begun.taken) {
@@ -71,7 +82,7 @@ fn report_cold(window_max: Duration, begun: &Begun) {
 }
 
 /// Logs what the start found.
-fn report(begun: &Begun, folder: &Folder) {
+fn report(begun: &tidegate_state::Begun, folder: &Folder) {
     let path = folder.path().display();
     let taken = begun.taken.as_ref().map(|(totals, written)| {
         let age = Duration::from_nanos(wall().nanos_since(written.wall)).as_secs();

@@ -23,6 +23,8 @@ pub struct Rules {
     pub files: RuleFiles,
     /// The control plane that the rules come from instead.
     pub control_plane: Option<XdsOptions>,
+    /// The rules themselves, instead of both.
+    pub text: Option<String>,
     /// How they are loaded. The key secret is a placeholder: a process draws its own.
     pub load: LoadOptions,
     /// Whether the process starts with missing or bad rules.
@@ -52,6 +54,7 @@ pub(super) fn resolve(settings: &Settings) -> Rules {
             may_be_empty: settings.rules_may_be_empty,
         },
         control_plane,
+        text: None,
         load: LoadOptions::new(KeySecret::new([0; 16]))
             .default_algorithm(settings.default_algorithm)
             .default_cost(settings.default_cost)

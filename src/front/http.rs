@@ -11,6 +11,7 @@ use std::sync::Arc;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
+pub(crate) use self::check::describe;
 pub use self::check::{CheckOptions, Proxy};
 
 use crate::front::{Handler, trace};

@@ -34,6 +34,7 @@ impl Handler {
             Front::Grpc => "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
             Front::Json => "/json",
             Front::Check => "/check",
+            Front::Inside => "inside",
         };
         self.tracer.as_ref()?.begin(name, header)
     }

@@ -42,6 +42,7 @@ mod gates;
 mod h2spec;
 mod hostile_logs;
 mod hostile_text;
+mod inside;
 mod kubernetes;
 mod lane;
 mod lifecycle;

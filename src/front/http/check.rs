@@ -18,7 +18,7 @@ use self::query::{Form, Question};
 use crate::front::{CheckAnswer, Handler, trace};
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
-use tidegate_engine::rules::{Actions, RuleSet};
+use tidegate_engine::rules::{ClientRequest, RuleSet};
 use tidegate_operate::page::{Page, empty, not_allowed, text};
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::{Refusal, RefusalCode};
@@ -69,7 +69,7 @@ pub(super) async fn respond(
             let bytes_max = handler.bounds().request_bytes_max;
             let ask = |rules: &RuleSet| match form {
                 Form::Query => Ok(buf),
-                Form::Headers => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
+                Form::Headers => describe(rules, &client, buf, bytes_max),
             };
             match handler.check(Front::Check, ask, span).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
@@ -81,13 +81,13 @@ pub(super) async fn respond(
 }
 
 /// Makes descriptors of a client's request, by the actions of its domain.
-fn describe(
-    actions: Option<&Actions>,
-    client: &Described<'_>,
+pub(crate) fn describe(
+    rules: &RuleSet,
+    client: &impl ClientRequest<Error = Refusal>,
     mut buf: RequestBuf,
     bytes_max: usize,
 ) -> Result<RequestBuf, Refusal> {
-    match actions {
+    match rules.actions(buf.domain()) {
         Some(actions) if actions.is_empty() => {
             let message =
                 "the domain has no `rate_limits` (expected them in its rules, or descriptors in the query)";

@@ -27,6 +27,11 @@ const EXAMPLE: &str = include_str!("../../../examples/envoy/envoy.yaml");
 
 const SHARDED: &str = include_str!("../../../examples/sharded/envoy.yaml");
 
+const INSIDE: &str = include_str!("../../../examples/inside/envoy.yaml");
+
+/// Its rules, wherever Envoy runs.
+const RULES: (&str, &str) = ("rules: examples", concat!("rules: ", env!("CARGO_MANIFEST_DIR"), "/examples"));
+
 const LIMITER: &str =
     "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }\n";
 
@@ -131,8 +136,27 @@ impl Envoy {
         Self::start_config(&changed(example, &[changes, &patient].concat()))
     }
 
+    /// Starts the example of the limiter inside Envoy, with these changes.
+    pub fn start_inside(changes: &[(&str, &str)]) -> Self {
+        let own = [("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1"), RULES];
+        Self::start_config(&changed(INSIDE, &[changes, &own].concat()))
+    }
+
     /// Starts a configuration with the ports of the examples, on ports of its own.
     pub fn start_config(config: &str) -> Self {
+        let mut envoy = Self::spawn_config(config);
+        eventually_true("Envoy to be ready", || envoy.is_ready());
+        envoy
+    }
+
+    /// What Envoy says of the example of the limiter inside it, with these changes, which it must refuse.
+    pub fn refuses_inside(changes: &[(&str, &str)]) -> String {
+        let mut envoy = Self::spawn_config(&changed(INSIDE, &[changes, &[RULES]].concat()));
+        eventually_true("Envoy to end", || envoy.process.ended().is_some());
+        envoy.process.output().join("\n")
+    }
+
+    fn spawn_config(config: &str) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
         let own = [("10000", port), ("9901", admin), ("10080", application)]
             .map(|(theirs, own)| (format!("port_value: {theirs} "), format!("port_value: {own} ")));
@@ -143,6 +167,9 @@ impl Envoy {
         let path = folder.path().join("envoy.yaml");
         fs::write(&path, config).expect("the folder is ours");
         let mut command = Command::new(binary());
+        // The module lies beside the tests that were built with it.
+        let tests = std::env::current_exe().expect("a test has a path");
+        command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", tests.with_file_name(""));
         command.arg("-c").arg(path).args([
             "--concurrency",
             "2",
@@ -150,9 +177,7 @@ impl Envoy {
             "--log-level",
             "warning",
         ]);
-        let mut envoy = Self { process: Process::spawn(&mut command), port, admin, _folder: folder };
-        eventually_true("Envoy to be ready", || envoy.is_ready());
-        envoy
+        Self { process: Process::spawn(&mut command), port, admin, _folder: folder }
     }
 
     fn is_ready(&mut self) -> bool {

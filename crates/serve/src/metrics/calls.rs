@@ -19,6 +19,8 @@ tidegate_engine::named! {
         Json = "json",
         /// `/check`.
         Check = "check",
+        /// The proxy itself, of which the limiter is a part.
+        Inside = "inside",
     }
 }
 

@@ -1,0 +1,340 @@
+//! The callbacks of Envoy that are used, behind safe types.
+//!
+//! Texts of Envoy are valid until the hook ends or something is set, so setters borrow the stream for a change.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
+
+/// A text, of Envoy's or of ours.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Text {
+    start: *const u8,
+    len: usize,
+}
+
+impl Text {
+    const NONE: Self = Self { start: null(), len: 0 };
+
+    const fn of(text: &[u8]) -> Self {
+        Self { start: text.as_ptr(), len: text.len() }
+    }
+
+    /// # Safety
+    /// It is a text of Envoy's that stays as it is for `'t`, or none.
+    pub unsafe fn bytes<'t>(self) -> &'t [u8] {
+        match self.start.is_null() {
+            true => &[],
+            // SAFETY: as the caller promises.
+            false => unsafe { std::slice::from_raw_parts(self.start, self.len) },
+        }
+    }
+}
+
+/// A header of an answer.
+#[repr(C)]
+struct Header {
+    name: *const u8,
+    name_len: usize,
+    value: *const u8,
+    value_len: usize,
+}
+
+/// Which headers of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Headers {
+    Request = 0,
+    Response = 2,
+}
+
+/// What becomes of a request, as `FilterHeadersStatus` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Flow {
+    /// It goes on.
+    GoOn = 0,
+    /// The client was answered.
+    Answered = 1,
+    /// It waits, and Envoy reads no more of its body than it has room for, until the stream is woken.
+    Wait = 4,
+}
+
+/// `source.address`: the address and port of the client, as Envoy trusts it.
+const SOURCE_ADDRESS: u32 = 24;
+
+/// How important a line of the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Level {
+    Trace = 0,
+    Debug = 1,
+    Info = 2,
+    Warn = 3,
+    Error = 4,
+}
+
+/// Something of Envoy's.
+pub type Pointer = *mut c_void;
+
+macro_rules! callbacks {
+    ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The callbacks of Envoy that are used.
+        struct Callbacks {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Callbacks {
+            /// Looks each one up in the process.
+            ///
+            /// # Errors
+            /// The name of one that this Envoy does not have. A call to it would end the process.
+            fn look_up() -> Result<Self, &'static CStr> {
+                Ok(Self {
+                    $($name: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(
+                            concat!("envoy_dynamic_module_callback_", stringify!($name), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => panic!("a name has one end"),
+                        };
+                        let found = symbol(NAME).ok_or(NAME)?;
+                        // SAFETY: abi.h declares the function of this name with this type, in all versions that this crate
+                        // says are supported.
+                        unsafe {
+                            std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
+                                found,
+                            )
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+callbacks! {
+    log(u32, Text);
+    log_enabled(u32) -> bool;
+    http_get_header(Pointer, u32, Text, *mut Text, usize, *mut usize) -> bool;
+    http_set_header(Pointer, u32, Text, Text) -> bool;
+    http_send_response(Pointer, u32, *mut Header, usize, Text, Text);
+    http_set_dynamic_metadata_number(Pointer, Text, Text, f64);
+    http_add_custom_flag(Pointer, Text);
+    http_filter_get_attribute_string(Pointer, u32, *mut Text) -> bool;
+    http_filter_continue_decoding(Pointer);
+    http_filter_scheduler_new(Pointer) -> Pointer;
+    http_filter_scheduler_commit(Pointer, u64);
+    http_filter_scheduler_delete(Pointer);
+    http_filter_config_define_counter(Pointer, Text, *mut Text, usize, *mut usize) -> u32;
+    http_filter_increment_counter(Pointer, usize, *mut Text, usize, u64) -> u32;
+    get_most_specific_route_config(Pointer) -> *const c_void;
+}
+
+/// A function of the process, by its name.
+fn symbol(name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the name ends with a nul.
+    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+}
+
+/// A callback that Envoy 1.39 does not have.
+const SINCE_1_40: &CStr = c"envoy_dynamic_module_callback_get_runtime_bool";
+
+static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();
+
+/// Looks all callbacks up, before any of them is used. Returns the version of the ABI that this Envoy has: it warns of any
+/// other, and what is used here is the same in all of them.
+///
+/// # Errors
+/// The name of a callback that this Envoy does not have.
+pub fn look_up() -> Result<&'static CStr, &'static CStr> {
+    let found = Callbacks::look_up()?;
+    CALLBACKS.get_or_init(|| found);
+    Ok(if symbol(SINCE_1_40).is_some() { c"v0.2.0" } else { c"v0.1.0" })
+}
+
+/// The callbacks. Envoy calls no hook unless all were found.
+fn callbacks() -> &'static Callbacks {
+    CALLBACKS.get().expect("they are looked up before any other hook is called")
+}
+
+/// Writes a line to Envoy's log.
+pub fn log(level: Level, line: &str) {
+    // SAFETY: Envoy copies the text.
+    unsafe { (callbacks().log)(level as u32, Text::of(line.as_bytes())) }
+}
+
+/// Whether lines of this level are written.
+pub fn log_enabled(level: Level) -> bool {
+    // SAFETY: it may be called from any thread at any time.
+    unsafe { (callbacks().log_enabled)(level as u32) }
+}
+
+/// A stream, during a hook.
+pub struct Stream<'h> {
+    envoy: Pointer,
+    /// Not longer than the hook.
+    hook: PhantomData<&'h ()>,
+}
+
+impl Stream<'_> {
+    /// # Safety
+    /// Envoy hands this stream to a hook, which runs for as long as the value is used.
+    pub unsafe fn of(envoy: Pointer) -> Self {
+        Self { envoy, hook: PhantomData }
+    }
+
+    /// The value at this place among those of a header.
+    pub fn header(&self, headers: Headers, name: &str, place: usize) -> Option<&[u8]> {
+        let mut value = Text::NONE;
+        // SAFETY: the stream is Envoy's, as in all calls below. The text holds until something is set, which borrows the
+        // stream for a change.
+        unsafe {
+            let name = Text::of(name.as_bytes());
+            let found = (callbacks().http_get_header)(
+                self.envoy,
+                headers as u32,
+                name,
+                &raw mut value,
+                place,
+                null_mut(),
+            );
+            found.then(|| value.bytes())
+        }
+    }
+
+    /// The address and port of the client.
+    pub fn source_address(&self) -> Option<&[u8]> {
+        let mut value = Text::NONE;
+        // SAFETY: as in `header`.
+        unsafe {
+            let get = callbacks().http_filter_get_attribute_string;
+            get(self.envoy, SOURCE_ADDRESS, &raw mut value).then(|| value.bytes())
+        }
+    }
+
+    /// What the hook made that the most specific route of the request is configured with, or null.
+    pub fn route(&self) -> *const c_void {
+        // SAFETY: as in `header`.
+        unsafe { (callbacks().get_most_specific_route_config)(self.envoy) }
+    }
+
+    /// Sets a header, instead of those of this name.
+    pub fn set_header(&mut self, headers: Headers, name: &str, value: &str) {
+        let (name, value) = (Text::of(name.as_bytes()), Text::of(value.as_bytes()));
+        // SAFETY: Envoy copies both.
+        unsafe { (callbacks().http_set_header)(self.envoy, headers as u32, name, value) };
+    }
+
+    /// Sets a number in the dynamic metadata of the stream.
+    pub fn set_number(&mut self, key: &str, number: f64) {
+        let (namespace, key) = (Text::of(NAMESPACE.as_bytes()), Text::of(key.as_bytes()));
+        // SAFETY: Envoy copies both.
+        unsafe { (callbacks().http_set_dynamic_metadata_number)(self.envoy, namespace, key, number) }
+    }
+
+    /// Adds a flag of its own to the stream's response flags.
+    pub fn add_flag(&mut self, flag: &str) {
+        // SAFETY: Envoy copies it.
+        unsafe { (callbacks().http_add_custom_flag)(self.envoy, Text::of(flag.as_bytes())) }
+    }
+
+    /// Adds one to a counter.
+    pub fn count(&mut self, counter: Counter) {
+        // SAFETY: the counter was defined without labels, by the configuration of this stream.
+        unsafe { (callbacks().http_filter_increment_counter)(self.envoy, counter.0, null_mut(), 0, 1) };
+    }
+
+    /// Answers the client, instead of the upstream.
+    pub fn respond(&mut self, status: u16, headers: &[(&str, String)], body: &str, details: &str) {
+        let mut headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| Header {
+                name: name.as_ptr(),
+                name_len: name.len(),
+                value: value.as_ptr(),
+                value_len: value.len(),
+            })
+            .collect();
+        let (body, details) = (Text::of(body.as_bytes()), Text::of(details.as_bytes()));
+        // SAFETY: Envoy copies all of it before it returns.
+        unsafe {
+            (callbacks().http_send_response)(
+                self.envoy,
+                u32::from(status),
+                headers.as_mut_ptr(),
+                headers.len(),
+                body,
+                details,
+            );
+        }
+    }
+
+    /// Lets a request that waits go on.
+    pub fn go_on(&mut self) {
+        // SAFETY: as in `header`.
+        unsafe { (callbacks().http_filter_continue_decoding)(self.envoy) }
+    }
+
+    /// What calls the stream back, from any thread.
+    pub fn waker(&mut self) -> Waker {
+        // SAFETY: as in `header`. It is deleted when it is dropped.
+        Waker(unsafe { (callbacks().http_filter_scheduler_new)(self.envoy) })
+    }
+}
+
+/// The namespace of dynamic metadata.
+const NAMESPACE: &str = "tidegate";
+
+/// Calls a stream back on its worker, once.
+pub struct Waker(Pointer);
+
+// SAFETY: abi.h says that it may be used from any thread.
+unsafe impl Send for Waker {}
+
+impl Waker {
+    /// Makes Envoy call `on_scheduled` of the stream.
+    pub fn wake(self) {
+        // SAFETY: it is not deleted yet.
+        unsafe { (callbacks().http_filter_scheduler_commit)(self.0, 0) }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it any more.
+        unsafe { (callbacks().http_filter_scheduler_delete)(self.0) }
+    }
+}
+
+/// A counter of Envoy's.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(usize);
+
+/// A configuration, while it is made.
+pub struct Host(Pointer);
+
+impl Host {
+    /// # Safety
+    /// Envoy hands this configuration to a hook, which runs for as long as the value is used.
+    pub unsafe fn of(envoy: Pointer) -> Self {
+        Self(envoy)
+    }
+
+    /// Defines a counter.
+    ///
+    /// # Errors
+    /// When Envoy refuses it.
+    pub fn counter(&self, name: &str) -> Result<Counter, String> {
+        let mut id = 0;
+        // SAFETY: the configuration is Envoy's, and it copies the name.
+        let refused = unsafe {
+            let define = callbacks().http_filter_config_define_counter;
+            define(self.0, Text::of(name.as_bytes()), null_mut(), 0, &raw mut id)
+        };
+        if refused == 0 { Ok(Counter(id)) } else { Err(format!("Envoy does not take the counter {name}")) }
+    }
+}

@@ -1,0 +1,204 @@
+//! What the filter and its routes are configured with.
+//!
+//! In: JSON, which Envoy makes of a `google.protobuf.Struct`. Out: a [`Configured`], or a sentence that names the place.
+//! Filters with the same settings and rules share one limiter: its counters, its leases and its thread.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use program::inside::{Inside, Options};
+use serde::Deserialize;
+
+use crate::abi::{Counter, Flow, Host, Stream};
+use crate::log;
+
+/// What a filter is configured with.
+pub struct Configured {
+    pub inside: Arc<Inside>,
+    pub domain: String,
+    /// The status of a denial.
+    pub deny_status: u16,
+    /// When clients are told of their limit in headers.
+    pub tell: Tell,
+    pub counters: Counters,
+    /// The status for a request that could not be decided. `None`: it passes.
+    error_status: Option<u16>,
+}
+
+/// What a route is configured with instead.
+pub struct Route {
+    /// `None`: its requests are not limited.
+    pub domain: Option<String>,
+}
+
+/// When clients are told of their limit in headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tell {
+    Never,
+    #[default]
+    Denied,
+    Always,
+}
+
+/// Counters in Envoy's statistics.
+pub struct Counters {
+    pub ok: Counter,
+    pub over_limit: Counter,
+    /// Requests that waited for Redis.
+    pub waited: Counter,
+    /// Requests that could not be decided.
+    pub error: Counter,
+}
+
+/// The configuration of a filter, as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    domain: String,
+    /// A file or folder of rules, which is watched.
+    rules: Option<String>,
+    /// Or the rules themselves.
+    rules_inline: Option<String>,
+    #[serde(default)]
+    settings: BTreeMap<String, Scalar>,
+    #[serde(default = "too_many_requests")]
+    deny_status: u16,
+    #[serde(default)]
+    headers: Tell,
+    #[serde(default)]
+    failure_mode_deny: bool,
+    #[serde(default = "internal_server_error")]
+    status_on_error: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRoute {
+    domain: Option<String>,
+    #[serde(default)]
+    disabled: bool,
+}
+
+/// A value of a setting: numbers and booleans need no quotes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Text(String),
+    Number(serde_json::Number),
+    Boolean(bool),
+}
+
+const fn too_many_requests() -> u16 {
+    429
+}
+
+const fn internal_server_error() -> u16 {
+    500
+}
+
+impl Configured {
+    /// Starts what a filter needs.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn new(host: &Host, text: &[u8]) -> Result<Self, String> {
+        log::start();
+        let written: Written = read(text)?;
+        let options = options(written.settings, written.rules, written.rules_inline)?;
+        let error_status = written.failure_mode_deny.then_some(written.status_on_error);
+        for (name, status) in [("deny_status", Some(written.deny_status)), ("status_on_error", error_status)]
+        {
+            if let Some(status) = status.filter(|status| !(400..600).contains(status)) {
+                return Err(format!("{name}: {status} (expected a status from 400 to 599)"));
+            }
+        }
+        let inside = Inside::with(&options)?;
+        if !inside.knows(&written.domain) {
+            tracing::warn!("no rules have the domain {:?} yet: its requests pass", written.domain);
+        }
+        Ok(Self {
+            inside,
+            domain: written.domain,
+            deny_status: written.deny_status,
+            tell: written.headers,
+            counters: Counters::new(host)?,
+            error_status,
+        })
+    }
+
+    /// What a request gets that could not be decided.
+    pub fn failed(&self, stream: &mut Stream<'_>) -> Flow {
+        stream.count(self.counters.error);
+        let Some(status) = self.error_status else { return Flow::GoOn };
+        stream.respond(status, &[], "", "tidegate_error");
+        Flow::Answered
+    }
+}
+
+impl Counters {
+    fn new(host: &Host) -> Result<Self, String> {
+        Ok(Self {
+            ok: host.counter("tidegate_ok")?,
+            over_limit: host.counter("tidegate_over_limit")?,
+            waited: host.counter("tidegate_waited")?,
+            error: host.counter("tidegate_error")?,
+        })
+    }
+}
+
+impl Route {
+    /// What a route is configured with.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn new(text: &[u8]) -> Result<Self, String> {
+        match read(text)? {
+            WrittenRoute { domain: Some(_), disabled: true } => {
+                Err("domain and disabled: true (expected one of them)".to_owned())
+            }
+            WrittenRoute { domain: None, disabled: false } => {
+                Err("nothing (expected domain, or disabled: true)".to_owned())
+            }
+            WrittenRoute { domain, .. } => Ok(Self { domain }),
+        }
+    }
+}
+
+fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|error| format!("filter_config: {error}"))
+}
+
+/// The options of the limiter.
+fn options(
+    settings: BTreeMap<String, Scalar>,
+    path: Option<String>,
+    rules: Option<String>,
+) -> Result<Options, String> {
+    let mut settings: BTreeMap<_, _> =
+        settings.into_iter().map(|(name, value)| (name, value.into_text())).collect();
+    let is_followed = settings.contains_key("CONFIG_TYPE");
+    if usize::from(path.is_some()) + usize::from(rules.is_some()) + usize::from(is_followed) != 1 {
+        return Err("expected one of rules, rules_inline and settings.CONFIG_TYPE".to_owned());
+    }
+    if let Some(path) = path
+        && settings.insert("CONFIG_PATH".to_owned(), path).is_some()
+    {
+        return Err("settings.CONFIG_PATH: rules say the same (expected one of them)".to_owned());
+    }
+    Ok(Options { settings, rules })
+}
+
+impl Scalar {
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            // JSON of a Struct has one kind of number: 5 comes as 5, or as 5.0.
+            Self::Number(number) => match number.as_f64() {
+                Some(whole) if whole.fract() == 0.0 => format!("{whole:.0}"),
+                _ => number.to_string(),
+            },
+            Self::Boolean(is_true) => is_true.to_string(),
+        }
+    }
+}

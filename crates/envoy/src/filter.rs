@@ -1,0 +1,147 @@
+//! One request: asked about, held while the shared store is asked, answered.
+
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use program::inside::{Answer, Refusal, Reply};
+
+use crate::abi::{Flow, Headers, Stream, Waker};
+use crate::client::Client;
+use crate::configuration::{Configured, Route, Tell};
+
+/// The filter of one stream.
+#[derive(Default)]
+pub struct Filter {
+    /// What a request waits for.
+    waiting: OnceCell<Arc<Mutex<Waiting>>>,
+    /// What was decided, if its answer is told of it.
+    decided: Cell<Option<Answer>>,
+}
+
+/// A request that waits.
+enum Waiting {
+    Asked(Waker),
+    Answered(Result<Answer, Refusal>),
+    /// Its stream has ended, or was told.
+    Over,
+}
+
+impl Filter {
+    /// Asks whether the request may pass.
+    pub fn on_request(
+        &self,
+        configured: &Configured,
+        route: Option<&Route>,
+        stream: &mut Stream<'_>,
+    ) -> Flow {
+        let domain = match route {
+            Some(route) => route.domain.as_deref(),
+            None => Some(&*configured.domain),
+        };
+        let Some(domain) = domain else { return Flow::GoOn };
+        match configured.inside.check(domain, &Client(stream)) {
+            Reply::Now(answer) => self.answered(configured, stream, answer),
+            Reply::Later(answer) => {
+                stream.count(configured.counters.waited);
+                let waiting = Arc::new(Mutex::new(Waiting::Asked(stream.waker())));
+                let asked = Arc::clone(self.waiting.get_or_init(|| waiting));
+                configured.inside.spawn(async move {
+                    let answer = answer.await;
+                    asked.lock().answer(answer);
+                });
+                Flow::Wait
+            }
+        }
+    }
+
+    /// Goes on with a request that waited. `None`: nothing has come.
+    pub fn on_wake(&self, configured: &Configured, stream: &mut Stream<'_>) -> Option<Flow> {
+        let answer = match std::mem::replace(&mut *self.waiting.get()?.lock(), Waiting::Over) {
+            Waiting::Answered(answer) => answer,
+            Waiting::Asked(_) | Waiting::Over => return None,
+        };
+        Some(self.answered(configured, stream, answer))
+    }
+
+    /// Tells the client of the limit on an answer of the upstream too, if that is asked for.
+    pub fn on_response(&self, _: &Configured, stream: &mut Stream<'_>) {
+        for (name, value) in self.decided.take().iter().flat_map(headers) {
+            stream.set_header(Headers::Response, name, &value);
+        }
+    }
+
+    /// The stream has ended. From now on nobody wakes it.
+    pub fn on_destroy(&self) {
+        if let Some(waiting) = self.waiting.get() {
+            *waiting.lock() = Waiting::Over;
+        }
+    }
+
+    fn answered(
+        &self,
+        configured: &Configured,
+        stream: &mut Stream<'_>,
+        answer: Result<Answer, Refusal>,
+    ) -> Flow {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(refusal) => {
+                tracing::debug!("a request was not decided: {refusal}");
+                return configured.failed(stream);
+            }
+        };
+        for (key, number) in numbers(&answer) {
+            stream.set_number(key, number as f64);
+        }
+        if answer.passes() {
+            stream.count(configured.counters.ok);
+            self.decided.set((configured.tell == Tell::Always).then_some(answer));
+            return Flow::GoOn;
+        }
+        stream.count(configured.counters.over_limit);
+        stream.add_flag("RL");
+        let headers: Vec<_> = match configured.tell {
+            Tell::Never => Vec::new(),
+            Tell::Denied | Tell::Always => headers(&answer).collect(),
+        };
+        stream.respond(configured.deny_status, &headers, "rate limited", "tidegate_over_limit");
+        Flow::Answered
+    }
+}
+
+impl Waiting {
+    /// Keeps the answer and wakes the stream, if it is still there. The lock is held meanwhile, so that the stream cannot
+    /// end between the two.
+    fn answer(&mut self, answer: Result<Answer, Refusal>) {
+        if let Self::Asked(_) = self
+            && let Self::Asked(waker) = std::mem::replace(self, Self::Answered(answer))
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// The numbers of the tightest limit, as far as there is one.
+fn numbers(answer: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    [
+        ("limit", answer.limit.map(u64::from)),
+        ("remaining", answer.remaining.map(u64::from)),
+        ("reset", answer.reset_secs),
+        ("retry_after", answer.retry_after_secs),
+    ]
+    .into_iter()
+    .filter_map(|(name, number)| Some((name, number?)))
+}
+
+fn headers(answer: &Answer) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    numbers(answer).map(|(name, number)| {
+        let name = match name {
+            "limit" => "ratelimit-limit",
+            "remaining" => "ratelimit-remaining",
+            "reset" => "ratelimit-reset",
+            _ => "retry-after",
+        };
+        (name, number.to_string())
+    })
+}

@@ -1,0 +1,231 @@
+//! The hooks that Envoy calls.
+//!
+//! Envoy calls the hooks of one stream one after the other, on one worker. But a callback may call another hook of the same
+//! stream before it returns: a local reply is encoded at once. So a filter is shared, never borrowed for a change. A panic
+//! would end Envoy: each hook catches it.
+#![allow(unsafe_code)]
+
+use std::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null;
+
+use crate::abi::{Flow, Host, Level, Pointer, Stream, Text, log, look_up};
+use crate::configuration::{Configured, Route};
+use crate::filter::Filter;
+
+/// A filter, with what it is configured with.
+struct Made {
+    configured: *const Configured,
+    filter: Filter,
+}
+
+impl Made {
+    fn configured(&self) -> &Configured {
+        // SAFETY: Envoy keeps a configuration until its last filter is destroyed.
+        unsafe { &*self.configured }
+    }
+}
+
+/// Calls `body`. A panic is logged, and the result is `otherwise`.
+fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        log(Level::Error, "tidegate: a hook panicked");
+        otherwise()
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
+    guarded(null, || match look_up() {
+        Ok(version) => version.as_ptr(),
+        Err(lacking) => {
+            let lacking = lacking.to_string_lossy();
+            eprintln!("tidegate: this Envoy has no {lacking} (expected Envoy 1.39 or 1.40)");
+            null()
+        }
+    })
+}
+
+/// # Safety
+/// The texts are Envoy's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
+    host: Pointer,
+    _name: Text,
+    text: Text,
+) -> *const Configured {
+    guarded(null, || {
+        // SAFETY: both are Envoy's, for the time of the hook.
+        let (host, text) = unsafe { (Host::of(host), text.bytes()) };
+        made(Configured::new(&host, text))
+    })
+}
+
+/// # Safety
+/// The configuration was made by `config_new`, and nothing uses it any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(configured: *const Configured) {
+    // SAFETY: as above.
+    guarded(|| (), || drop(unsafe { Box::from_raw(configured.cast_mut()) }));
+}
+
+/// # Safety
+/// The texts are Envoy's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_new(
+    _name: Text,
+    text: Text,
+) -> *const Route {
+    // SAFETY: it is Envoy's, for the time of the hook.
+    guarded(null, || made(Route::new(unsafe { text.bytes() })))
+}
+
+/// # Safety
+/// The configuration was made by `per_route_config_new`, and nothing uses it any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_destroy(route: *const Route) {
+    // SAFETY: as above.
+    guarded(|| (), || drop(unsafe { Box::from_raw(route.cast_mut()) }));
+}
+
+/// Hands what was made to Envoy, or tells why it was not: Envoy itself only says that it failed.
+fn made<T>(made: Result<T, String>) -> *const T {
+    match made {
+        Ok(made) => Box::into_raw(Box::new(made)),
+        Err(why) => {
+            log(Level::Error, &format!("tidegate: {why}"));
+            null()
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_on_http_filter_new(
+    configured: *const Configured,
+    _stream: Pointer,
+) -> *const Made {
+    guarded(null, || Box::into_raw(Box::new(Made { configured, filter: Filter::default() })))
+}
+
+/// # Safety
+/// The filter was made by `new`, and nothing uses it any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(made: *const Made) {
+    guarded(
+        || (),
+        || {
+            // SAFETY: as above.
+            let made = unsafe { Box::from_raw(made.cast_mut()) };
+            made.filter.on_destroy();
+        },
+    );
+}
+
+/// Calls `hook` with the filter and its stream. If it panics, the request gets what a failure gets.
+///
+/// # Safety
+/// Both are Envoy's and ours, for the time of the hook.
+unsafe fn on<T>(
+    envoy: Pointer,
+    made: *const Made,
+    otherwise: impl FnOnce(&Configured, &mut Stream<'_>) -> T,
+    hook: impl FnOnce(&Filter, &Configured, &mut Stream<'_>) -> T,
+) -> T {
+    // SAFETY: as the caller promises.
+    let (made, mut stream) = unsafe { (&*made, Stream::of(envoy)) };
+    let result = catch_unwind(AssertUnwindSafe(|| hook(&made.filter, made.configured(), &mut stream)));
+    result.unwrap_or_else(|_| {
+        log(Level::Error, "tidegate: a hook panicked");
+        otherwise(made.configured(), &mut stream)
+    })
+}
+
+/// # Safety
+/// As `on`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
+    envoy: Pointer,
+    made: *const Made,
+    _is_end: bool,
+) -> u32 {
+    // SAFETY: as the caller promises.
+    let flow = unsafe {
+        on(envoy, made, Configured::failed, |filter, configured, stream| {
+            // What a route is configured with was made by the hook for it, and lives as long as the route.
+            let route = stream.route().cast::<Route>().as_ref();
+            filter.on_request(configured, route, stream)
+        })
+    };
+    flow as u32
+}
+
+/// # Safety
+/// As `on`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
+    envoy: Pointer,
+    made: *const Made,
+    _event: u64,
+) {
+    let go_on = |flow, stream: &mut Stream<'_>| {
+        if flow == Flow::GoOn {
+            stream.go_on()
+        }
+    };
+    // SAFETY: as the caller promises.
+    unsafe {
+        on(
+            envoy,
+            made,
+            |configured, stream| go_on(configured.failed(stream), stream),
+            |filter, configured, stream| {
+                if let Some(flow) = filter.on_wake(configured, stream) {
+                    go_on(flow, stream);
+                }
+            },
+        );
+    }
+}
+
+/// # Safety
+/// As `on`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
+    envoy: Pointer,
+    made: *const Made,
+    _is_end: bool,
+) -> u32 {
+    // SAFETY: as the caller promises.
+    unsafe { on(envoy, made, |_, _| (), Filter::on_response) };
+    0
+}
+
+/// Hooks that let everything pass. Envoy refuses a module that lacks one.
+macro_rules! pass {
+    ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name($(_: $argument),*) $(-> $result)? {
+                $(<$result>::default())?
+            }
+        )*
+    };
+}
+
+type Made_ = *const Made;
+
+pass! {
+    envoy_dynamic_module_on_http_filter_request_body(Pointer, Made_, bool) -> u32;
+    envoy_dynamic_module_on_http_filter_request_trailers(Pointer, Made_) -> u32;
+    envoy_dynamic_module_on_http_filter_response_body(Pointer, Made_, bool) -> u32;
+    envoy_dynamic_module_on_http_filter_response_trailers(Pointer, Made_) -> u32;
+    envoy_dynamic_module_on_http_filter_stream_complete(Pointer, Made_);
+    envoy_dynamic_module_on_http_filter_http_callout_done(Pointer, Made_, u64, u32, Pointer, usize, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_http_stream_headers(Pointer, Made_, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_http_stream_data(Pointer, Made_, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_http_stream_trailers(Pointer, Made_, u64, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_http_stream_complete(Pointer, Made_, u64);
+    envoy_dynamic_module_on_http_filter_http_stream_reset(Pointer, Made_, u64, u32);
+    envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, Made_);
+    envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, Made_);
+}

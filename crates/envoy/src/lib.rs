@@ -1,0 +1,21 @@
+//! Tidegate inside Envoy: an HTTP filter that decides whether a request may pass without asking another process.
+//!
+//! Envoy loads the library and calls its hooks on its own worker threads. A request is described by the `rate_limits` of
+//! its domain, as for `/check`, and decided by the program's own service: the same rules, the same stores, the same
+//! exceptions. What this node knows is answered at once, on the worker. What Redis has to be asked for waits in Envoy,
+//! while the limiter's own thread asks.
+//!
+//! - `hooks`, `abi`: what Envoy calls, and what is called of Envoy. All `unsafe` code of the project is in these two
+//! - `configuration`: what the filter and its routes are configured with
+//! - `filter`: one request
+//! - `client`: a request of Envoy, as `rate_limits` read it
+//! - `log`: the limiter's log, in Envoy's
+//!
+//! Supported are Envoy 1.39 and 1.40.
+
+mod abi;
+mod log;
+mod client;
+mod configuration;
+mod filter;
+mod hooks;

@@ -1,0 +1,193 @@
+//! The limiter inside another process, which has the sockets: one thread of ours beside the threads of the host.
+//!
+//! In: settings by their names, rules, and the host's requests. Out: answers. What this node knows is decided on the thread
+//! that asks. Everything else is done on our thread: Redis, files of rules, exceptions, records and resets, as in the
+//! program. Whoever has the same settings and rules shares one limiter. Counters in memory belong to the process: the next
+//! limiter goes on with them.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+pub use crate::front::{CheckAnswer as Answer, Reply};
+pub use tidegate_serve::refusal::Refusal;
+
+use super::state::Begun;
+use crate::app::reload::Following;
+use crate::app::{App, AppError, CONTROL_NICENESS, Essential};
+use crate::app::{control, exceptions, first_dead, memory, records, resets, shared};
+use crate::clock::Clock;
+use crate::configuration::Configuration;
+pub use crate::configuration::InsideOptions as Options;
+use crate::front::Handler;
+use crate::front::http::describe;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::request::RequestBuf;
+use tidegate_engine::rules::ClientRequest;
+use tidegate_serve::metrics::Front;
+use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
+
+/// The limiters of this process that are in use.
+static IN_USE: Mutex<Vec<(Options, Weak<Inside>)>> = Mutex::new(Vec::new());
+
+/// The counters in memory of this process, once there are some, with the bounds that they began with.
+static COUNTERS: Mutex<Option<Kept>> = Mutex::new(None);
+
+/// Counters in memory, and what they are known by.
+struct Kept {
+    bounds: MemoryOptions,
+    store: Arc<MemoryStore>,
+    clock: Clock,
+    author: Author,
+}
+
+/// A limiter without sockets.
+pub struct Inside {
+    handler: Arc<Handler>,
+    runtime: Handle,
+    /// Ends our thread when it is dropped.
+    _end: oneshot::Sender<Infallible>,
+}
+
+impl Inside {
+    /// The limiter with these options, which may be in use already. Returns when its rules are loaded and what other nodes
+    /// know is read.
+    ///
+    /// # Errors
+    /// What is wrong with the settings, the rules, or the files that they name.
+    pub fn with(options: &Options) -> Result<Arc<Self>, String> {
+        let mut in_use = IN_USE.lock();
+        in_use.retain(|(_, inside)| inside.strong_count() > 0);
+        let same = in_use.iter().find(|(of, _)| of == options);
+        if let Some(inside) = same.and_then(|(_, inside)| inside.upgrade()) {
+            return Ok(inside);
+        }
+        let inside = Arc::new(Self::start(options.resolve()?)?);
+        in_use.push((options.clone(), Arc::downgrade(&inside)));
+        Ok(inside)
+    }
+
+    /// Starts our thread, and waits until it can decide.
+    fn start(configuration: Configuration) -> Result<Self, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel();
+        let (started, start) = mpsc::sync_channel(1);
+        let body = move || {
+            control::lower_priority(CONTROL_NICENESS);
+            runtime.block_on(async move {
+                match App::inside(configuration).await {
+                    Ok((app, rules)) => app.serve_inside(rules, &started, ended).await,
+                    Err(error) => drop(started.send(Err(error.to_string()))),
+                }
+            });
+            // A blocking read of rules must not delay the end.
+            runtime.shutdown_background();
+        };
+        thread::Builder::new().name("tidegate".to_owned()).spawn(body).map_err(|error| error.to_string())?;
+        let handler = start.recv().map_err(|_| "the limiter's thread panicked".to_owned())??;
+        Ok(Self { handler, runtime: handle, _end: end })
+    }
+
+    /// Asks whether a request may pass, by the `rate_limits` of this domain.
+    pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Answer> {
+        let bytes_max = self.handler.bounds().request_bytes_max;
+        let ask = |rules: &_| describe(rules, request, RequestBuf::new(domain), bytes_max);
+        self.handler.check(Front::Inside, ask, None)
+    }
+
+    /// Whether rules have this domain.
+    pub fn knows(&self, domain: &str) -> bool {
+        self.handler.knows(domain)
+    }
+
+    /// Runs a task on our thread: an answer that comes later has to be waited for there.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+}
+
+/// What the process begins with, or goes on with.
+fn begin(bounds: MemoryOptions) -> Result<Begun, AppError> {
+    let mut counters = COUNTERS.lock();
+    let kept = match &*counters {
+        Some(kept) if kept.bounds != bounds => return Err(AppError::OtherBounds),
+        Some(kept) => kept,
+        None => {
+            let options = StartOptions {
+                own_secret: None,
+                skew: Duration::ZERO,
+                members: 0,
+                grew_from: 0,
+                name: ShardName::of(None),
+                memory: bounds,
+                deny_cold: None,
+                machine: Arc::new(ThisMachine),
+            };
+            let begun = tidegate_state::begin(None, &options)?;
+            counters.insert(Kept {
+                bounds,
+                store: Arc::new(begun.store),
+                clock: begun.clock,
+                author: begun.author,
+            })
+        }
+    };
+    let Kept { store, clock, author, .. } = kept;
+    Ok(Begun {
+        folder: None,
+        store: Arc::clone(store),
+        clock: *clock,
+        author: author.clone(),
+        outcome: Outcome::None,
+    })
+}
+
+impl App {
+    /// Opens all that a limiter without sockets stands on, and loads its rules.
+    async fn inside(configuration: Configuration) -> Result<(Self, Following), AppError> {
+        let begun = begin(configuration.memory)?;
+        let app = Self::new(configuration, begun)?;
+        records::open(app.records.as_ref()).await;
+        let rules = app.rules(None).load().await?;
+        Ok((app, rules))
+    }
+
+    /// Does what has to be done beside decisions, until the host wants no more of them. Then what is held of the shared
+    /// store goes back. `started` gets the handler once what other nodes know is read.
+    async fn serve_inside(
+        mut self,
+        rules: Following,
+        started: &mpsc::SyncSender<Result<Arc<Handler>, String>>,
+        ended: oneshot::Receiver<Infallible>,
+    ) {
+        let mut tasks = Essential::new();
+        memory::keep(&mut tasks, &self.store, &self.service, self.clock);
+        exceptions::keep(&mut tasks, &self.exceptions, &self.service);
+        resets::keep(&mut tasks, &self.resets, &self.service);
+        records::keep(&mut tasks, self.records.clone(), self.follower.take());
+        shared::keep(&mut tasks, &self);
+        rules.keep(&mut tasks);
+        let serving = async {
+            self.read_first().await;
+            let _ = started.send(Ok(self.handler()));
+            // The host lives on when a task ends: requests get what they get without it.
+            let dead = async {
+                loop {
+                    tracing::error!("{}", first_dead(&mut tasks).await);
+                }
+            };
+            tokio::select! {
+                _ = ended => {}
+                () = dead => {}
+            }
+        };
+        self.service.work(serving).await;
+    }
+}

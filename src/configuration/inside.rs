@@ -1,0 +1,66 @@
+//! The limiter inside another process: the settings that mean something there, and their defaults.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::thread;
+
+use super::Configuration;
+use crate::settings::{Row, TABLE};
+use tidegate_engine::rules::Sync;
+
+/// What a limiter inside another process is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InsideOptions {
+    /// Settings by their names.
+    pub settings: BTreeMap<String, String>,
+    /// The rules, instead of those that settings name.
+    pub rules: Option<String>,
+}
+
+/// The groups of settings that mean something here. The others are about sockets, and files that one process owns.
+const GROUPS: [&str; 6] = ["Rules", "Rules over xDS", "Decisions", "Redis", "Records", "Bounds"];
+
+/// Settings of other groups that do, and of these that do not.
+const OTHERS: [&str; 2] = ["COLD_START", "COLD_START_MAX_WINDOW"];
+const NOT: [&str; 1] = ["LIMITS_DIR"];
+
+/// What settings are here if nobody sets them: the host has threads and memory of its own to care for.
+const DEFAULTS: [(&str, &str); 2] = [("MAX_COUNTER_BYTES", "256MiB"), ("WORKER_THREADS", "1")];
+
+impl InsideOptions {
+    /// The configuration of the limiter.
+    ///
+    /// # Errors
+    /// All settings that are bad, or mean nothing here.
+    pub fn resolve(&self) -> Result<Configuration, String> {
+        let Self { settings, rules } = self;
+        for name in settings.keys() {
+            let row = TABLE.iter().find(|row| row.name == name);
+            let row = row.ok_or_else(|| format!("{name}: there is no such setting"))?;
+            if !applies(row) {
+                let groups = GROUPS.join(", ");
+                return Err(format!(
+                    "{name} means nothing inside another process (expected one of the groups {groups})"
+                ));
+            }
+        }
+        let default = |name: &str| DEFAULTS.iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
+        let variable =
+            |name: &str| settings.get(name).map(String::as_str).or_else(|| default(name)).map(str::to_owned);
+        let read = Configuration::read(|_| None, variable);
+        let mut configuration =
+            read.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        configuration.rules.text.clone_from(rules);
+        if let Some(redis) = configuration.redis.as_mut().filter(|_| !settings.contains_key("REDIS_SYNC")) {
+            // To ask Redis each time is what the host wants to be rid of.
+            redis.failover = redis.failover.sync(Sync::Leased);
+        }
+        // The threads that decide are the host's.
+        configuration.metrics.options.stripes = 1 + thread::available_parallelism().map_or(1, NonZero::get);
+        Ok(configuration)
+    }
+}
+
+fn applies(row: &Row) -> bool {
+    OTHERS.contains(&row.name) || GROUPS.contains(&row.group) && !NOT.contains(&row.name)
+}

@@ -1,0 +1,103 @@
+//! The limiter inside a real Envoy, with `examples/inside/`: what its clients get, and what Envoy counts and logs.
+
+use crate::harness::envoy::Envoy;
+use crate::harness::http::Answer;
+use crate::harness::redis::Redis;
+
+const ALICE: &str = "203.0.113.1";
+const BOB: &str = "203.0.113.2";
+
+/// A GET of this path by this user, from this address.
+fn get(envoy: &Envoy, path: &str, from: &str, user: &str) -> Answer {
+    envoy
+        .client()
+        .send("GET", path, &[("x-forwarded-for", from), ("x-user", user)], "")
+        .expect("Envoy answers")
+}
+
+fn statuses(envoy: &Envoy, path: &str, from: &str, user: &str, count: usize) -> Vec<u16> {
+    (0..count).map(|_| get(envoy, path, from, user).status).collect()
+}
+
+#[test]
+fn n_pass_and_the_next_gets_429_with_its_headers_and_asks_nobody() {
+    let envoy = Envoy::start_inside(&[]);
+    for passed in 1..=5 {
+        let answer = get(&envoy, "/", ALICE, "ann");
+        assert_eq!((answer.status, &*answer.body), (200, "The application says hello.\n"), "{answer:?}");
+        assert_eq!(answer.number("ratelimit-limit"), 5);
+        assert_eq!(answer.number("ratelimit-remaining"), 5 - passed);
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    let denied = get(&envoy, "/", BOB, "ann");
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert_eq!(denied.number("ratelimit-remaining"), 0);
+    assert!((1..=61).contains(&denied.number("retry-after")), "{denied:?}");
+    assert_eq!(get(&envoy, "/", ALICE, "ben").status, 200, "another user has a counter of its own");
+
+    assert_eq!(envoy.stat("cluster.application.upstream_rq_total"), 6, "a denied request must not pass");
+    assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_ok"), 6);
+    assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_over_limit"), 1);
+    assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_waited"), 0, "memory answers at once");
+}
+
+#[test]
+fn a_route_has_another_domain_or_none() {
+    let envoy = Envoy::start_inside(&[]);
+    assert_eq!(statuses(&envoy, "/login", ALICE, "ann", 4), [200, 200, 200, 429]);
+    assert_eq!(statuses(&envoy, "/login", BOB, "ann", 1), [200], "another client");
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 6), [200, 200, 200, 200, 200, 429]);
+    assert_eq!(statuses(&envoy, "/health", ALICE, "ann", 9), [200; 9]);
+}
+
+#[test]
+fn envoys_that_share_a_redis_share_n_with_and_without_leases() {
+    for sync in ["strict", "leased"] {
+        let redis = Redis::start(&[]);
+        let settings = format!("settings: {{ REDIS_URL: \"{}\", REDIS_SYNC: {sync} }}", redis.url());
+        let envoys: Vec<_> = (0..3).map(|_| Envoy::start_inside(&[("headers: always", &settings)])).collect();
+        let mut passed = 0;
+        for _ in 0..4 {
+            for envoy in &envoys {
+                passed += usize::from(get(envoy, "/", ALICE, "ann").status == 200);
+            }
+        }
+        assert_eq!(passed, 5, "{sync}");
+        let waited: u64 = envoys.iter().map(|envoy| envoy.stat("dynamicmodulescustom.tidegate_waited")).sum();
+        assert!(waited > 0, "{sync}: somebody asked Redis");
+    }
+}
+
+#[test]
+fn without_its_redis_a_request_passes_or_gets_500_as_configured() {
+    let redis = Redis::start(&[]);
+    for (failure, status) in [("", 200), ("failure_mode_deny: true,", 500)] {
+        let settings =
+            format!("{failure} settings: {{ REDIS_URL: \"{}\", REDIS_SYNC: strict }}", redis.url());
+        let settings = settings.replace("true, ", "true\n                          ");
+        let envoy = Envoy::start_inside(&[("headers: always", settings.trim_start())]);
+        assert_eq!(get(&envoy, "/", ALICE, "ann").status, 200);
+        redis.stop();
+        assert_eq!(get(&envoy, "/", ALICE, "ann").status, status, "{failure}");
+        assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_error"), 1);
+        redis.wake();
+    }
+}
+
+#[test]
+fn a_bad_configuration_is_refused_with_its_place() {
+    for (change, expected) in [
+        ("domains: x", "unknown field `domains`"),
+        ("settings: { GRPC_PORT: 1 }", "GRPC_PORT means nothing inside another process"),
+        ("settings: { LIMITS_DIR: /x }", "LIMITS_DIR means nothing inside another process"),
+        ("settings: { REDIS_URLS: x }", "REDIS_URLS: there is no such setting"),
+        ("settings: { REDIS_TIMEOUT: soon }", "REDIS_TIMEOUT: \"soon\""),
+        ("deny_status: 200", "deny_status: 200 (expected a status from 400 to 599)"),
+        ("rules_inline: x", "expected one of rules, rules_inline and settings.CONFIG_TYPE"),
+    ] {
+        let output = Envoy::refuses_inside(&[("headers: always", change)]);
+        assert!(output.contains(expected), "{change}: {output}");
+    }
+    let missing = Envoy::refuses_inside(&[("/inside/rules", "/inside/nowhere")]);
+    assert!(missing.contains("cannot read the rules") && missing.contains("nowhere"), "{missing}");
+}
