@@ -12,6 +12,7 @@
 //! | `tidegate-operate` | what operators change and see: exceptions, resets, records, their API, the debug pages |
 //! | `tidegate-state` | counters in a file: what a process leaves, and what the next one believes |
 //! | `tidegate-trial` | rules tried offline: on access logs, in cases, on what Envoy would ask |
+//! | `tidegate-envoy` | this program without its sockets, as a module inside Envoy. It stands on this crate |
 //! | `tidegate-yaml` | YAML with the place of every value, for files of rules and of mappings |
 //!
 //! # One picture

@@ -151,7 +151,7 @@ fn packed(name: &str) -> Vec<String> {
 
 #[test]
 fn a_crate_holds_what_builds_it_and_no_tests() {
-    let crates: [(&str, &[&str], &[&str]); 10] = [
+    let crates: [(&str, &[&str], &[&str]); 11] = [
         (
             "tidegate",
             &[
@@ -166,6 +166,7 @@ fn a_crate_holds_what_builds_it_and_no_tests() {
         ),
         ("tidegate-engine", &["README.md", "src/lib.rs"], &["src/"]),
         ("tidegate-redis", &["src/lib.rs", "src/lua/window.lua"], &["src/"]),
+        ("tidegate-envoy", &["src/lib.rs"], &["src/"]),
         ("tidegate-grpc", &["src/lib.rs"], &["src/"]),
         (
             "tidegate-operate",

@@ -202,3 +202,39 @@ impl Scalar {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_settings_are_texts_numbers_and_booleans() {
+        let text =
+            br#"{"domain": "a", "rules": "r", "settings": {"A": "1s", "B": 5.0, "C": 0.5, "D": true}}"#;
+        let written: Written = read(text).expect("good");
+        let options = options(written.settings, written.rules, None).expect("good");
+        let settings: Vec<_> = options.settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(settings, [("A", "1s"), ("B", "5"), ("C", "0.5"), ("CONFIG_PATH", "r"), ("D", "true")]);
+    }
+
+    #[test]
+    fn rules_come_from_one_place() {
+        let settings = |name: &str| BTreeMap::from([(name.to_owned(), Scalar::Text("x".to_owned()))]);
+        let some = || Some("r".to_owned());
+        assert!(options(BTreeMap::new(), None, None).is_err());
+        assert!(options(BTreeMap::new(), some(), some()).is_err());
+        assert!(options(settings("CONFIG_TYPE"), some(), None).is_err());
+        assert!(options(settings("CONFIG_PATH"), some(), None).is_err());
+        assert!(options(settings("CONFIG_TYPE"), None, None).is_ok());
+    }
+
+    #[test]
+    fn a_route_says_one_thing() {
+        let domain = |text: &str| Route::new(text.as_bytes()).map(|route| route.domain);
+        assert_eq!(domain(r#"{"domain": "a"}"#), Ok(Some("a".to_owned())));
+        assert_eq!(domain(r#"{"disabled": true}"#), Ok(None));
+        for bad in ["{}", r#"{"domain": "a", "disabled": true}"#, r#"{"domains": "a"}"#, ""] {
+            assert!(domain(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -45,10 +45,10 @@ impl Filter {
             Reply::Later(answer) => {
                 stream.count(configured.counters.waited);
                 let waiting = Arc::new(Mutex::new(Waiting::Asked(stream.waker())));
-                let asked = Arc::clone(self.waiting.get_or_init(|| waiting));
+                let asked = Asked(Arc::clone(self.waiting.get_or_init(|| waiting)));
                 configured.inside.spawn(async move {
                     let answer = answer.await;
-                    asked.lock().answer(answer);
+                    asked.0.lock().answer(answer);
                 });
                 Flow::Wait
             }
@@ -107,6 +107,15 @@ impl Filter {
         };
         stream.respond(configured.deny_status, &headers, "rate limited", "tidegate_over_limit");
         Flow::Answered
+    }
+}
+
+/// A request that is asked about. A task that panics, or that is dropped with its runtime, leaves nobody waiting.
+struct Asked(Arc<Mutex<Waiting>>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.lock().answer(Err(Refusal::late("the limiter has ended")));
     }
 }
 
