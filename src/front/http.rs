@@ -25,7 +25,7 @@ const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over H
   GET  /check/DOMAIN?KEY=VALUE   200, or 429 with Retry-After
   POST /json                     a question and its answer in JSON
   GET  /healthcheck, /readyz, /livez
-Envoy asks over gRPC, on GRPC_PORT (8081). The status page is on DEBUG_PORT (6070).
+Envoy asks over gRPC, on GRPC_PORT (8081 unless set). The status page is on DEBUG_PORT (6070 unless set).
 ";
 
 /// The port of decisions and probes. Clones share everything.

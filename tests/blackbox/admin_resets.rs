@@ -157,6 +157,24 @@ fn what_redis_does_not_take_is_not_done() {
 }
 
 #[test]
+fn a_reset_of_one_counter_that_gets_no_answer_says_whether_it_is_done() {
+    let redis = Redis::start(&[]);
+    let limiter = with_redis(&redis).env("REDIS_TIMEOUT", "1s").start();
+    let body = json!({"domain": "shop", "entries": [{"key": "user", "value": "a"}], "who": "jane", "why": "a mistake"});
+    let reset = || call(&limiter, "POST", "/admin/counters/reset", &body);
+    eventually_true("Redis", || reset().status == 200);
+    redis.stop();
+    // Until the limiter knows that Redis does not answer, it sends the reset; then it does not.
+    for said in ["it is not known whether the reset ", "not done, because Redis does not take it"] {
+        eventually_true(said, || {
+            let answer = reset();
+            assert_eq!(answer.status, 503, "{answer:?}");
+            answer.body.contains(said)
+        });
+    }
+}
+
+#[test]
 fn a_counter_that_was_reset_is_full_in_no_nodes_memory() {
     let redis = Redis::start(&[]);
     for sync in ["strict", "leased"] {

@@ -19,7 +19,8 @@ use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
-use crate::time::{Timestamp, ceil_secs};
+use crate::stamp;
+use crate::time::{SECOND_NANOS, Timestamp, ceil_secs};
 use settled::Settled;
 
 /// What a request would be answered, and why.
@@ -69,6 +70,13 @@ pub struct Denials {
     pub first: Timestamp,
     /// The last time.
     pub last: Timestamp,
+}
+
+impl Denials {
+    /// The first and the last time, to the second: for people.
+    fn times(&self) -> [String; 2] {
+        [self.first, self.last].map(|at| stamp::show(Timestamp::from_secs(at.as_nanos() / SECOND_NANOS)))
+    }
 }
 
 /// Explains what this request would get now. `plan` and `looks` are its own, under `rules`.

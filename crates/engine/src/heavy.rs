@@ -4,7 +4,9 @@
 //! that was denied more often than the least count here is here. (Metwally, Agrawal, El Abbadi: "Efficient computation
 //! of frequent and top-k elements in data streams", 2005.)
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use crate::key::Key;
 use crate::keyed::KeyMap;
@@ -26,15 +28,16 @@ pub struct Heavy<T> {
 pub struct HeavyKeys<T> {
     capacity: usize,
     keys: KeyMap<Heavy<T>>,
-    /// The same keys by count; the number orders equal counts.
-    by_count: BTreeMap<(u64, u64), Key>,
+    /// The same keys, the least count first; the number orders equal counts. What was counted since is looked up when a key
+    /// is the first here: most denials are of keys that never are.
+    least: BinaryHeap<Reverse<(u64, u64, Key)>>,
     next_number: u64,
 }
 
 impl<T> HeavyKeys<T> {
     /// A sketch of this many keys.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, keys: KeyMap::default(), by_count: BTreeMap::new(), next_number: 0 }
+        Self { capacity, keys: KeyMap::default(), least: BinaryHeap::new(), next_number: 0 }
     }
 
     /// Counts denials of a key, and returns what is said of it. `about` is asked only if the key is not in the sketch.
@@ -44,12 +47,11 @@ impl<T> HeavyKeys<T> {
         if !self.keys.contains_key(&key) {
             let error = self.make_room();
             self.keys.insert(key, Heavy { about: about(), count: error, error, number });
+            self.least.push(Reverse((error, number, key)));
         }
         let heavy = self.keys.get_mut(&key).expect("it was there, or was just added");
-        self.by_count.remove(&(heavy.count, heavy.number));
         heavy.count = heavy.count.saturating_add(denials);
         heavy.number = number;
-        self.by_count.insert((heavy.count, number), key);
         &mut heavy.about
     }
 
@@ -58,9 +60,20 @@ impl<T> HeavyKeys<T> {
         if self.keys.len() < self.capacity {
             return 0;
         }
-        let Some(((least, _), replaced)) = self.by_count.pop_first() else { return 0 };
-        self.keys.remove(&replaced);
-        least
+        while let Some(mut first) = self.least.peek_mut() {
+            let Reverse((count, number, key)) = *first;
+            match self.keys.get(&key) {
+                Some(heavy) if (heavy.count, heavy.number) != (count, number) => {
+                    *first = Reverse((heavy.count, heavy.number, key));
+                }
+                _ => {
+                    PeekMut::pop(first);
+                    self.keys.remove(&key);
+                    return count;
+                }
+            }
+        }
+        0
     }
 
     /// A key, if it is in the sketch.
@@ -75,7 +88,9 @@ impl<T> HeavyKeys<T> {
 
     /// The keys with what is known of them, those with the greatest counts first.
     pub fn keys_by_count(&self) -> impl Iterator<Item = (Key, &Heavy<T>)> {
-        self.by_count.values().rev().filter_map(|key| Some((*key, self.keys.get(key)?)))
+        let mut all: Vec<_> = self.keys.iter().map(|(key, heavy)| (*key, heavy)).collect();
+        all.sort_unstable_by_key(|(_, heavy)| Reverse((heavy.count, heavy.number)));
+        all.into_iter()
     }
 }
 
@@ -94,7 +109,7 @@ mod tests {
                 heavy.add(Key(key << 64), 1, || key.to_string());
                 *exact.entry(key.to_string()).or_insert(0_u64) += 1;
             }
-            prop_assert!(heavy.keys.len() <= 8 && heavy.keys.len() == heavy.by_count.len());
+            prop_assert!(heavy.keys.len() <= 8 && heavy.keys.len() == heavy.least.len());
             for it in heavy.top() {
                 let exact = exact[&it.about];
                 prop_assert!(it.count >= exact && it.count - it.error <= exact);

@@ -66,7 +66,7 @@ impl Explained<'_> {
 impl Denials {
     /// As JSON.
     pub fn json(&self) -> Value {
-        let [first, last] = [self.first, self.last].map(stamp::show);
+        let [first, last] = self.times();
         json!({"count": self.count, "error": self.error, "first": first, "last": last})
     }
 }

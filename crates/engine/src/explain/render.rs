@@ -141,7 +141,7 @@ impl Display for Denials {
             0 => String::new(),
             error => format!(", at least {}", self.count - error),
         };
-        let [first, last] = [self.first, self.last].map(stamp::show);
+        let [first, last] = self.times();
         write!(out, "{} times in the last ten minutes{least}; first {first}, last {last}", self.count)
     }
 }
