@@ -38,6 +38,8 @@ fn give_token(browser: &mut Browser) {
     browser.write(TOKEN);
     browser.press("Enter");
     browser.wait("document.activeElement.id === 'exception-who'");
+    // From here on the page shows what is for bearers, and nothing moves beneath the mouse.
+    browser.wait("!document.querySelector('#denied-about').innerText.includes('bearers')");
 }
 
 fn fill(browser: &mut Browser, field: &str, text: &str) {
@@ -256,7 +258,7 @@ fn a_denied_key_is_explained_and_its_counter_reset_from_its_row() {
     let limiter = setup().start();
     (0..5).for_each(|_| _ = passes(&limiter, "alice"));
     let mut browser = looking_at(&limiter);
-    await_text(&mut browser, "#denied-about", "They are shown with the admin token");
+    await_text(&mut browser, "#denied-about", "Names of keys are for bearers of the admin token");
     give_token(&mut browser);
     await_text(&mut browser, "#denied-rows", "user=alice");
     let cells = "[...document.querySelector('#denied-rows tbody tr').cells].map((cell) => cell.innerText)";

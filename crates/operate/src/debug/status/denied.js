@@ -20,7 +20,8 @@ const moment = (text) => (new Date(text).toDateString() === new Date().toDateStr
 const atLeast = ({ count: number, error }) => (error > 0 ? `at least ${count(number - error)}` : '');
 
 const aboutDenied = (denied) => {
-  if (denied === null) return `Names of keys hold values of requests. ${byId('exceptions').hidden ? '' : 'They are shown with the admin token, for which the exceptions below ask. '}With KEEP_KEYS=true everybody sees those that are denied most.`;
+  if (denied === null && byId('exceptions').hidden) return 'Names of keys hold values of requests. With KEEP_KEYS=true everybody sees those that are denied most.';
+  if (denied === null) return 'Names of keys are for bearers of the admin token (see the exceptions), or for everybody with KEEP_KEYS=true.';
   return denied.keys.length === 0 ? `No key was denied in the last ${span(denied.seconds * 1000)}.` : `In the last ${span(denied.seconds * 1000)}.`;
 };
 
