@@ -11,12 +11,12 @@
 mod file;
 mod text;
 
-pub use self::file::FileError;
+pub use self::file::{FileError, read};
 pub(crate) use self::text::Written;
 pub use self::text::{path, path_json};
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -24,8 +24,10 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::bodies::values::{id, read_id};
+use crate::disk::{Disk, SystemDisk};
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
+use tidegate_redis::runtime::Runtime;
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};
 use tidegate_serve::service::Service;
 
@@ -190,7 +192,10 @@ impl Resets {
         if !wanted.is_done {
             let _one_at_a_time = self.one_at_a_time.lock().await;
             let (service, file) = (Arc::clone(&self.service), self.file.clone());
-            tokio::task::spawn_blocking(move || put_in_force(&service, file, &one)).await??;
+            tokio::task::spawn_blocking(move || {
+                put_in_force(&service, file.as_deref().map(|path| (path, &SystemDisk as _)), &one)
+            })
+            .await??;
         }
         match lacking {
             None => Ok(()),
@@ -358,12 +363,19 @@ fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
     theirs
 }
 
-/// Puts a reset in force once it is in the file, if there is one.
-fn put_in_force(service: &Service, file: Option<PathBuf>, one: &Epochs) -> Result<(), FileError> {
-    if let Some(path) = file {
+/// Puts a reset in force once it is in the file on this disk, if there is one.
+///
+/// # Errors
+/// When it cannot be kept.
+pub fn put_in_force<R: Runtime>(
+    service: &Service<R>,
+    file: Option<(&Path, &(dyn Disk + 'static))>,
+    one: &Epochs,
+) -> Result<(), FileError> {
+    if let Some((path, disk)) = file {
         let mut all = service.epochs();
         all.merge(one);
-        file::write(&path, &all)?;
+        file::write(path, disk, &all)?;
     }
     service.begin_epochs(one);
     Ok(())

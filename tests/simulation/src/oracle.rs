@@ -22,6 +22,7 @@
 //! - A request that gives hits back while a node decides alone may make room there and at Redis.
 //! - A report without an answer is sent until there is one, and may count each time.
 //! - A node without Redis that was killed may admit once more what it admitted since its last checkpoint.
+//! - Where its memory is full, what needs more of it is denied, or admitted and not counted. Counters that are there stay.
 //! - After a boot its clock may be behind by STATE_SKEW: hits count so much longer, and nobody knows where aligned windows end.
 //! - When a counter begins anew, all that was admitted before may be admitted once more.
 //! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
@@ -328,7 +329,12 @@ impl Rules<'_> {
             Algorithm::FixedWindow => it.hits > 0,
             algorithm => algorithm != Algorithm::SlidingWindowWeighted,
         };
-        !forgot && is_steady && is_exact && self.knows_windows(limit) && !self.is_alone(limit, it)
+        !it.is_full
+            && !forgot
+            && is_steady
+            && is_exact
+            && self.knows_windows(limit)
+            && !self.is_alone(limit, it)
     }
 }
 

@@ -118,7 +118,7 @@ struct State {
     /// Told when the node stops: one for each worker.
     stopping: Vec<Arc<Notify>>,
     version: usize,
-    /// The resets that it has heard of. They survive a crash, because they lie in Redis.
+    /// The resets that it has heard of. They survive a crash, because they lie in Redis, or in STATE_DIR.
     epochs: Epochs,
     /// The same as a number for each counter.
     epoch_numbers: EpochNumbers,
@@ -222,6 +222,10 @@ impl Run {
         };
         if let Counters::Memory(store) = &counters {
             self.keep((number, starts), Arc::clone(store), clock, &node);
+        }
+        if let Some(home) = &state.home {
+            state.epochs = self.kept_resets(home, &state.epochs);
+            state.epoch_numbers = self.epochs_of(&state.epochs);
         }
         state.started = started;
         state.records = self.records_of(number, &node, seed);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::text::{path, path_json};
 use crate::bodies::values::{id, read_id};
-use crate::disk::{Disk, DiskError, SystemDisk};
+use crate::disk::{Disk, DiskError};
 use tidegate_engine::rules::{Epoch, Epochs, ResetPath};
 
 /// The most bytes that are read: more than all resets take.
@@ -34,7 +34,10 @@ pub enum FileError {
 }
 
 /// Reads a file. One that is not there holds none.
-pub(super) fn read(at: &Path) -> Result<Epochs, FileError> {
+///
+/// # Errors
+/// When it cannot be read, or does not hold resets.
+pub fn read(at: &Path) -> Result<Epochs, FileError> {
     let failed = |source| DiskError { what: "read", path: at.to_owned(), source };
     let mut text = String::new();
     match File::open(at) {
@@ -55,8 +58,7 @@ pub(super) fn read(at: &Path) -> Result<Epochs, FileError> {
 }
 
 /// Writes a file, whole or not at all.
-pub(super) fn write(at: &Path, epochs: &Epochs) -> Result<(), FileError> {
-    let disk: &dyn Disk = &SystemDisk;
+pub(super) fn write(at: &Path, disk: &(dyn Disk + 'static), epochs: &Epochs) -> Result<(), FileError> {
     let line = |(path, epoch): (&ResetPath, Epoch)| {
         let mut line = path_json(path);
         line["id"] = id(epoch).into();

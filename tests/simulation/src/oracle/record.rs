@@ -37,6 +37,8 @@ pub struct Record {
     pub is_single: bool,
     /// The client waited as long as it takes, and no other descriptor of the request is there.
     pub is_plain: bool,
+    /// There was no room in memory: hits that were admitted or reported may not count.
+    pub is_full: bool,
     /// How many hits are left, as the answer says.
     pub remaining: u64,
     /// What was answered.
@@ -65,7 +67,7 @@ impl Record {
             Outcome::Admitted => true,
             Outcome::Denied { .. } => self.is_reported,
         };
-        charged && self.hits > 0 && !self.is_refunded
+        charged && self.hits > 0 && !self.is_refunded && !self.is_full
     }
 }
 

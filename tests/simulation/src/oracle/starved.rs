@@ -33,7 +33,8 @@ impl Rules<'_> {
         let from = it.asked.saturating_sub(self.counts_for(limit, it) + self.lease_time);
         // What went back of a lease may be lost.
         let loses_leases = limit.is_leased && self.troubles.touch(from, it.answered);
-        !moves_times
+        !it.is_full
+            && !moves_times
             && is_known
             && is_own_window
             && !decides_alone

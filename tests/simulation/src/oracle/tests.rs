@@ -36,6 +36,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         rule_window: SECOND,
         is_reported,
         is_refunded,
+        is_full: false,
         is_single: true,
         is_plain,
         deadline: None,

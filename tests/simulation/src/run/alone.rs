@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 
 use tidegate_engine::clock::Clock;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::rules::Epochs;
 use tidegate_engine::time::Timestamp;
+use tidegate_operate::disk::Disk;
 use tidegate_operate::disk::mortal::{Left, MortalFolder};
+use tidegate_operate::resets::{put_in_force, read};
 use tidegate_redis::runtime::Runtime as _;
-use tidegate_serve::service::Counters;
+use tidegate_serve::service::{Counters, Service};
 use tidegate_state::{
     Begun, Checkpoints, Folder, KeySource, Machine, Outcome, ShardName, StartOptions, begin,
 };
@@ -25,10 +28,13 @@ use crate::node::Node;
 use crate::oracle::Loss;
 use crate::random::Random;
 use crate::scenario::{Alone, Layout, Scenario};
-use crate::world::{MICRO, MILLI, Time, lock};
+use crate::world::{MILLI, Time, lock};
 
 /// How often expired counters are forgotten.
 const SWEEP_INTERVAL: Time = 250 * MILLI;
+
+/// The file of resets in STATE_DIR.
+const RESETS: &str = "resets";
 
 /// The next thing that a process writes ends after so many steps of the disk; its machine dies then, or not.
 pub(super) type Dies = (usize, bool);
@@ -51,8 +57,11 @@ pub(super) struct Home {
     clean: Belief,
     /// Since when hits are in no file, so that a kill loses them.
     unsaved_since: Time,
-    /// By how much the clock of decisions was behind in the last life.
-    lag: Time,
+    /// By how much the wall clock is ahead, and by how much the clock of decisions was in the last life.
+    wall_ahead: Time,
+    clock_ahead: i128,
+    /// The same of those by which the counters may have been made that are in a file: the least, and the most.
+    saved_ahead: [i128; 2],
     dies: Option<Dies>,
     life: Option<Life>,
 }
@@ -75,6 +84,7 @@ enum Belief {
 struct Clocks {
     node: Node,
     boot: (u128, Time),
+    wall_ahead: Time,
 }
 
 impl fmt::Debug for Clocks {
@@ -89,7 +99,7 @@ impl Machine for Clocks {
     }
 
     fn wall(&self) -> Timestamp {
-        self.node.wall()
+        self.node.wall().plus(self.wall_ahead)
     }
 
     fn since_boot(&self) -> u64 {
@@ -113,7 +123,9 @@ impl Home {
             boot: (1, 0),
             clean: Belief::MustNot,
             unsaved_since: 0,
-            lag: 0,
+            wall_ahead: 0,
+            clock_ahead: 0,
+            saved_ahead: [0; 2],
             dies: None,
             life: None,
         })
@@ -122,6 +134,11 @@ impl Home {
     /// What is written next ends so.
     pub(super) fn will_die(&mut self, dies: Dies) {
         self.dies = Some(dies);
+    }
+
+    /// The wall clock steps. The one of a process that runs has read it.
+    pub(super) fn step_wall(&mut self, ahead: Time) {
+        self.wall_ahead = ahead;
     }
 
     /// The process was killed, if there was one.
@@ -133,9 +150,24 @@ impl Home {
     pub(super) fn checkpoint(&mut self, steps: usize, now: Time) {
         let Some(checkpoints) = self.life.as_ref().and_then(|life| life.checkpoints.as_ref()) else { return };
         self.folder.disk(steps);
-        if checkpoints.write().is_ok() {
+        let written = checkpoints.write().is_ok();
+        self.written(written, now);
+    }
+
+    /// All counters are in a file, surely or perhaps.
+    fn written(&mut self, surely: bool, now: Time) {
+        let ([least, most], own) = (self.saved_ahead, self.clock_ahead);
+        self.saved_ahead = if surely { [own; 2] } else { [least.min(own), most.max(own)] };
+        if surely {
             self.unsaved_since = now;
         }
+    }
+
+    /// These resets are in force, and kept where counters are.
+    pub(super) fn reset(&self, service: &Service<Node>, one: &Epochs) {
+        let (path, disk) = (self.folder.path().join(RESETS), self.folder.disk(usize::MAX));
+        let file = self.alone.is_kept.then_some((&*path, &*disk as &dyn Disk));
+        put_in_force(service, file, one).expect("the disk does all steps");
     }
 
     /// The machine dies, and boots again.
@@ -157,9 +189,9 @@ impl Home {
             members: 0,
             grew_from: 0,
             name: ShardName::default(),
-            memory: MemoryOptions::new(1 << 20),
+            memory: MemoryOptions::new(self.alone.max_bytes).full(self.alone.full),
             deny_cold: self.denies_cold.then(|| Duration::from_nanos(self.alone.cold_max)),
-            machine: Arc::new(Clocks { node: node.clone(), boot: self.boot }),
+            machine: Arc::new(Clocks { node: node.clone(), boot: self.boot, wall_ahead: self.wall_ahead }),
         }
     }
 }
@@ -184,7 +216,7 @@ impl Run {
         let folder = home.alone.is_kept.then(lock_folder).transpose().ok()?;
         let begun = begin(folder.as_ref(), &home.options(node)).ok()?;
         self.world.tell(|| format!("a process begins: {}", begun.outcome.name()));
-        let lag = self.judge_start(home, node, &begun);
+        let clock_ahead = self.judge_start(home, node, &begun);
         let Begun { store, clock, author, outcome, .. } = begun;
         let store = Arc::new(store);
         let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
@@ -202,14 +234,27 @@ impl Run {
                 of: None,
             });
         }
-        self.lag.fetch_max(lag, Relaxed);
-        (home.clean, home.unsaved_since, home.lag) = (Belief::MustNot, now, lag);
+        let went_back = (home.clock_ahead - clock_ahead).unsigned_abs() as Time;
+        self.lag.fetch_add(went_back, Relaxed);
+        (home.clean, home.unsaved_since, home.clock_ahead) = (Belief::MustNot, now, clock_ahead);
         home.life = Some(Life { checkpoints });
         Some((Counters::Memory(store), clock))
     }
 
-    /// Judges what a process begins with. Returns by how much its clock is behind.
-    fn judge_start(&self, home: &Home, node: &Node, begun: &Begun) -> Time {
+    /// The resets that a process begins with: where they are kept, those that were acknowledged.
+    pub(super) fn kept_resets(&self, home: &Home, acknowledged: &Epochs) -> Epochs {
+        if !home.alone.is_kept {
+            return Epochs::default();
+        }
+        let kept = read(&home.folder.path().join(RESETS)).unwrap_or_default();
+        if acknowledged.iter().any(|(path, epoch)| kept.of(path) != epoch) {
+            self.wrong(Kind::WrongStart, "a process begins without a reset that was acknowledged".to_owned());
+        }
+        kept
+    }
+
+    /// Judges what a process begins with. Returns by how much its clock is ahead.
+    fn judge_start(&self, home: &Home, node: &Node, begun: &Begun) -> i128 {
         let is_clean = begun.outcome == Outcome::Clean;
         let is_expected = match home.clean {
             Belief::Must => is_clean,
@@ -220,20 +265,16 @@ impl Run {
             let what = format!("a process found {:?}, where a clean end was {:?}", begun.outcome, home.clean);
             self.wrong(Kind::WrongStart, what);
         }
-        let (clock, wall) = (begun.clock.at(node.monotonic()), node.wall());
-        let lag = wall.nanos_since(clock);
-        let least =
-            if begun.taken.as_ref().is_some_and(|(totals, _)| totals.all() > 0) { home.lag } else { 0 };
-        if clock > wall || lag < least || lag > home.lag + home.alone.skew {
-            let what = format!(
-                "the clock of a process is {} us behind and {} us ahead, and was {} us behind before",
-                lag / MICRO,
-                clock.nanos_since(wall) / MICRO,
-                home.lag / MICRO
-            );
+        let nanos = |time: Timestamp| i128::from(time.as_nanos());
+        let ahead = nanos(begun.clock.at(node.monotonic())) - nanos(node.wall());
+        // It goes on where it was, or after a boot that much behind: never ahead.
+        let goes_on = begun.taken.as_ref().is_some_and(|(totals, _)| totals.all() > 0);
+        let (back_max, [least, most]) = (2 * i128::from(home.alone.skew), home.saved_ahead);
+        if goes_on && !(least - back_max..=most).contains(&ahead) {
+            let what = format!("a clock was {least} to {most} ns ahead, and goes on {ahead} ns ahead");
             self.wrong(Kind::WrongStart, what);
         }
-        lag
+        ahead
     }
 
     /// Forgets expired counters and writes checkpoints, as long as this process of the node lives.
@@ -288,9 +329,7 @@ impl Run {
                 Ok(_) => Belief::Must,
                 Err(_) => Belief::May,
             };
-            if home.clean == Belief::Must {
-                home.unsaved_since = now;
-            }
+            home.written(home.clean == Belief::Must, now);
             self.world.tell(|| format!("a process ends: a clean end {:?} be found", home.clean));
         }
         if with_machine {

@@ -107,7 +107,9 @@ impl Run {
 
     /// Whether all hits of a request were counted: by a shadow they may pass without.
     fn was_charged(&self, number: usize) -> bool {
-        lock(&self.records).iter().all(|it| it.request != number || it.outcome == Outcome::Admitted)
+        lock(&self.records)
+            .iter()
+            .all(|it| it.request != number || it.outcome == Outcome::Admitted && !it.is_full)
     }
 
     /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
@@ -248,7 +250,7 @@ impl Run {
                 ),
             );
         }
-        let Decided { is_ok, counters } = match answered {
+        let Decided { is_ok, is_full, counters } = match answered {
             Ok(answered) if answered.counters.len() == items.len() => answered,
             Ok(answered) => {
                 let what = format!("request {number} has an answer of {} limits", answered.counters.len());
@@ -282,7 +284,7 @@ impl Run {
                 over => Outcome::Denied { over },
             };
             (record.answered, record.requests, record.window) = (now, requests, window);
-            record.remaining = counter.remaining;
+            (record.remaining, record.is_full) = (counter.remaining, is_full);
         }
         Some(is_ok)
     }
@@ -351,6 +353,7 @@ impl Run {
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,
                 is_refunded: false,
+                is_full: false,
                 remaining: 0,
                 is_single: items.len() == 1,
                 is_plain: items.len() == 1 && deadline.is_none(),

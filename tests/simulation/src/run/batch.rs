@@ -78,11 +78,13 @@ impl Together {
             due[place] = read.is_ok();
         }
         let mut all: SmallVec<[Option<Decided>; 1]> = self.asked.iter().map(|_| None).collect();
-        let mut is_wrong = false;
+        let (mut is_wrong, full) = (false, self.way.full());
         self.way.decide(&batch, |place, request, decision| {
             is_wrong |= !std::mem::take(&mut due[place]) || !self.asked[place].is(request);
             all[place] = decision.map(Decided::of);
         });
+        let is_full = self.way.full() != full;
+        all.iter_mut().flatten().for_each(|decided| decided.is_full = is_full);
         if is_wrong || due.contains(&true) {
             let numbers: Vec<_> = self.asked.iter().map(|it| it.number).collect();
             run.wrong(Kind::WrongAnswer, format!("of requests {numbers:?} not each has its own answer"));

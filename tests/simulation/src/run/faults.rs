@@ -55,6 +55,9 @@ impl Run {
                 self.die(node, during, (steps, with_machine));
                 later(lasts, Self::heal);
             }
+            What::StepWall { node, ahead } => {
+                lock(&self.nodes)[node].home.iter_mut().for_each(|home| home.step_wall(ahead));
+            }
             What::StopNode { node, lasts } => {
                 self.stop_node(node);
                 later(lasts, Self::heal);

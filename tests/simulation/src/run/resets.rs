@@ -36,13 +36,25 @@ impl Run {
         let mut nodes = lock(&self.nodes);
         // When the run is over, nobody is there any more.
         let Some(state) = nodes.get_mut(node) else { return };
-        state.epochs.raise(path(which), epoch);
+        match &state.home {
+            Some(home) => {
+                // Nobody reaches a process that is away.
+                let Some(service) = &state.service else { return };
+                let mut one = Epochs::default();
+                one.raise(path(which), epoch);
+                home.reset(service, &one);
+                state.epochs = service.epochs();
+            }
+            None => {
+                state.epochs.raise(path(which), epoch);
+                state.service.iter().for_each(|service| _ = service.begin_epochs(&state.epochs));
+            }
+        }
         state.epoch_numbers = self.epochs_of(&state.epochs);
-        state.service.iter().for_each(|service| _ = service.begin_epochs(&state.epochs));
     }
 
     /// Which counters of each limit a node asks that has heard of these resets: another number for each epoch.
-    fn epochs_of(&self, epochs: &Epochs) -> EpochNumbers {
+    pub(super) fn epochs_of(&self, epochs: &Epochs) -> EpochNumbers {
         let of = |which| epochs.of(&path(which));
         let mut numbers = EpochNumbers::default();
         // What requests bring along is of no rule.

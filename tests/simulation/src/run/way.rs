@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::memory::FullTotal;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
-use tidegate_serve::service::{Batch, Service, ServiceError, Snapshot};
+use tidegate_serve::service::{Batch, Counters, Service, ServiceError, Snapshot};
 
 use super::Run;
 use super::resets::EpochNumbers;
@@ -36,6 +37,8 @@ pub(super) struct Way {
 /// What was decided.
 pub(super) struct Decided {
     pub(super) is_ok: bool,
+    /// A counter in memory had no room, of this request or of another one of its batch.
+    pub(super) is_full: bool,
     /// Of each descriptor that meets a limit.
     pub(super) counters: SmallVec<[Counter; 4]>,
 }
@@ -76,7 +79,7 @@ impl Decided {
             Status::Replaced(_) | Status::Unlimited(_) => panic!("no rule is of this kind"),
         };
         let counters = decision.statuses.iter().enumerate().filter_map(counter).collect();
-        Self { is_ok: decision.code == Code::Ok, counters }
+        Self { is_ok: decision.code == Code::Ok, is_full: false, counters }
     }
 }
 
@@ -97,6 +100,14 @@ impl Way {
         render: impl FnMut(usize, &Request<'_>, Option<&Decision<'_>>),
     ) {
         self.service.decide(self.rules.in_force(), batch, render);
+    }
+
+    /// How often there was no room in memory for what had to be counted.
+    pub(super) fn full(&self) -> (FullTotal, u64) {
+        match self.service.counters() {
+            Counters::Memory(store) => (store.full_total(), store.reported_total().dropped),
+            Counters::Shared(_) => Default::default(),
+        }
     }
 
     /// Decides the request that `read` fills in, whose client waits for `timeout`, with Redis.

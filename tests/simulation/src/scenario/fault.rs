@@ -110,6 +110,13 @@ pub enum What {
         /// It is away for so long.
         lasts: Time,
     },
+    /// The wall clock of a node without Redis steps.
+    StepWall {
+        /// Which.
+        node: usize,
+        /// It is ahead of the world by so much then.
+        ahead: Time,
+    },
     /// Half of a master's slots move to another one.
     MoveSlots {
         /// From this server.
@@ -203,6 +210,7 @@ impl What {
             | Self::Crash { node, .. }
             | Self::StopNode { node, .. }
             | Self::Die { node, .. }
+            | Self::StepWall { node, .. }
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
             | Self::RecordsAway { node, .. }
