@@ -18,7 +18,6 @@ pub use self::text::{path, path_json};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -33,9 +32,8 @@ use tidegate_serve::service::Service;
 
 /// How often a node that starts looks whether it has read all resets, and how long it waits for that before it serves.
 const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// How often a number is tried that another node raises at the same time.
-const TRIES_MAX: usize = 5;
 /// Paths of rules that may have been reset, and as many single counters. One that is there already may be reset again.
+/// A number that was used cannot be forgotten: the hits that were counted under it would be too.
 pub const PATHS_MAX: usize = 10_000;
 /// By how much the clock of whoever chooses a number may be ahead of ours. A number of the far future would be the last
 /// one of its path.
@@ -49,12 +47,7 @@ pub struct Resets {
     file: Option<PathBuf>,
     /// Held while the file is written, so that none of two resets is lost.
     one_at_a_time: Mutex<()>,
-    /// The last reset of a counter without an epoch of its own.
-    counter: Arc<AtomicU64>,
 }
-
-/// Where Redis has the number of the last reset of a counter without an epoch of its own. No path is written so.
-const COUNTER: &str = "counter";
 
 /// A reset that may be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +73,15 @@ pub enum ResetError {
     /// No limit applies to a counter's entries.
     #[error("no limit applies to these entries")]
     NoCounter,
-    /// There are too many.
+    /// Too many paths of rules were reset.
     #[error("{PATHS_MAX} paths were reset already (expected one of these again, or one above them)")]
-    Full,
+    TooManyPaths,
+    /// Too many counters were reset, each by itself.
+    #[error(
+        "{PATHS_MAX} single counters were reset already (expected one of these again, a reset of all counters below a \
+         path, or an exception for this one)"
+    )]
+    TooManyCounters,
     /// A later one of the same path is in force.
     #[error("a later reset of this path is in force: {} (expected a greater id, or none)", id(*.0))]
     Older(Epoch),
@@ -114,11 +113,6 @@ pub enum ResetError {
         /// The servers that may not have it, and why.
         servers: String,
     },
-    /// A counter was reset, and other nodes may not know.
-    #[error(
-        "the counter is reset, and nodes that remember it as full may not know (expected to be sent again): {0}"
-    )]
-    Unsent(String),
     /// It could not be kept.
     #[error("not done, because it cannot be kept: {0}")]
     File(#[from] FileError),
@@ -130,7 +124,7 @@ pub enum ResetError {
 impl Resets {
     /// Resets of `service`, which begin with the process.
     pub fn new(service: Arc<Service>) -> Self {
-        Self { service, file: None, one_at_a_time: Mutex::default(), counter: Arc::default() }
+        Self { service, file: None, one_at_a_time: Mutex::default() }
     }
 
     /// With those in this file, which need not be there yet. To be called before rules are put in force.
@@ -168,7 +162,10 @@ impl Resets {
             return Err(ResetError::Older(last));
         }
         if last == 0 && known.count(path.reach) >= PATHS_MAX {
-            return Err(ResetError::Full);
+            return Err(match path.reach {
+                Reach::Below => ResetError::TooManyPaths,
+                Reach::Counter => ResetError::TooManyCounters,
+            });
         }
         Ok(Wanted { path, epoch, rules, is_done: epoch == last })
     }
@@ -208,7 +205,7 @@ impl Resets {
         let all = || {
             let mut all = self.service.epochs();
             all.merge(one);
-            all_numbers(&all, self.counter.load(Relaxed))
+            numbers(&all)
         };
         let Raised { kept, refused, mut lacking, found } = shared.raise_epochs(&numbers(one), &all).await;
         match refused.iter().map(|(_, number)| read_id(number)).max() {
@@ -224,31 +221,6 @@ impl Resets {
             }),
             lacking => Ok(Kept { lacking, found }),
         }
-    }
-
-    /// Lets all nodes know that some counter was reset that has no epoch of its own, so that none of them denies from
-    /// memory what Redis would admit.
-    ///
-    /// # Errors
-    /// When a server does not take it.
-    pub async fn publish_counter(&self, now: Timestamp) -> Result<(), ResetError> {
-        let Some(shared) = self.shared() else { return Ok(()) };
-        // Another node may have done so meanwhile, with a clock that is ahead.
-        for _ in 0..TRIES_MAX {
-            let number = now.as_nanos().max(self.counter.load(Relaxed).saturating_add(1));
-            let one = vec![(COUNTER.to_owned(), id(number))];
-            let all = || all_numbers(&self.service.epochs(), number);
-            let Raised { refused, lacking, .. } = shared.raise_epochs(&one, &all).await;
-            if !lacking.is_empty() {
-                return Err(ResetError::Unsent(shown(&lacking)));
-            }
-            match refused.iter().map(|(_, number)| read_id(number)).max() {
-                None => break,
-                Some(None) => return Err(ResetError::Future),
-                Some(Some(later)) => _ = self.counter.fetch_max(later, Relaxed),
-            }
-        }
-        Ok(())
     }
 
     /// Reads all resets that Redis knows, if it answers soon: until then its servers decide nothing.
@@ -280,19 +252,12 @@ impl Resets {
 
     /// Puts the resets of a server in force, whose time this is, and says what it lacks.
     async fn agree(&self, theirs: Numbers, now_micros: u64) -> Option<Agreed> {
-        let (service, counter) = (Arc::clone(&self.service), Arc::clone(&self.counter));
+        let service = Arc::clone(&self.service);
         let agreeing = move || {
             let latest = now_micros.saturating_mul(1_000).saturating_add(AHEAD_NANOS_MAX);
-            let Theirs { epochs, counter: last, left_out } = read_numbers(&theirs, latest);
+            let Theirs { epochs, left_out } = read_numbers(&theirs, latest);
             service.begin_epochs(&epochs);
-            let own = counter.fetch_max(last, Relaxed);
-            if last > own
-                && let Some(shared) = service.counters().shared()
-            {
-                shared.clear_deny_cache();
-            }
-            let lacks = all_numbers(&greater(&service.epochs(), &epochs), if own > last { own } else { 0 });
-            Agreed { lacks, trouble: left_out }
+            Agreed { lacks: numbers(&greater(&service.epochs(), &epochs)), trouble: left_out }
         };
         tokio::task::spawn_blocking(agreeing).await.ok()
     }
@@ -325,18 +290,10 @@ fn numbers(epochs: &Epochs) -> Numbers {
     epochs.iter().map(|(at, epoch)| (path_json(at).to_string(), id(epoch))).collect()
 }
 
-/// The same, with the last reset of a counter without an epoch of its own. 0: there was none.
-fn all_numbers(epochs: &Epochs, counter: Epoch) -> Numbers {
-    let counter = (counter > 0).then(|| (COUNTER.to_owned(), id(counter)));
-    numbers(epochs).into_iter().chain(counter).collect()
-}
-
 /// What a server has.
 #[derive(Debug, Default)]
 struct Theirs {
     epochs: Epochs,
-    /// The last reset of a counter without an epoch of its own.
-    counter: Epoch,
     /// What cannot be read, or is too late.
     left_out: Option<String>,
 }
@@ -349,7 +306,6 @@ fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
         let epoch = read_id(number).filter(|&epoch| epoch <= latest);
         let at = || path(&serde_json::from_str(field).ok()?).ok();
         match (epoch, at()) {
-            (Some(epoch), _) if field == COUNTER => theirs.counter = epoch,
             (Some(epoch), Some(at)) => _ = theirs.epochs.raise(at, epoch),
             _ => left_out.push((field, number)),
         }

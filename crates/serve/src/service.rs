@@ -36,15 +36,12 @@ use crate::watches::{TooManyWatches, Watched, Watches};
 use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::explain::{Explanation, explain};
 use tidegate_engine::overlay::{Exceptions, Found, Overlay};
-use tidegate_engine::plan::{Hits, Modes, Plan, Step};
+use tidegate_engine::plan::{Modes, Plan};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{Applied, StoreError};
-
-/// How long the shared store may take to forget a counter.
-const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides requests under the rules in force. It takes times, timers and tasks from its runtime only.
 pub struct Service<R: Runtime = Tokio> {
@@ -536,24 +533,6 @@ impl<R: Runtime> Service<R> {
     /// Descriptors that met an exception, in the order of [`EFFECTS`].
     pub fn exceptions_met(&self) -> [u64; EFFECTS.len()] {
         self.exceptions.met()
-    }
-
-    /// Gives all hits of the counters of this request back. Neither metrics nor logs of decisions tell of it.
-    ///
-    /// # Errors
-    /// When the counters are shared, and the store does not answer for one.
-    pub async fn reset(&self, live: InForce<'_>, request: &Request<'_>) -> Result<(), ServiceError> {
-        let found = self.find(live, request, None).await;
-        // An exception leaves the counter where it is, a record may not.
-        let overlay = Overlay { records: found.as_ref(), ..Overlay::default() };
-        let mut plan = live.rules().plan_under(request, self.modes, overlay);
-        for step in &mut plan.steps {
-            if let Step::Check(check) = step {
-                check.hits = Hits::GiveBack(u64::from(u32::MAX));
-            }
-        }
-        self.counters.finish(request, &plan, Some(RESET_TIMEOUT), self.now()).await?;
-        Ok(())
     }
 
     /// The fullest counters of the rule with this number, and those that deny most: `most` of each at most, since the

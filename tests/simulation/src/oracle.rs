@@ -43,7 +43,7 @@ use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, SECOND, Time};
 pub use census::{Census, census};
-pub use record::{Loss, Outcome, Record, Refund, Reset};
+pub use record::{Loss, Outcome, Record, Refund};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
 
@@ -61,8 +61,6 @@ pub struct Rules<'s> {
     pub starts: u64,
     /// What servers forgot.
     pub losses: &'s [Loss],
-    /// Counters that began anew.
-    pub resets: &'s [Reset],
     /// Hits that went back.
     pub refunds: &'s [Refund],
     /// When nodes may have decided alone.
@@ -116,14 +114,9 @@ impl Rules<'_> {
     }
 
     /// Losses by which this counter may have admitted hits once more.
-    fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> Vec<Loss> {
-        let of = own.first().map(|it| (it.limit, it.key));
+    fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> &[Loss] {
         let counts_as_full = self.knows_losses && own.first().is_some_and(|it| self.denies_cold(limit, it));
-        let own = self.losses.iter().filter(|loss| match loss.of {
-            None => !counts_as_full,
-            one => one == of,
-        });
-        own.copied().collect()
+        if counts_as_full { &[] } else { self.losses }
     }
 
     /// Whether what was lost of this counter counts as full.
@@ -143,8 +136,7 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
-        let losses = rules.losses_of(limit, own);
-        let rules = &Rules { losses: &losses, ..*rules };
+        let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &counting));
         found.or_else(|| in_spite(limit, own))
     })

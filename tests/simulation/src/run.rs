@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};
 use crate::node::Node;
-use crate::oracle::{Census, Loss, Record, Refund, Reset};
+use crate::oracle::{Census, Loss, Record, Refund};
 use crate::scenario::{Layout, Scenario};
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
@@ -95,8 +95,7 @@ struct Run {
     records: Mutex<Vec<Record>>,
     shelf: Arc<Shelf>,
     losses: Mutex<Vec<Loss>>,
-    /// Counters that began anew, and hits that went back: as they were acknowledged.
-    resets: Mutex<Vec<Reset>>,
+    /// Hits that went back, as was acknowledged.
     refunds: Mutex<Vec<Refund>>,
     /// When keys came to servers of a Cluster.
     moves: Mutex<Vec<(usize, Time)>>,
@@ -155,7 +154,6 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
         shelf: Arc::default(),
         losses: Mutex::default(),
-        resets: Mutex::default(),
         refunds: Mutex::default(),
         moves: Mutex::default(),
         pauses: Mutex::default(),

@@ -5,13 +5,11 @@ use std::time::Instant;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::audited::DONE;
 use super::{AdminApi, Answer, Problem, line, lines, refused, shown};
-use crate::bodies::answered::{CounterKey, Denied, Fullest, LeftOut, Reset, ResetDone, ResetOutcome, Top};
+use crate::bodies::answered::{CounterKey, Denied, Fullest, LeftOut, Reset, ResetDone, Top};
 use crate::bodies::asked::{Counter, ResetCounter, Rule};
 use crate::bodies::values::{ResetId, Time};
 use crate::exceptions::{Author, Caller};
-use crate::resets::ResetError;
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
@@ -35,43 +33,12 @@ impl AdminApi {
         let (counter, path) = (Counter::from(&asked), asked.path());
         let (author, why) = (Author { who: asked.who.into_string(), caller }, asked.why);
         let before = self.look_or_say_why(&counter).await;
-        let wanted = self.resets.plan(path, asked.id.map(|ResetId(number)| number), wall());
-        let (id, done) = match wanted {
-            Err(ResetError::Full) => {
-                self.give_back(&counter, author, why.as_str(), &before).await?;
-                (None, ResetOutcome::Reset)
-            }
-            wanted => {
-                let what = json!({"why": why, "before": before});
-                let ResetDone { id, done, .. } = self.begin(wanted?, author, "counter_reset", what).await?;
-                (Some(id), done)
-            }
-        };
+        let wanted = self.resets.plan(path, asked.id.map(|ResetId(number)| number), wall())?;
+        let what = json!({"why": why, "before": before});
+        let ResetDone { id, done, .. } = self.begin(wanted, author, "counter_reset", what).await?;
         // It is done, whether the counter can be looked at or not.
         let after = self.look_or_say_why(&counter).await;
         Ok(shown(StatusCode::OK, &Reset { id, done, before, after }))
-    }
-
-    /// Gives all hits of a counter back, where no more counters may have an epoch of their own. What is on its way comes
-    /// on top.
-    async fn give_back(
-        &self,
-        counter: &Counter,
-        author: Author,
-        why: &str,
-        before: &Value,
-    ) -> Result<(), Problem> {
-        let Counter { domain, entries } = counter;
-        let what = json!({"domain": domain, "entries": entries, "why": why, "before": before});
-        let (api, counter) = (self.clone(), counter.clone());
-        let give = async move {
-            let live = api.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
-            let given = api.service.reset(live.in_force(), &request(&counter)).await;
-            given.map_err(Refusal::from).map_err(|refusal| unknown_whether_done(&refusal))?;
-            api.resets.publish_counter(wall()).await?;
-            Ok::<_, Problem>(((), DONE.to_owned()))
-        };
-        self.audited(author, "counter_reset", what, give).await
     }
 
     /// The counters of a rule that are fullest, and those that deny most.
@@ -111,11 +78,6 @@ impl AdminApi {
         let explained = self.service.explain(live.in_force(), &request(counter), |shown| shown.json()).await;
         explained.map_err(Refusal::from).map_err(|refusal| refused(&refusal))
     }
-}
-
-fn unknown_whether_done(refusal: &Refusal) -> Problem {
-    let told = format!("it is not known whether the counter is reset (expected to be sent again): {refusal}");
-    Problem(StatusCode::SERVICE_UNAVAILABLE, told)
 }
 
 /// What is known of the counters of a rule.

@@ -66,12 +66,14 @@ impl From<ResetError> for Problem {
     fn from(error: ResetError) -> Self {
         let status = match error {
             ResetError::NoRule | ResetError::NoCounter => StatusCode::NOT_FOUND,
-            ResetError::Full | ResetError::Older(_) => StatusCode::CONFLICT,
-            ResetError::Future => StatusCode::BAD_REQUEST,
-            ResetError::Redis(_) | ResetError::Unknown { .. } | ResetError::Lacking { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
+            ResetError::TooManyPaths | ResetError::TooManyCounters | ResetError::Older(_) => {
+                StatusCode::CONFLICT
             }
-            ResetError::Unsent(_) | ResetError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ResetError::Future => StatusCode::BAD_REQUEST,
+            ResetError::Redis(_)
+            | ResetError::Unknown { .. }
+            | ResetError::Lacking { .. }
+            | ResetError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
             ResetError::Thread(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())

@@ -79,8 +79,8 @@ pub enum ResetOutcome {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Reset {
-    /// The number of the reset. Null: hits were given back, because 10,000 other counters were reset by themselves.
-    pub id: Option<ResetId>,
+    /// The number of the reset.
+    pub id: ResetId,
     /// In one word.
     pub done: ResetOutcome,
     /// What the counter held before.

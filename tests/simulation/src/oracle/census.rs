@@ -32,8 +32,7 @@ pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
     let mut census = Census::default();
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
-        let losses = rules.losses_of(limit, own);
-        let rules = &Rules { losses: &losses, ..*rules };
+        let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         for it in own {
             let is_judged = match it.outcome {

@@ -80,19 +80,6 @@ pub struct Loss {
     pub until: Time,
     /// It forgot hits that were admitted too. Otherwise only those whose clients had another answer.
     pub acknowledged: bool,
-    /// Only one counter was forgotten: this one of this limit.
-    pub of: Option<(usize, u64)>,
-}
-
-/// A counter began anew, as was acknowledged.
-#[derive(Clone, Copy, Debug)]
-pub struct Reset {
-    /// This one of this limit.
-    pub of: (usize, u64),
-    /// When it was asked for.
-    pub asked: Time,
-    /// When that was answered.
-    pub done: Time,
 }
 
 /// Hits went back, as was acknowledged.

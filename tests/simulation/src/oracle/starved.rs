@@ -58,7 +58,7 @@ impl Rules<'_> {
     /// A counter is cold: what a server has lost counts as full for a window, and as long as leases last.
     pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
-        let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
+        let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it) && (since == 0 || self.losses.iter().any(lost))
     }
 
@@ -66,7 +66,7 @@ impl Rules<'_> {
     fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
         let since = it.asked.saturating_sub(for_long + SECOND);
-        let lost = |loss: &Loss| loss.of.is_none() && loss.until >= since && loss.until <= it.answered;
+        let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it)
             && (since == 0 || self.losses.iter().any(lost) || self.troubles.touch(since, it.answered))
     }
@@ -125,8 +125,7 @@ impl Rules<'_> {
 pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
-        let losses = rules.losses_of(limit, own);
-        let rules = &Rules { losses: &losses, ..*rules };
+        let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let denied = own.iter().enumerate().filter(|(_, it)| it.outcome == Outcome::Denied { over: true });
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
@@ -167,12 +166,10 @@ fn there_at_most(
         number != place
             && (is_cut || rules.may_count_until(limit, other).is_some_and(|until| until >= it.asked))
     });
-    let anew = begins_anew(rules, limit, it);
     let there = others.map(|(_, other)| There {
         charged: rules.charged_until(limit, other),
         hits: rules.hits_at_most(limit, other),
     });
-    let there = there.filter(|there| there.charged >= anew);
     match limit.algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
@@ -189,13 +186,6 @@ fn there_at_most(
             hits + leased_at_most(rules, limit, (own, counting), it)
         }
     }
-}
-
-/// What was charged before then is forgotten: the counter began anew.
-fn begins_anew(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> Time {
-    let is_seen = !rules.remembers_denials && !limit.is_leased && limit.has_one_window();
-    let own = rules.resets.iter().filter(|reset| reset.of == (it.limit, it.key) && reset.done <= it.asked);
-    own.filter(|_| is_seen).map(|reset| reset.asked).max().unwrap_or(0)
 }
 
 /// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.

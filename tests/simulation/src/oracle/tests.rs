@@ -51,14 +51,13 @@ fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> boo
 }
 
 fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
-    let (resets, refunds, remembers_denials) = (&[], &[], false);
+    let (refunds, remembers_denials) = (&[], false);
     static NO_TROUBLES: std::sync::LazyLock<Troubles> = std::sync::LazyLock::new(Troubles::default);
     let (troubles, timeout, cold_max) = (&*NO_TROUBLES, SECOND / 10, None);
     Rules {
         limits,
         starts: 1,
         losses,
-        resets,
         refunds,
         troubles,
         remembers_denials,
@@ -103,8 +102,7 @@ fn a_denial_is_noticed_where_there_was_room() {
 
 #[test]
 fn three_of_two_in_a_window_are_noticed_wherever_it_begins() {
-    let (strict, loss) =
-        (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true, of: None });
+    let (strict, loss) = (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true });
     assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND + 1, SECOND + 2)]));
     assert!(!is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
     assert!(is_fine(strict, &[loss], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]), "a server forgot");
@@ -131,27 +129,22 @@ fn buckets_drain_and_fixed_windows_are_cut() {
 }
 
 #[test]
-fn exceptions_are_another_n_and_what_begins_anew_is_forgotten_alone() {
+fn exceptions_are_another_n() {
     let admitted = |times: &[(Time, Time)]| -> Vec<Record> {
         times.iter().map(|&times| record(times, Outcome::Admitted)).collect()
     };
     let limits = [LimitSpec { excepted: Some(3), ..limit(Algorithm::SlidingWindow) }];
-    let is_fine =
-        |losses: &[Loss], records: &[Record]| too_much(&rules(&limits, losses, true), records).is_none();
+    let is_fine = |records: &[Record]| too_much(&rules(&limits, &[], true), records).is_none();
     let mut three = admitted(&[(1, 2), (3, 4), (5, 6)]);
-    assert!(!is_fine(&[], &three), "the third was decided under two");
+    assert!(!is_fine(&three), "the third was decided under two");
     three[2].requests = 3;
-    assert!(is_fine(&[], &three));
+    assert!(is_fine(&three));
     let mut many = admitted(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
-    assert!(!is_fine(&[], &many));
+    assert!(!is_fine(&many));
     many[1..3].iter_mut().for_each(|it| it.outcome = Outcome::Denied { over: true });
-    assert!(is_fine(&[], &many), "two passed beside N");
-    let anew = |key| Loss { since: 0, until: 4, acknowledged: true, of: Some((0, key)) };
-    let four = admitted(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
-    assert!(is_fine(&[anew(0)], &four));
-    assert!(!is_fine(&[anew(1)], &four), "it was another counter");
+    assert!(is_fine(&many), "two passed beside N");
     let nothing = Record { requests: 0, ..record((0, 1), Outcome::Admitted) };
-    assert!(!is_fine(&[anew(0)], &[nothing]), "nothing may pass");
+    assert!(!is_fine(&[nothing]), "nothing may pass");
 }
 
 #[test]
@@ -224,21 +217,17 @@ fn a_bucket_holds_its_burst_and_a_weighted_window_n() {
 }
 
 #[test]
-fn what_goes_back_and_what_begins_anew_makes_room() {
+fn what_goes_back_makes_room() {
     let limits = [limit(Algorithm::SlidingWindow)];
     let two = [(0, 1), (5, 6)].map(|times| record(times, Outcome::Admitted));
     let denied = record((100, 101), Outcome::Denied { over: true });
     let records = [two[0], two[1], denied];
     let refund = |done: Time| Refund { of: (0, 0), epoch: 0, hits: 1, node: 0, asked: 20, done };
-    let reset = |done: Time| Reset { of: (0, 0), asked: 20, done };
     let usual = rules(&limits, &[], true);
     let is_fine = |rules: Rules<'_>| starved(&rules, &records).is_none();
     assert!(is_fine(usual));
     assert!(!is_fine(Rules { refunds: &[refund(30)], ..usual }));
     assert!(is_fine(Rules { refunds: &[refund(100 + 1)], ..usual }), "it is not done yet");
-    assert!(!is_fine(Rules { resets: &[reset(30)], ..usual }));
-    assert!(is_fine(Rules { resets: &[reset(100 + 1)], ..usual }));
-    assert!(is_fine(Rules { resets: &[reset(30)], remembers_denials: true, ..usual }));
     let census = census(&usual, &records);
     assert_eq!((census.answered, census.judged), (3, 3));
 }

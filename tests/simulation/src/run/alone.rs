@@ -227,12 +227,7 @@ impl Run {
             return None;
         }
         if outcome != Outcome::Clean {
-            lock(&self.losses).push(Loss {
-                since: home.unsaved_since,
-                until: now,
-                acknowledged: true,
-                of: None,
-            });
+            lock(&self.losses).push(Loss { since: home.unsaved_since, until: now, acknowledged: true });
         }
         let went_back = (home.clock_ahead - clock_ahead).unsigned_abs() as Time;
         self.lag.fetch_add(went_back, Relaxed);

@@ -175,8 +175,7 @@ impl Run {
                 | What::RecordsAway { .. }
                 | What::Die { .. }
                 | What::StepWall { .. }
-                | What::Reset { .. }
-                | What::ResetAll { .. } => return None,
+                | What::Reset { .. } => return None,
             };
             Some((node, fault.at, fault.at + lasts, forgets))
         });
@@ -194,18 +193,14 @@ impl Run {
         let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
         let troubles = self.troubles();
         // What was done since a checkpoint is lost with it: hits that went back count again.
-        let stays = |done: Time| {
-            !losses.iter().any(|loss| loss.of.is_none() && loss.since <= done && done <= loss.until)
-        };
-        let (mut resets, mut refunds) = (lock(&self.resets).clone(), lock(&self.refunds).clone());
-        resets.retain(|reset| stays(reset.done));
+        let stays = |done: Time| !losses.iter().any(|loss| loss.since <= done && done <= loss.until);
+        let mut refunds = lock(&self.refunds).clone();
         refunds.retain(|refund| stays(refund.done));
         let rules = Rules {
             limits: &self.scenario.limits,
             starts,
             losses: &losses,
             knows_losses: self.nodes_know_losses(),
-            resets: &resets,
             refunds: &refunds,
             troubles: &troubles,
             remembers_denials: self.scenario.deny_cache_bytes > 0,

@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::request::Request;
-
+use super::Run;
 use super::alone::{Dies, Home};
 use super::told::Excepted;
-use super::way::Way;
-use super::{LATE_MAX, Run};
-use crate::oracle::{Loss, Reset};
+use crate::oracle::Loss;
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
-use crate::scenario::{During, Item, Layout, What};
+use crate::scenario::{During, Layout, What};
 use crate::world::{Time, lock};
 
 impl Run {
@@ -78,9 +75,8 @@ impl Run {
                 self.records_are_away(node, lasts);
                 later(lasts, Self::heal);
             }
-            What::Reset { node, limit, key } => self.reset(node, limit, key),
-            What::ResetAll { limit, key, epoch, heard_within } => {
-                self.reset_all((limit, key), epoch, heard_within);
+            What::Reset { limit, key, epoch, heard_within } => {
+                self.reset((limit, key), epoch, heard_within);
             }
         }
     }
@@ -139,38 +135,13 @@ impl Run {
         state.service.iter().for_each(|service| service.except(state.excepted.all()));
     }
 
-    /// A counter begins anew: what was admitted before does not count any more.
-    fn reset(self: &Arc<Self>, node: usize, limit: usize, key: u64) {
-        let Some(way) = Way::through(self, node) else { return };
-        let (run, now, version) = (Arc::clone(self), self.world.now(), lock(&self.nodes)[node].version);
-        // If the node dies meanwhile, the call is done before its deadline or never.
-        let until = now + 2 * self.scenario.timeout + self.waits_for_records([limit]) + LATE_MAX;
-        let of = Some((limit, key));
-        let place = {
-            let mut losses = lock(&self.losses);
-            losses.push(Loss { since: 0, until, acknowledged: true, of });
-            losses.len() - 1
-        };
-        self.world.spawn(node, async move {
-            let mut request = Request::new("sim", 1);
-            run.push(&mut request, &Item { limit, key, hits: 0 }, version, true);
-            let reset = way.reset(&request).await;
-            run.world.tell(|| format!("node {node}: counter {key} of limit {limit} begins anew: {reset:?}"));
-            if reset.is_ok() {
-                let done = run.world.now();
-                lock(&run.losses)[place].until = done;
-                lock(&run.resets).push(Reset { of: (limit, key), asked: now, done });
-            }
-        });
-    }
-
     pub(super) fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let run = Arc::clone(self);
         self.world.at(self.world.now() + lasts, move |_| then(&run));
     }
 
     fn all_is_lost(&self) {
-        lock(&self.losses).push(Loss { since: 0, until: self.world.now(), acknowledged: true, of: None });
+        lock(&self.losses).push(Loss { since: 0, until: self.world.now(), acknowledged: true });
     }
 
     /// A replica takes over that has nothing of what is written from now on. Behind a sentinel it has a name of its own,
@@ -225,7 +196,7 @@ impl Run {
         let keys_came = lock(&self.moves).iter().any(|&(to, at)| to == server && at >= since);
         let (since, acknowledged) =
             if keys_came { (0, true) } else { (since, self.scenario.wait_replicas == 0) };
-        lock(&self.losses).push(Loss { since, until: self.world.now(), acknowledged, of: None });
+        lock(&self.losses).push(Loss { since, until: self.world.now(), acknowledged });
     }
 
     /// Half of the last slots of a master go to another: first it says so, then their keys go, then everybody knows.

@@ -20,7 +20,7 @@ pub(super) type EpochNumbers = [[u64; KEYS.len()]; LIMITS.len()];
 
 impl Run {
     /// These counters begin anew: one of this limit, all of it, or of all limits. Nodes hear of it one after the other.
-    pub(super) fn reset_all(self: &Arc<Self>, which: Which, epoch: u64, heard_within: Time) {
+    pub(super) fn reset(self: &Arc<Self>, which: Which, epoch: u64, heard_within: Time) {
         let nodes = self.scenario.clocks.len() as u64;
         for node in 0..nodes {
             // Not always in the same order.

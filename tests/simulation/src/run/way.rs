@@ -125,11 +125,6 @@ impl Way {
         let decided = |_: &Request<'_>, decision: &Decision<'_>| Decided::of(decision);
         self.service.finish(self.rules.in_force(), read, timeout, decided).await
     }
-
-    /// Gives all hits of the counters of a request back.
-    pub(super) async fn reset(&self, request: &Request<'_>) -> Result<(), ServiceError> {
-        self.service.reset(self.rules.in_force(), request).await
-    }
 }
 
 /// Lets every task run that can.

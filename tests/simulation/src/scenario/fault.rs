@@ -164,17 +164,8 @@ pub enum What {
         /// For so long.
         lasts: Time,
     },
-    /// A counter begins anew.
-    Reset {
-        /// The node that gives its hits back.
-        node: usize,
-        /// The limit.
-        limit: usize,
-        /// Which counter of it.
-        key: u64,
-    },
     /// A counter, all counters of a limit, or of all limits, begin anew: they are others.
-    ResetAll {
+    Reset {
         /// Of which limit; `None`: all.
         limit: Option<usize>,
         /// Which counter of it; `None`: all.
@@ -213,8 +204,7 @@ impl What {
             | Self::StepWall { node, .. }
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
-            | Self::RecordsAway { node, .. }
-            | Self::Reset { node, .. } => Some(node),
+            | Self::RecordsAway { node, .. } => Some(node),
             Self::Stop { .. }
             | Self::Refuse { .. }
             | Self::Flush { .. }
@@ -222,7 +212,7 @@ impl What {
             | Self::FailOver { .. }
             | Self::MoveSlots { .. }
             | Self::Record { .. }
-            | Self::ResetAll { .. } => None,
+            | Self::Reset { .. } => None,
         }
     }
 }

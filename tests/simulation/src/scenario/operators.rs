@@ -16,13 +16,8 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if random.one_in(4) {
         (0..1 + random.below(3)).for_each(|_| except(random, scenario));
     }
-    if random.one_in(6) {
-        (0..1 + random.below(4)).for_each(|_| reset(random, scenario));
-        // Nobody gives hits back that may not be there any more.
-        scenario.asks.iter_mut().for_each(|ask| ask.refunded = None);
-    }
-    if random.one_in(4) {
-        (1..=random.pick(&[1, 1, 2, 6])).for_each(|epoch| reset_all(random, scenario, epoch));
+    if random.one_in(3) {
+        (1..=random.pick(&[1, 1, 2, 6])).for_each(|epoch| reset(random, scenario, epoch));
         // A refund after it goes to the counter of another epoch.
         scenario.asks.iter_mut().for_each(|ask| ask.refunded = None);
     }
@@ -57,20 +52,12 @@ pub(super) fn except_of_limit(random: &mut Random, scenario: &mut Scenario, numb
     }
 }
 
-/// A counter begins anew while clients ask for it.
-fn reset(random: &mut Random, scenario: &mut Scenario) {
-    let ask = random.pick(&scenario.asks);
-    let (item, node) = (random.pick(&ask.items), random.below(scenario.clocks.len() as u64) as usize);
-    let at = ask.at + random.below(20 * MILLI);
-    scenario.faults.push(Fault { at, what: What::Reset { node, limit: item.limit, key: item.key } });
-}
-
 /// A counter begins anew, all counters of one limit, or of all. Nodes hear of it one after the other. What belongs to an older epoch
 /// (leases, hits that go back, denials that are remembered) may touch no newer one: to the judge each is another counter.
-fn reset_all(random: &mut Random, scenario: &mut Scenario, epoch: u64) {
+fn reset(random: &mut Random, scenario: &mut Scenario, epoch: u64) {
     let limit = Some(random.below(scenario.limits.len() as u64) as usize).filter(|_| !random.one_in(3));
     let key = limit.filter(|_| random.one_in(2)).map(|_| random.pick(&[0, 0, 1]));
     let at = SECOND + random.below(ASKED - SECOND);
     let heard_within = random.pick(&[0, MILLI, 50 * MILLI, 500 * MILLI]);
-    scenario.faults.push(Fault { at, what: What::ResetAll { limit, key, epoch, heard_within } });
+    scenario.faults.push(Fault { at, what: What::Reset { limit, key, epoch, heard_within } });
 }

@@ -108,11 +108,12 @@ fn operators_are_obeyed() {
     let asked = |at| ask(at * SECOND, 0, &[(0, 5)]);
     let fault = |at, what| Fault { at: at * SECOND + SECOND / 2, what };
     let except = |effect| What::Except { node: 0, limit: 0, key: Some(0), effect, lasts: SECOND };
+    let reset = |epoch| What::Reset { limit: Some(0), key: Some(0), epoch, heard_within: 0 };
     let faults = vec![
-        fault(2, What::Reset { node: 1, limit: 0, key: 0 }),
+        fault(2, reset(1)),
         fault(3, except(Effect::Limit { requests: Some(10), burst: None })),
         fault(5, except(Effect::Unlimited)),
-        fault(7, What::Reset { node: 1, limit: 0, key: 0 }),
+        fault(7, reset(2)),
         fault(7, except(Effect::Deny)),
     ];
     let limits = vec![LimitSpec { excepted: Some(10), ..limit(Algorithm::SlidingWindow, 5, 60) }];
