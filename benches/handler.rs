@@ -11,6 +11,7 @@ use tidegate::answerer;
 use tidegate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tidegate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tidegate_serve::service::fixture;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -24,7 +25,8 @@ fn main() {
         "rules", "descriptors", "handler", "the request, by prost", "bytes, handler"
     );
     for rules in [1, 1_000, 100_000] {
-        let answer = answerer(&rules_text(rules));
+        let metrics = fixture::metrics();
+        let answer = answerer(fixture::service(Some(&rules_text(rules)), &metrics), metrics);
         for descriptors in [1, 2, 4, 8, 16] {
             row(rules, descriptors, &answer);
         }

@@ -9,8 +9,9 @@
 use std::time::{Duration, Instant};
 
 use mimalloc::MiMalloc;
-use tidegate::{BareConnection, lane, lane_with_records, proto};
+use tidegate::{BareConnection, lane, proto};
 use tidegate_records::{Record, RecordKey};
+use tidegate_serve::service::fixture;
 
 #[path = "front/answer_head.rs"]
 mod answer_head;
@@ -100,7 +101,8 @@ fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     println!("{:<16} {:>14} {:>14}", "calls", "ns a call", "the fastest");
-    let of_rules = lane(&rules_text(LIMIT));
+    let metrics = fixture::metrics();
+    let of_rules = lane(fixture::service(Some(&rules_text(LIMIT)), &metrics), metrics);
     for load in LOADS {
         if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == load.name) {
             continue;
@@ -130,7 +132,8 @@ fn of_records(records: Records) -> impl Fn() -> BareConnection {
     let record = (records == Records::Each).then(|| Record::of(1_000_000));
     let key = |key: u64| RecordKey::of(DOMAIN, [(KEY, value_of(key).as_str())]).expect("a key");
     let known = (0..KEYS as u32).map(|number| (key(number.into()), record));
-    lane_with_records(&rules_text(&format!("{LIMIT}, limits_from: store")), known)
+    let (rules, metrics) = (rules_text(&format!("{LIMIT}, limits_from: store")), fixture::metrics());
+    lane(fixture::recorded(fixture::service(Some(&rules), &metrics), known), metrics)
 }
 
 /// The time of each batch.

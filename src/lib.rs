@@ -143,7 +143,7 @@ pub use app::inside;
 
 /// The handler behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
-pub use front::bare::{BareConnection, answerer, lane, lane_with_records};
+pub use front::bare::{BareConnection, answerer, lane};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;

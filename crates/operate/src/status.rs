@@ -14,6 +14,7 @@ mod rates;
 mod troubles;
 mod view;
 
+#[cfg(any(test, feature = "fixture"))]
 #[doc(hidden)]
 pub mod fixture;
 

@@ -8,6 +8,7 @@ mod batch;
 mod counters;
 mod exceptions;
 mod records;
+#[cfg(any(test, feature = "fixture"))]
 #[doc(hidden)]
 pub mod fixture;
 
