@@ -51,15 +51,9 @@ const NAME: &str = "tidegate";
 const RULES: &str = "served";
 
 /// The settings of commands that decide requests without a limiter: how rules are read, and how requests are treated.
-const DECIDING: &[&str] = &[
-    "SHADOW_MODE",
-    "QUOTA_MODE",
-    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-    "MERGE_DOMAIN_CONFIG",
-    "DEFAULT_ALGORITHM",
-    "DEFAULT_COST",
-    "MAX_RULES_FILE_BYTES",
-];
+const DECIDING: &str = "
+    SHADOW_MODE QUOTA_MODE STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT MERGE_DOMAIN_CONFIG DEFAULT_ALGORITHM
+    DEFAULT_COST MAX_RULES_FILE_BYTES";
 
 /// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[
@@ -245,18 +239,23 @@ fn argument(row: &Row) -> Arg {
 }
 
 /// The flags of these settings, for a command that takes no others.
-fn arguments_of(names: &'static [&'static str]) -> impl Iterator<Item = Arg> {
-    TABLE.iter().filter(|row| names.contains(&row.name)).map(|row| argument(row).hide_short_help(false))
+fn arguments_of(names: &str) -> impl Iterator<Item = Arg> {
+    TABLE.iter().filter(|row| has_word(names, row.name)).map(|row| argument(row).hide_short_help(false))
+}
+
+/// Whether a list of names has this one.
+fn has_word(names: &str, name: &str) -> bool {
+    names.split_ascii_whitespace().any(|known| known == name)
 }
 
 /// The configuration by these settings. All others have their defaults, whatever the environment says.
 fn read_only(
-    names: &[&str],
+    names: &str,
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Configuration, Vec<Problem>> {
-    let flag = |row: &Row| if names.contains(&row.name) { flag(row) } else { None };
-    let variable = |name: &str| if names.contains(&name) { variable(name) } else { None };
+    let flag = |row: &Row| if has_word(names, row.name) { flag(row) } else { None };
+    let variable = |name: &str| if has_word(names, name) { variable(name) } else { None };
     Configuration::read(flag, variable)
 }
 

@@ -25,14 +25,8 @@ use tidegate_operate::bodies::values::{ResetId, read_id};
 const ID: &str = "id";
 
 /// The settings that say where the limiter is, and the token.
-pub(super) const SETTINGS: &[&str] = &[
-    "DEBUG_HOST",
-    "DEBUG_PORT",
-    "DEBUG_SERVER_TLS_CERT",
-    "DEBUG_SERVER_TLS_KEY",
-    "ADMIN_TOKEN",
-    "ADMIN_TOKEN_FILE",
-];
+pub(super) const SETTINGS: &str = "
+    DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE";
 
 /// Who makes a change, and why: the audit has both.
 pub(super) fn author(needs_why: bool) -> [Arg; 2] {

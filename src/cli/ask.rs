@@ -27,20 +27,9 @@ use tidegate_engine::text::{json_line, one_line};
 use tidegate_trial::envoy::Descriptor;
 
 /// The settings that say where the limiter is, and how rules alone are read.
-const SETTINGS: &[&str] = &[
-    "DEBUG_HOST",
-    "DEBUG_PORT",
-    "DEBUG_SERVER_TLS_CERT",
-    "DEBUG_SERVER_TLS_KEY",
-    "ADMIN_TOKEN",
-    "ADMIN_TOKEN_FILE",
-    "SHADOW_MODE",
-    "QUOTA_MODE",
-    "MERGE_DOMAIN_CONFIG",
-    "DEFAULT_ALGORITHM",
-    "DEFAULT_COST",
-    "MAX_RULES_FILE_BYTES",
-];
+const SETTINGS: &str = "
+    DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE
+    SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG DEFAULT_ALGORITHM DEFAULT_COST MAX_RULES_FILE_BYTES";
 
 /// The word that separates two descriptors.
 const NEXT_DESCRIPTOR: &str = "+";

@@ -21,21 +21,10 @@ use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, RuleSet, SourceFi
 use tidegate_engine::text::{json_line, one_line};
 
 /// The settings that name the rules and say how to read them.
-const SETTINGS: &[&str] = &[
-    "CONFIG_PATH",
-    "RUNTIME_ROOT",
-    "RUNTIME_SUBDIRECTORY",
-    "RUNTIME_APPDIRECTORY",
-    "RUNTIME_WATCH_ROOT",
-    "RUNTIME_IGNOREDOTFILES",
-    "MERGE_DOMAIN_CONFIG",
-    "RULES_MAY_BE_EMPTY",
-    "STRICT_RULES",
-    "DEFAULT_ALGORITHM",
-    "DEFAULT_COST",
-    "MAX_RULES_FILE_BYTES",
-    "SHARD_KEY",
-];
+const SETTINGS: &str = "
+    CONFIG_PATH RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY RUNTIME_WATCH_ROOT RUNTIME_IGNOREDOTFILES
+    MERGE_DOMAIN_CONFIG RULES_MAY_BE_EMPTY STRICT_RULES DEFAULT_ALGORITHM DEFAULT_COST MAX_RULES_FILE_BYTES
+    SHARD_KEY";
 
 /// The option that names files of records.
 const RECORDS: &str = "records";

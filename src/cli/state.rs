@@ -24,43 +24,20 @@ use tidegate_state::{
 };
 
 /// The settings that say where a state is.
-const SETTINGS: &[&str] =
-    &["STATE_DIR", "STATE_SEQUENCE_FILE", "KEY_SECRET_FILE", "SHARD_MEMBERS", "SHARD_NAME"];
+const SETTINGS: &str = "STATE_DIR STATE_SEQUENCE_FILE KEY_SECRET_FILE SHARD_MEMBERS SHARD_NAME";
 
 /// Those that say where Redis is, and how the keys are called there. `init` takes both.
-const SETTINGS_OF_INIT: &[&str] = &[
-    "STATE_DIR",
-    "STATE_SEQUENCE_FILE",
-    "KEY_SECRET_FILE",
-    "SHARD_MEMBERS",
-    "SHARD_NAME",
-    "BACKEND_TYPE",
-    "REDIS_TYPE",
-    "REDIS_URL",
-    "REDIS_SOCKET_TYPE",
-    "REDIS_AUTH",
-    "REDIS_SENTINEL_AUTH",
-    "REDIS_TLS",
-    "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    "REDIS_TLS_CACERT",
-    "REDIS_TLS_CLIENT_CERT",
-    "REDIS_TLS_CLIENT_KEY",
-    "REDIS_TIMEOUT",
-    "CACHE_KEY_PREFIX",
-    "REDIS_PERSECOND",
-    "REDIS_PERSECOND_TYPE",
-    "REDIS_PERSECOND_URL",
-    "REDIS_PERSECOND_SOCKET_TYPE",
-    "REDIS_PERSECOND_AUTH",
-    "REDIS_PERSECOND_SENTINEL_AUTH",
-    "REDIS_PERSECOND_TLS",
-    "REDIS_PERSECOND_TIMEOUT",
-];
+const SETTINGS_OF_REDIS: &str = "
+    BACKEND_TYPE REDIS_TYPE REDIS_URL REDIS_SOCKET_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS
+    REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY
+    REDIS_TIMEOUT CACHE_KEY_PREFIX REDIS_PERSECOND REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL
+    REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
+    REDIS_PERSECOND_TIMEOUT";
 
 /// The command.
 pub(super) fn command() -> Command {
     let one = |name: &'static str, about: &'static str| {
-        Command::new(name).about(about).args(arguments_of(settings_of(name)))
+        Command::new(name).about(about).args(arguments_of(&settings_of(name)))
     };
     Command::new("state")
         .about("Shows or checks the counters in STATE_DIR, or begins without any")
@@ -82,8 +59,8 @@ pub(super) fn command() -> Command {
 const INIT_HELP: &str = "Once, before the first start with COLD_START=deny, by hand: what was lost before is believed \
 to be nothing. With Redis, its settings are those of the limiter, and every primary is told.";
 
-fn settings_of(command: &str) -> &'static [&'static str] {
-    if command == "init" { SETTINGS_OF_INIT } else { SETTINGS }
+fn settings_of(command: &str) -> String {
+    [SETTINGS, if command == "init" { SETTINGS_OF_REDIS } else { "" }].join(" ")
 }
 
 /// Why a command failed.
@@ -121,7 +98,7 @@ pub(super) fn run(
 ) -> Done {
     let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
     let given = flag_of(own, own);
-    let settings = settings_of(command);
+    let settings = &settings_of(command);
     let Configuration { state, redis, .. } =
         read_only(settings, |row| given(row).or_else(|| flag(row)), variable)?;
     let done = match (command, redis) {

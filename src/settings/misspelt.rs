@@ -5,7 +5,7 @@
 
 use strsim::osa_distance;
 
-use crate::settings::switching::{DIFFERS, NO_EFFECT, SAME};
+use crate::settings::switching::{DIFFERS, NO_EFFECT, SAME, words};
 use crate::settings::{Problem, TABLE};
 
 /// A variable whose name begins like this is meant for a rate limiter.
@@ -113,8 +113,8 @@ fn mistake(name: &str, is_set_to_an_address: impl Fn(&str) -> bool) -> Option<Pr
 /// Whether a variable is a setting, or documented as having no effect.
 fn is_read(name: &str) -> bool {
     let rows = TABLE.iter().map(|row| row.name);
-    let there = SAME.iter().copied().chain(DIFFERS.iter().map(|(name, _)| *name));
-    let no_effect = NO_EFFECT.iter().flat_map(|(names, _)| names.iter().copied());
+    let there = words(SAME).chain(DIFFERS.iter().map(|(name, _)| *name));
+    let no_effect = NO_EFFECT.iter().flat_map(|(names, _)| words(names));
     rows.chain(there).chain(no_effect).chain(READ_BY_LIBRARIES.iter().copied()).any(|known| fits(known, name))
 }
 

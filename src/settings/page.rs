@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::settings::refused::REFUSED_VALUES;
-use crate::settings::switching::{NO_EFFECT, compared};
+use crate::settings::switching::{NO_EFFECT, compared, words};
 use crate::settings::{Row, TABLE};
 
 const INTRODUCTION: &str = "\
@@ -74,7 +74,10 @@ fn no_effect(page: &mut String) {
     line(page, format_args!("\n## Accepted without effect"));
     line(page, format_args!("| variable | why that is harmless |\n| --- | --- |"));
     for (names, why) in NO_EFFECT {
-        line(page, format_args!("| {} | {} |", cell(&names.join(", ")), cell(why)));
+        line(
+            page,
+            format_args!("| {} | {} |", cell(&words(names).collect::<Vec<_>>().join(", ")), cell(why)),
+        );
     }
 }
 
@@ -105,7 +108,7 @@ mod tests {
             assert!(page.contains(&format!("| {} | `--{}` |", row.name, row.flag())), "{}", row.name);
         }
         for (names, why) in NO_EFFECT {
-            assert!(page.contains(&cell(why)) && names.iter().all(|name| page.contains(&cell(name))));
+            assert!(page.contains(&cell(why)) && words(names).all(|name| page.contains(&cell(name))));
         }
     }
 }
