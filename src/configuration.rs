@@ -63,9 +63,7 @@ use tidegate_serve::refusal::Bounds;
 /// What the process runs as.
 #[derive(Clone)]
 pub struct Configuration {
-    /// Worker threads.
     pub workers: WorkerOptions,
-    /// The sockets.
     pub listeners: Listeners,
     /// What speaks HTTP/2 on the gRPC port.
     pub grpc_front: GrpcFront,
@@ -77,7 +75,6 @@ pub struct Configuration {
     pub admin: Admin,
     /// Limits for single keys.
     pub limits: Limits,
-    /// The rules.
     pub rules: Rules,
     /// Modes that apply to every request.
     pub modes: Modes,
@@ -97,7 +94,6 @@ pub struct Configuration {
     pub tracing: Option<Tracing>,
     /// Events, if they are told.
     pub events: Option<Events>,
-    /// The log.
     pub logging: Logging,
     /// Whether names of keys, which hold values of requests, are kept and shown.
     pub keep_keys: bool,
@@ -124,7 +120,6 @@ pub struct Admin {
     pub audit_log: Option<PathBuf>,
 }
 
-/// The log.
 #[derive(Clone)]
 pub struct Logging {
     /// How much is logged.
@@ -142,7 +137,6 @@ pub struct ClientTlsFiles {
     pub roots: Option<PathBuf>,
     /// Our own certificate and its chain.
     pub chain: Option<PathBuf>,
-    /// Its key.
     pub key: Option<PathBuf>,
 }
 

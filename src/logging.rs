@@ -57,7 +57,6 @@ impl LogLevel {
         found.map(|(name, level)| Self { name, level })
     }
 
-    /// The word.
     pub const fn name(self) -> &'static str {
         self.name
     }
@@ -78,7 +77,6 @@ pub fn start(level: LogLevel, json: bool) {
     }
 }
 
-/// The current level.
 pub fn level() -> String {
     let level = LEVEL.get().and_then(|handle| handle.clone_current());
     level.map_or_else(|| "off".to_owned(), |level| level.to_string())

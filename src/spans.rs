@@ -94,7 +94,6 @@ impl Tracer {
         Ok(Self { tracer: provider.tracer("tidegate"), provider, sampled, stats })
     }
 
-    /// What became of spans.
     pub fn stats(&self) -> &Arc<SpanStats> {
         &self.stats
     }
@@ -143,7 +142,6 @@ impl CallSpan {
         self.0.set_attribute(KeyValue::new(name, cut(text).to_owned()));
     }
 
-    /// Adds a number attribute.
     pub fn number(&mut self, name: &'static str, number: i64) {
         self.0.set_attribute(KeyValue::new(name, number));
     }

@@ -98,7 +98,6 @@ fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError>
         .map_err(|error| AppError::BadFile { setting: "EVENTS_WEBHOOK_CACERT", problem: error.to_string() })
 }
 
-/// Shows events in metrics.
 fn register(metrics: &Metrics, events: &Arc<Events>) {
     let told = Arc::clone(events);
     metrics.register(

@@ -116,7 +116,6 @@ async fn passed(until: Timestamp) {
     }
 }
 
-/// Shows exceptions in metrics.
 pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Service>) {
     let counted = Arc::clone(book);
     let name = "tidegate_exceptions";

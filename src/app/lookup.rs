@@ -123,7 +123,6 @@ impl Follower {
     }
 }
 
-/// Shows records in metrics.
 fn register(metrics: &Metrics, records: &Arc<Records>, is_up: impl Fn() -> bool + Send + Sync + 'static) {
     type Read = fn(&RecordStats) -> &AtomicU64;
     let counts: [(&'static str, &'static str, Read); 3] = [

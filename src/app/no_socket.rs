@@ -11,7 +11,6 @@ pub struct NoSocket {
     pub(super) address: String,
     /// Whether it is a unix socket.
     pub(super) is_unix: bool,
-    /// The system's error.
     pub(super) source: io::Error,
 }
 

@@ -13,7 +13,6 @@ use tidegate_operate::gate::Gate;
 /// Connections at a time on each of the two ports.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
-/// Serves metrics.
 pub(super) fn keep_metrics(tasks: &mut Essential, app: &App, listener: Listener, drain: Drain) {
     let (hosts, path) = (app.configuration.metrics_hosts(), app.configuration.metrics.path.as_str());
     let front = MetricsFront::new(path, hosts, Arc::clone(&app.metrics));

@@ -44,7 +44,6 @@ pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<Records>>, followe
     }
 }
 
-/// Shows records in metrics.
 fn register(metrics: &Metrics, records: &Arc<Records>) {
     let records = Arc::clone(records);
     let help = "Records that LIMITS_DIR holds, roughly: what was replaced or removed of late may count too.";

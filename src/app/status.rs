@@ -63,7 +63,6 @@ fn exceptions(book: Arc<Book>, refused: Arc<AtomicU64>) -> Box<dyn Fn() -> Excep
     })
 }
 
-/// Samples for ever.
 pub(super) async fn sample(status: Arc<Status>) -> Infallible {
     let mut seconds = interval(SAMPLE_INTERVAL);
     // After a pause, one sample is enough.

@@ -24,9 +24,7 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 pub(super) struct PortsTls {
     /// On the gRPC port, if settings ask for it.
     pub(super) grpc: Option<PortTls>,
-    /// On the HTTP port.
     pub(super) http: Option<PortTls>,
-    /// On the debug port.
     pub(super) debug: Option<PortTls>,
 }
 
@@ -52,7 +50,6 @@ impl PortsTls {
         })
     }
 
-    /// Shows all in metrics.
     fn register(&self, metrics: &Metrics) {
         let ports: Vec<_> = [("grpc", &self.grpc), ("http", &self.http), ("debug", &self.debug)]
             .into_iter()

@@ -37,7 +37,6 @@ pub(super) fn author(needs_why: bool) -> [Arg; 2] {
     ]
 }
 
-/// The command of exceptions.
 pub(super) fn exception_command() -> Command {
     let id = || Arg::new("id").value_name("ID").required(true).help("its name");
     let number = |name: &'static str, help: &'static str| {
@@ -65,7 +64,6 @@ pub(super) fn exception_command() -> Command {
         .subcommands([put, end, list].map(|command| everywhere(command).arg(answers::argument())))
 }
 
-/// The command of counters.
 pub(super) fn counter_command() -> Command {
     let peek = Command::new("peek").about("Shows what a counter holds").args(counter_path());
     let id =

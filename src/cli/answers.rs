@@ -17,7 +17,6 @@ const JSON: &str = "json";
 /// The field that says whose a line is.
 const LIMITER: &str = "limiter";
 
-/// The option.
 pub(super) fn argument() -> Arg {
     Arg::new(FORMAT)
         .long(FORMAT)

@@ -34,7 +34,6 @@ const SETTINGS: &str = "
 /// The word that separates two descriptors.
 const NEXT_DESCRIPTOR: &str = "+";
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("ask")
         .about("Shows which rule a request would meet, and why; counts nothing")
@@ -86,7 +85,6 @@ struct Question {
     as_json: bool,
 }
 
-/// Runs the command.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

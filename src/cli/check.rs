@@ -29,7 +29,6 @@ const SETTINGS: &str = "
 /// The option that names files of records.
 const RECORDS: &str = "records";
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("check")
         .about("Checks rules without a server: every problem with its place")
@@ -92,7 +91,6 @@ struct Report {
     sets: Vec<RuleSet>,
 }
 
-/// Checks all sets.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

@@ -4,7 +4,6 @@ use clap::builder::EnumValueParser;
 use clap::{Arg, ArgMatches, Command};
 use clap_complete::{Shell, generate};
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("completions").about("Writes what a shell needs to complete this command line").arg(
         Arg::new("shell")

@@ -37,7 +37,6 @@ const NUMBERS: [(&str, &str); 3] = [
     ("unit-multiplier", "the window is so many units"),
 ];
 
-/// The command.
 pub(super) fn command() -> Command {
     let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
     let number =
@@ -77,7 +76,6 @@ fn prefix() -> [Arg; 2] {
         .map(|arg| if arg.get_id() == "entries" { arg.num_args(0..).help(help) } else { arg }.required(false))
 }
 
-/// Runs it.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

@@ -89,7 +89,6 @@ pub(super) fn texts(matches: &ArgMatches, name: &str) -> Vec<String> {
     matches.get_many::<String>(name).into_iter().flatten().cloned().collect()
 }
 
-/// The logs.
 pub(super) fn logs(matches: &ArgMatches) -> Vec<PathBuf> {
     texts(matches, "logs").into_iter().map(PathBuf::from).collect()
 }

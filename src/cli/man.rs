@@ -14,7 +14,6 @@ use crate::settings::Problem;
 /// The option that names a folder for all pages.
 const ALL: &str = "all";
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("man")
         .about("Writes a page of the manual, for example: tidegate man | man -l -")
@@ -34,7 +33,6 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// Runs the command.
 pub(super) fn run(matches: &ArgMatches) -> Done {
     if let Some(folder) = matches.get_one::<PathBuf>(ALL) {
         return Ok(match write_all(folder, &super::command(), &[super::NAME]) {

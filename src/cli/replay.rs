@@ -23,7 +23,6 @@ const EXIT_CONDITION: u8 = 2;
 const NOTHING_MET: &str = "not one request met a rule, so the report says nothing about these rules (expected --map, \
                            --domain and --format to make descriptors that the rules know; --allow-unmatched to pass)";
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("replay")
         .about("Shows what rules would do to the requests of a log")
@@ -53,7 +52,6 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// Runs the command.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

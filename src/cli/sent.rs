@@ -80,7 +80,6 @@ pub(super) fn rule(own: &ArgMatches) -> Rule {
     }
 }
 
-/// A record.
 pub(super) fn record(own: &ArgMatches) -> PutRecord {
     PutRecord {
         domain: domain(own),

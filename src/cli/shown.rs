@@ -58,7 +58,6 @@ fn subject(sent: &Value, line: &Value) -> String {
     }
 }
 
-/// Exceptions.
 pub(super) fn exceptions(_: &Value, lines: &[Value]) -> String {
     let row = |it: &Value| {
         let state = match it["in_force"].as_bool() {
@@ -83,7 +82,6 @@ pub(super) fn exceptions(_: &Value, lines: &[Value]) -> String {
     )
 }
 
-/// Records.
 pub(super) fn records(_: &Value, lines: &[Value]) -> String {
     let row = |it: &Value| vec![path(it), terms(it)];
     table(&["PATH", "LIMIT"], lines.iter().map(row), "no records")
@@ -155,7 +153,6 @@ fn top_of_rule(line: &Value) -> String {
     format!("{}: {since}\n{full}{denied}\n", one_line(rule))
 }
 
-/// What a counter holds.
 pub(super) fn peek(sent: &Value, lines: &[Value]) -> String {
     let line = |line: &Value| {
         let Some(counter) = counter_of(line) else {

@@ -34,7 +34,6 @@ const SETTINGS_OF_REDIS: &str = "
     REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS
     REDIS_PERSECOND_TIMEOUT";
 
-/// The command.
 pub(super) fn command() -> Command {
     let one = |name: &'static str, about: &'static str| {
         Command::new(name).about(about).args(arguments_of(&settings_of(name)))
@@ -90,7 +89,6 @@ enum StateError {
     Start(#[from] StartError),
 }
 
-/// Runs the command.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,
@@ -180,7 +178,6 @@ fn verify(state: &State) -> Result<String, StateError> {
     Ok(format!("{}: good, counters {}\n", path.display(), totals.all()))
 }
 
-/// Reads a whole file.
 fn read(path: &Path) -> Result<(Header, Totals), Distrust> {
     let reader = StateReader::open(path)?;
     let header = reader.header.clone();

@@ -13,7 +13,6 @@ use crate::settings::{Problem, Row};
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_trial::replay::{Limited, Promise, suggest};
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("suggest")
         .about("Suggests limits from logs, as a rule file")
@@ -35,7 +34,6 @@ pub(super) fn command() -> Command {
         .after_help("Exit code: 0 done, 1 logs or rules from which nothing follows, 64 a bad command line.")
 }
 
-/// Runs the command.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

@@ -14,7 +14,6 @@ use super::{DECIDING, Done, RulesError, arguments_of, loaded, read_only};
 use crate::settings::Row;
 use tidegate_trial::cases::{self, FileResult, Problem};
 
-/// The command.
 pub(super) fn command() -> Command {
     Command::new("test")
         .about("Runs cases: requests, and the answers to expect")
@@ -39,7 +38,6 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// Runs the command.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

@@ -20,7 +20,6 @@ const FOR: &str = "for";
 const EXPECTED: &str =
     "such as Monday, tomorrow, 18:00, 2026-11-30, '2026-11-30 08:00' in local time, or 2026-11-30T08:00:00Z";
 
-/// The options.
 pub(super) fn arguments() -> [Arg; 3] {
     let time = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)

@@ -19,14 +19,12 @@ pub struct Events {
     pub shows_entries: bool,
     /// Where lines of JSON go.
     pub lines: Option<LinesTo>,
-    /// The webhook.
     pub webhook: Option<WebhookSettings>,
 }
 
 /// A webhook, without the contents of files.
 #[derive(Clone)]
 pub struct WebhookSettings {
-    /// Where it is.
     pub url: Uri,
     /// The proxy that connects to it.
     pub proxy: Option<Uri>,

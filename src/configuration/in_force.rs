@@ -13,7 +13,6 @@ use crate::url::{HIDDEN, Url};
 /// A setting with its value in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
-    /// The variable's name.
     pub name: &'static str,
     /// The value. Empty: it has none.
     pub value: String,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::settings::Settings;
 use crate::settings::value::{FilePath, HostPort};
 
-/// The sockets.
 #[derive(Clone)]
 pub struct Listeners {
     /// Where gRPC calls come in.
@@ -21,7 +20,6 @@ pub struct Listeners {
     pub metrics: Option<HostPort>,
     /// Whether somebody asked for the metrics port. Then the start fails if it cannot be bound.
     pub metrics_required: bool,
-    /// The debug port.
     pub debug: HostPort,
     /// The files of its TLS, if it speaks TLS.
     pub debug_tls: Option<TlsFiles>,
@@ -32,9 +30,7 @@ pub struct Listeners {
 /// Where to listen.
 #[derive(Clone)]
 pub enum Endpoint {
-    /// A unix socket.
     Unix(PathBuf),
-    /// A TCP port.
     Tcp(HostPort),
 }
 
@@ -43,7 +39,6 @@ pub enum Endpoint {
 pub struct TlsFiles {
     /// The certificate and its chain.
     pub chain: TlsFile,
-    /// Its key.
     pub key: TlsFile,
     /// The authority that has to sign clients' certificates, if clients need one.
     pub client_ca: Option<TlsFile>,
@@ -54,9 +49,7 @@ pub struct TlsFiles {
 /// A file, and the setting that names it.
 #[derive(Clone)]
 pub struct TlsFile {
-    /// The setting.
     pub setting: &'static str,
-    /// The file.
     pub path: PathBuf,
 }
 

@@ -9,7 +9,6 @@ use tidegate_serve::metrics::{MetricsOptions, Names};
 
 /// The default host of a StatsD receiver.
 pub(super) const HOST: &str = "localhost";
-/// Its port.
 pub(super) const PORT: u16 = 8125;
 
 /// Metrics: how they are kept, and where they are sent.

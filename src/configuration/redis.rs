@@ -36,7 +36,6 @@ pub struct Redis {
 pub struct Server {
     /// Where it is and how it is asked, without TLS.
     pub options: RedisOptions,
-    /// Whether to speak TLS.
     pub tls: bool,
 }
 

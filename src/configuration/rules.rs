@@ -16,7 +16,6 @@ const FALLBACK_PATH: &str = "config";
 const RUNTIME_ROOT: &str = "/srv/runtime_data/current";
 const RUNTIME_APPDIRECTORY: &str = "config";
 
-/// The rules.
 #[derive(Clone)]
 pub struct Rules {
     /// The files, if no control plane is followed.
@@ -33,7 +32,6 @@ pub struct Rules {
     pub health_needs_domain: bool,
 }
 
-/// Rules in files.
 #[derive(Clone)]
 pub struct RuleFiles {
     /// Where they lie.

@@ -117,7 +117,6 @@ impl GrpcServer {
     }
 }
 
-/// Serves one gRPC connection.
 pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
     server.serve(session.stream, life).await;

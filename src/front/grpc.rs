@@ -69,7 +69,6 @@ pub struct GrpcConnection {
 }
 
 impl GrpcConnection {
-    /// Answers one call.
     pub async fn respond(&self, request: Request<Incoming>) -> Response<GrpcBody> {
         let GrpcFront { handler, others } = &self.front;
         if request.uri().path() == SHOULD_RATE_LIMIT {

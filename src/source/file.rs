@@ -84,22 +84,16 @@ pub enum SourceError {
     Io {
         /// The path that could not be read.
         path: PathBuf,
-        /// The error.
         #[source]
         error: io::Error,
     },
     /// It is a fifo, a socket or a device. Reading it could block.
     #[error("{}: neither a file nor a folder", shown(path))]
-    NotAFile {
-        /// Its path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The folder holds more than rules would.
     #[error("{}: more than {max} {what}", shown(path))]
     TooMuch {
-        /// The folder.
         path: PathBuf,
-        /// The bound.
         max: usize,
         /// The things that are bounded, such as files.
         what: &'static str,

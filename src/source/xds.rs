@@ -49,7 +49,6 @@ const NACK_BYTES_MAX: usize = 64 * 1_024;
 pub struct XdsOptions {
     /// `host:port`.
     pub server: Url,
-    /// The node's name.
     pub node_id: String,
     /// Further metadata of the node, all of it text.
     pub node_metadata: Vec<(String, String)>,

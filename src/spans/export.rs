@@ -27,7 +27,6 @@ use crate::url::Url;
 /// The collector that gets the spans.
 #[derive(Clone)]
 pub struct Collector {
-    /// The protocol.
     pub protocol: Protocol,
     /// The URL; for HTTP with its path.
     pub endpoint: Url,
@@ -35,7 +34,6 @@ pub struct Collector {
     pub headers: Vec<(String, String)>,
     /// How long an export may take.
     pub timeout: Duration,
-    /// Whether exports are compressed.
     pub gzip: bool,
     /// The trusted roots, in PEM; `None`: those of the system.
     pub roots: Option<Vec<u8>>,

@@ -19,9 +19,7 @@ const STREAM_BYTES: usize = 16 * 1_024;
 pub struct Address {
     /// Its host, a name or an address.
     pub host: String,
-    /// Its port.
     pub port: u16,
-    /// The transport.
     pub transport: Transport,
 }
 
@@ -40,7 +38,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// An open connection.
 pub(super) enum Connection {
     Tcp(TcpStream),
     Udp(UdpSocket),

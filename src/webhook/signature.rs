@@ -7,7 +7,6 @@ use ring::hmac;
 
 use tidegate_serve::events::hex;
 
-/// Signs requests.
 pub(super) struct Signer(hmac::Key);
 
 impl Signer {

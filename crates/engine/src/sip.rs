@@ -21,7 +21,6 @@ impl SipHash13 {
         Self { state, words: 0 }
     }
 
-    /// Adds a word.
     #[inline]
     pub(crate) fn write(&mut self, word: u64) {
         self.words += 1;

@@ -25,7 +25,6 @@ use crate::wire::Wire;
 /// How often a new connection asks for the server's time.
 const TIMES: usize = 3;
 
-/// A connection.
 pub(super) struct Connection<R: Runtime> {
     pub(super) wire: Arc<Wire<R>>,
     batches: CallBatches<R>,

@@ -49,9 +49,7 @@ pub(super) struct Leases {
     pub(super) came_due: Notify,
     /// Demands on their way, or due.
     demands: watch::Sender<usize>,
-    /// Leases that were taken.
     pub(super) taken: AtomicU64,
-    /// Hits that were taken.
     pub(super) hits_taken: AtomicU64,
     /// Hits that were not spent.
     pub(super) hits_given_back: AtomicU64,
@@ -115,7 +113,6 @@ impl Leases {
         Duration::from_nanos(self.time)
     }
 
-    /// Hits that were spent.
     pub(super) fn hits_spent(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().hits_spent).sum()
     }

@@ -245,7 +245,6 @@ impl ServerMemory {
 /// A mark, as a connection knows it.
 #[derive(Debug)]
 pub(super) struct Mark {
-    /// Its key.
     key: Vec<u8>,
     /// The last argument of calls.
     pub(super) told: Vec<u8>,

@@ -29,7 +29,6 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The first and the longest pause between attempts once a server was connected.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// One worker's connections.
 pub(super) struct WorkerConnections<R: Runtime> {
     shared: Arc<Shared<R>>,
     routes: Mutex<Arc<Routes<R>>>,

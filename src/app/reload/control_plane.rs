@@ -25,7 +25,6 @@ impl ControlPlane {
         Self { source: XdsSource::new(options), installer, health, forced }
     }
 
-    /// Follows it for ever.
     pub(super) async fn follow(self) -> Infallible {
         let Self { source, installer, health, .. } = self;
         // A control plane sends all of its resources at each change, so most warnings come again.

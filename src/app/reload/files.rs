@@ -26,7 +26,6 @@ pub(in crate::app) struct Reloader {
     lines: Option<Ink>,
 }
 
-/// A running watch.
 pub(in crate::app) struct Watching {
     watch: Watch,
     ended: oneshot::Receiver<Infallible>,

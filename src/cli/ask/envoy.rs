@@ -19,7 +19,6 @@ use tidegate_trial::envoy::{Asked, Call, Described, Descriptor, EnvoyError, Inst
 /// The longest configuration that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// The arguments.
 pub(super) fn arguments() -> [Arg; 9] {
     let with_envoy = |name: &'static str| Arg::new(name).long(name).requires("envoy");
     [

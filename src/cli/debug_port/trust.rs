@@ -36,7 +36,6 @@ impl TrustError {
     }
 }
 
-/// The options.
 pub(in crate::cli) fn arguments() -> [Arg; 3] {
     let file =
         |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("FILE").help(help);

@@ -27,7 +27,6 @@ const PROBLEMS_MAX: usize = 100;
 const WARNINGS_MAX: usize = 10;
 const STANDARD_INPUT: &str = "-";
 
-/// The command.
 pub(super) fn command() -> Command {
     let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
     let format =
@@ -40,7 +39,6 @@ pub(super) fn command() -> Command {
         .args(author(true))
 }
 
-/// Runs it.
 pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     let path = PathBuf::from(sent::text(own, "file").unwrap_or_default());
     let named = sent::text(own, "format");

@@ -57,7 +57,6 @@ pub struct Session {
     pub stream: Stream,
     /// The protocol of the client.
     pub protocol: Protocol,
-    /// Who the client is.
     pub peer: Peer,
 }
 

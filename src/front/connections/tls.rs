@@ -39,10 +39,8 @@ pub struct Identity<'a> {
 /// A problem of an [`Identity`], by its part.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The chain.
     #[error(transparent)]
     Chain(PartError),
-    /// The key.
     #[error(transparent)]
     Key(PartError),
     /// The authority of clients.

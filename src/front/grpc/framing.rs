@@ -28,7 +28,6 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Takes the next piece.
     pub(super) fn push(&mut self, data: Bytes, is_last: bool, bounds: &Bounds) -> Result<(), Refusal> {
         if is_last && self.pieces.is_empty() {
             self.only_piece = data;

@@ -38,7 +38,6 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
     Messages { request: message("RateLimitRequest"), response: message("RateLimitResponse") }
 });
 
-/// Answers one call.
 pub(super) async fn respond(handler: &Handler, body: &[u8], span: Option<CallSpan>) -> Page {
     let answer = match to_request(body) {
         Ok(request) => handler.answer(Front::Json, &request, None, span).ready().await,

@@ -70,7 +70,6 @@ impl Calls {
         Self { front, waiting: JoinSet::new() }
     }
 
-    /// What the connection serves.
     pub fn served(&self) -> &'static Served {
         if self.front.handler.is_traced() { &SERVED_TRACED } else { &SERVED }
     }

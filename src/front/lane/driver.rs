@@ -112,7 +112,6 @@ struct Driver<S> {
 /// The result of a poll for input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
-    /// There was none.
     None,
     /// All that was available was read, and its complete frames were processed.
     Some,

@@ -72,7 +72,6 @@ impl Value for AdminToken {
 pub struct HostPort {
     /// Without brackets; empty for all addresses.
     pub host: String,
-    /// The port.
     pub port: u16,
 }
 
@@ -131,7 +130,6 @@ impl Value for FilePath {
     }
 }
 
-/// A name in DNS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsName(pub String);
 

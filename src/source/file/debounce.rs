@@ -55,7 +55,6 @@ impl Debounce {
         self.next
     }
 
-    /// An event came in.
     pub(super) fn event(&mut self, now: Duration) {
         let pending = self.pending.get_or_insert(Pending { since: now, candidate: None });
         if pending.candidate.is_none() {

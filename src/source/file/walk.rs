@@ -25,7 +25,6 @@ pub(super) trait Observer {
     fn name(&mut self, folder: &Path, name: &OsStr);
 }
 
-/// Observes nothing.
 impl Observer for () {
     fn folder(&mut self, _: &Path) {}
     fn name(&mut self, _: &Path, _: &OsStr) {}

@@ -130,7 +130,6 @@ struct Watching<Clock, Deliver> {
     wake: SyncSender<Signal>,
     signals: Receiver<Signal>,
     debounce: Debounce,
-    /// The current watcher.
     armed: Option<Arming>,
     /// The set of folders to watch may have changed: the next reading sets up a new watcher.
     stale: bool,

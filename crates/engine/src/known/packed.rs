@@ -14,13 +14,10 @@ use crate::limit::Algorithm;
 use crate::overlay::Record;
 use crate::unit::{Unit, Window};
 
-/// Something is known.
 pub(super) const IS_KNOWN: u32 = 1;
-/// There is a record.
 const HAS_RECORD: u32 = 1 << 1;
 /// It says more than N.
 pub(super) const HAS_MORE: u32 = 1 << 2;
-/// All flags.
 pub(super) const FLAGS: u32 = IS_KNOWN | HAS_RECORD | HAS_MORE;
 
 const MULTIPLIER_AT: u32 = 32;

@@ -110,7 +110,6 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Adds hits.
     pub(crate) fn take(&mut self, hits: u64) {
         self.taken = self.taken.saturating_add(hits);
     }

@@ -81,7 +81,6 @@ impl Encoded<'_> {
     }
 }
 
-/// Appends a counter.
 pub(super) fn encode<S: Counter>(key: Key, state: &S, out: &mut Vec<u8>) {
     out.u128(key.0);
     state.encode(out);

@@ -353,7 +353,6 @@ impl<S: Default> Table<S> {
         (lowest..=home).rev().find_map(|index| Some((index, self.groups[index].first_free()?)))
     }
 
-    /// All states.
     pub(super) fn states(&self) -> impl Iterator<Item = &S> {
         self.used_slots().map(|slot| &slot.state)
     }

@@ -27,7 +27,6 @@ use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 /// How deep descriptors may nest.
 const LEVELS_MAX: usize = 32;
 
-/// One file of rules.
 #[derive(Debug)]
 pub(super) struct CheckedFile<'f> {
     pub(super) name: &'f str,

@@ -50,7 +50,6 @@ impl Diagnostics {
         });
     }
 
-    /// Nothing was found.
     pub(super) fn is_empty(&self) -> bool {
         self.found.is_empty()
     }

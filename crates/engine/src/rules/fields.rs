@@ -48,7 +48,6 @@ impl Fields {
 }
 
 impl<'d> Reader<'d, '_> {
-    /// Reports an error.
     pub(super) fn error(&mut self, at: Place, message: impl FnOnce() -> String) {
         self.errors.add(self.file, at, message);
     }
@@ -58,7 +57,6 @@ impl<'d> Reader<'d, '_> {
         self.warnings.add(self.file, at, message);
     }
 
-    /// Where a node is.
     pub(super) fn at(&self, node: NodeId) -> Place {
         self.document.node(node).at
     }
@@ -219,7 +217,6 @@ impl<'d> Reader<'d, '_> {
         share
     }
 
-    /// One of several words.
     pub(super) fn word<T: Copy>(
         &mut self,
         fields: &Fields,

@@ -4,7 +4,6 @@ use serde_json::{Number, Value};
 
 use tidegate_yaml::{Scalar, Typing};
 
-/// An integer.
 pub(super) fn int(scalar: &Scalar<'_>) -> Option<i128> {
     if scalar.typing == Typing::Text {
         return None;
@@ -32,7 +31,6 @@ fn radix_int(digits: &str) -> Option<i128> {
     is_number.then(|| i128::from_str_radix(digits, radix).ok()).flatten()
 }
 
-/// A truth value.
 pub(super) fn bool(scalar: &Scalar<'_>) -> Option<bool> {
     if scalar.typing == Typing::Text {
         return None;

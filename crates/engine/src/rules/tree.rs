@@ -90,7 +90,6 @@ impl Tree {
         }
     }
 
-    /// Adds a root.
     pub(super) fn add_root(&mut self) -> NodeId {
         self.push(Node { family: NO_FAMILY, value: None, has_children: false, rule: None })
     }

@@ -24,7 +24,6 @@ const PART_BYTES_MIN: usize = 64;
 #[derive(Debug)]
 pub struct Block {
     opening: Opening,
-    /// When it began.
     pub(super) began: Instant,
     continuations: u32,
     bytes: Vec<u8>,
@@ -113,7 +112,6 @@ impl<S: Serve> Connection<S> {
         self.on_trailers(opening, &head, reading)
     }
 
-    /// Begins a stream.
     #[inline]
     fn begin(&mut self, opening: Opening, head: &RequestHead, reading: &mut Reading<'_, '_, S>) {
         let id = opening.stream;

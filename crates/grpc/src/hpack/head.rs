@@ -29,7 +29,6 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Takes the next field.
     #[inline]
     pub(super) fn take(&mut self, meaning: &Meaning, size: usize) {
         self.size += size;

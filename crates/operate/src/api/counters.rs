@@ -23,7 +23,6 @@ use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 const ALL_MAX: usize = RULES_MAX / 2;
 
 impl AdminApi {
-    /// What one counter holds.
     pub(super) async fn peek(&self, counter: Counter) -> Answer {
         Ok(shown(StatusCode::OK, &self.look(&counter).await?))
     }

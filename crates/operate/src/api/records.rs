@@ -44,7 +44,6 @@ struct Change {
 }
 
 impl AdminApi {
-    /// Does something with records.
     pub(super) async fn records(
         &self,
         does: Operation,

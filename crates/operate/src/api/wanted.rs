@@ -12,7 +12,6 @@ use tidegate_engine::text::query_decoded;
 /// Bytes of the text that is looked for.
 const FIND_BYTES_MAX: usize = 1_024;
 
-/// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// In lower case. Empty: all have it.

@@ -75,7 +75,6 @@ pub(super) fn takes_html(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The page.
 pub(super) fn page() -> Page {
     let (document, policy) = &*DOCUMENT;
     let mut page = guarded(page_of(StatusCode::OK, HTML, document.as_bytes()));

@@ -46,7 +46,6 @@ pub(super) trait Store: Send + Sync {
     fn changed(&self) -> Asked<'_, Option<Vec<String>>>;
 }
 
-/// The store in Redis.
 pub(super) struct InRedis {
     values: Values,
     /// Up to where changes were read.

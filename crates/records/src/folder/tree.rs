@@ -29,7 +29,6 @@ const PROBE_BYTES: usize = 1 << 20;
 /// The name of all records among what the store holds.
 const RECORDS: &str = "records";
 
-/// The open store.
 pub(super) struct Tree {
     database: Database,
     pub(super) records: Keyspace,

@@ -29,7 +29,6 @@ const HASH_BYTES: usize = 16;
 #[derive(Clone)]
 pub struct KeyNames {
     secret: hmac::Key,
-    /// Whether entries are told.
     pub(super) shows_entries: bool,
 }
 

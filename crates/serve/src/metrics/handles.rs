@@ -20,14 +20,12 @@ pub struct RuleHandles {
     rules: Box<[Slot]>,
     /// By domain: the counter of its descriptors that match no rule.
     unmatched: HashMap<Box<str>, Slot, RandomState>,
-    /// The counters of candidates.
     pub(super) candidates: CandidateHandles,
     without_room: usize,
 }
 
 /// The series that a rule counts in.
 enum Counted {
-    /// Its own.
     Own(Slot),
     /// A series above it, because there is no room for its own.
     Above(Slot),

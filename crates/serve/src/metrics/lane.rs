@@ -33,7 +33,6 @@ const MISBEHAVED: usize = 5;
 const GOAWAYS: usize = 6;
 
 impl Lane {
-    /// The number of slots.
     pub(super) const SLOTS: u32 = (GOAWAYS + CODES.len()) as u32;
 
     /// All counters at 0; `None` if there is no room for their slots.
@@ -70,7 +69,6 @@ impl Lane {
         writer.add(self.0.plus(MISBEHAVED), misbehaved.into());
     }
 
-    /// Writes all families.
     pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let sum = |place| striped.sum(self.0.plus(place));
         let mut single = |family: &str, help: &str, kind, value: u64| {

@@ -109,7 +109,6 @@ impl SeriesTable {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
-    /// The number of series.
     pub(super) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire) as usize
     }

@@ -17,7 +17,6 @@ pub(super) enum Kind<'a> {
     Limit(&'a str, Stat),
     /// Descriptors for this domain, which has no rules.
     UnknownDomain(&'a str),
-    /// Calls of this method.
     Calls(GrpcMethod),
     /// Durations of calls of this method.
     ResponseTime(GrpcMethod),

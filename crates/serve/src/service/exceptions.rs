@@ -28,7 +28,6 @@ pub(super) struct InForce {
 }
 
 impl InForce {
-    /// Puts these in force.
     pub(super) fn install(&self, exceptions: Exceptions) {
         let is_any = !exceptions.is_empty();
         self.current.store(Arc::new(exceptions));

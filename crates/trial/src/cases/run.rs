@@ -22,7 +22,6 @@ const COUNTER_BYTES_MAX: u64 = 64 << 20;
 /// The most text of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Runs a case.
 pub(super) fn run(case: &Case, rules: &RuleSet, modes: Modes) -> CaseResult {
     let mut run = Run::new(rules, modes);
     let mut failure = run.case(case);

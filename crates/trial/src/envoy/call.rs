@@ -35,7 +35,6 @@ const FIELDS_OF_ROUTE: [&str; 5] = ["@type", "domain", "rate_limits", "vh_rate_l
 /// The type by which a route switches a filter on or off.
 const SWITCH: &str = "route.v3.FilterConfig";
 
-/// A rate limit filter.
 pub(super) struct Filter<'n, 't> {
     /// Its name in the list of filters, by which routes configure it.
     pub(super) name: String,

@@ -82,7 +82,6 @@ impl<'a> Seen<'a> {
         Ok(Self { asked, changed, refuses_underscores })
     }
 
-    /// The method.
     pub(super) fn method(&self) -> &str {
         &self.asked.method
     }

@@ -33,7 +33,6 @@ impl<'n, 't> Node<'n, 't> {
         &self.document.node(self.id).content
     }
 
-    /// Where it begins.
     pub(super) fn at(self) -> Place {
         self.document.node(self.id).at
     }

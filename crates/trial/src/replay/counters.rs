@@ -18,7 +18,6 @@ const SWEEP_INTERVAL_MIN: u64 = 1 << 16;
 /// A sweep looks at all counters. It comes once for this part of them, so that it costs a decision a few counters.
 const COUNTERS_A_DECISION: u64 = 4;
 
-/// Counters.
 pub(super) struct Counters {
     store: MemoryStore,
     /// Decisions until the next sweep.

@@ -22,7 +22,6 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// How much of a compressed log is read at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// A log.
 pub(super) struct Input {
     /// The text of the log.
     pub(super) text: Box<dyn Read>,

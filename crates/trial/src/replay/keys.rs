@@ -95,7 +95,6 @@ pub(super) enum Met {
     Without(Box<str>),
 }
 
-/// All keys.
 #[derive(Debug)]
 pub(super) struct Keys {
     max: usize,

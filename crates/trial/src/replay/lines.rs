@@ -21,7 +21,6 @@ pub(super) struct Lines<R> {
     end: usize,
 }
 
-/// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'b> {
     /// Its bytes.

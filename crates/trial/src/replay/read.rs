@@ -197,7 +197,6 @@ impl<'r, A> Reader<'r, A> {
         self.due.drain(..).try_for_each(|turn| decider.decide(turn))
     }
 
-    /// Reads one line.
     #[inline]
     fn line(&mut self, line: &Line<'_>, path: &Path, number: u64, decider: &mut impl Decider<Asked = A>) {
         let read = match line {

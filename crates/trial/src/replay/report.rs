@@ -108,7 +108,6 @@ impl Report {
         self.totals.unmatched < self.totals.requests
     }
 
-    /// Keys that were met.
     pub(super) fn keys_total(&self) -> u64 {
         self.side.keys_total
     }

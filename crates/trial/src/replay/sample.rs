@@ -7,7 +7,6 @@
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 
-/// The sample.
 #[derive(Debug)]
 pub(super) struct Sample<V> {
     max: usize,

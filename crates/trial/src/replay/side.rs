@@ -42,7 +42,6 @@ pub(super) enum Asked<'r> {
     Other(Box<Other<'r>>),
 }
 
-/// Any request.
 #[derive(Debug)]
 pub(super) struct Other<'r> {
     steps: SmallVec<[Step<'r>; 2]>,
@@ -65,7 +64,6 @@ impl<'r> Side<'r> {
         }
     }
 
-    /// Plans a request.
     #[inline]
     pub(super) fn ask(&mut self, request: &Request<'_>) -> Asked<'r> {
         self.rules.plan_into(request, &mut self.plan);

@@ -134,7 +134,6 @@ struct Halves {
     requests: u64,
     /// Requests that were out of order by more than the bound.
     late: u64,
-    /// What the lines were.
     counts: Counts,
     /// Requests that were not counted, because there was no memory for more counters.
     uncounted: u64,

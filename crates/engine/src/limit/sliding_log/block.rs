@@ -101,7 +101,6 @@ impl Block {
         self.head() == self.end()
     }
 
-    /// The number of stamps.
     pub(super) fn len(&self) -> usize {
         self.end() - self.head()
     }
@@ -116,7 +115,6 @@ impl Block {
         self.live().len() as u64 + u64::from(beyond_first)
     }
 
-    /// The oldest stamp.
     pub(super) fn oldest(&self) -> Option<u64> {
         self.live().first().copied()
     }

@@ -20,13 +20,11 @@ pub(super) enum Stamps {
 #[derive(Debug, Default)]
 pub(super) struct Many {
     parts: VecDeque<Part>,
-    /// The number of stamps.
     len: usize,
     /// The hits of all stamps.
     total: u64,
     /// Bytes of all blocks.
     block_bytes: usize,
-    /// The oldest stamp.
     oldest: u64,
 }
 

@@ -26,7 +26,6 @@ use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
 use tidegate_serve::service::Service;
 
-/// Lines of a batch.
 const BATCH_LINES: u64 = 10_000;
 /// How long the client may send nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);

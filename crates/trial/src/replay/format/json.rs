@@ -147,7 +147,6 @@ impl Values<'_> {
     }
 }
 
-/// Reads an object.
 struct Object<'l, 'v, 'b> {
     level: &'l Level,
     values: &'v mut Values<'b>,

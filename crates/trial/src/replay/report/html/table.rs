@@ -29,7 +29,6 @@ pub(super) enum Cell {
     Bar(u64),
 }
 
-/// A table.
 pub(super) struct Table {
     label: &'static str,
     columns: Vec<&'static str>,
@@ -37,7 +36,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table without rows.
     pub(super) fn new(label: &'static str, columns: Vec<&'static str>) -> Self {
         Self { label, columns, rows: Vec::new() }
     }
