@@ -33,7 +33,7 @@ use crate::bodies::answered::{self, Changed, ExceptionDone, HoldsFor};
 use crate::bodies::asked::Who;
 use crate::bodies::values::Words;
 use crate::bodies::{Mistake, json, read};
-use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record, WantedChange};
+use crate::exceptions::{Author, Authored, Book, Caller, Change, ChangeError, WantedChange};
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
 use crate::peer::Peer;
@@ -170,7 +170,7 @@ impl AdminApi {
     }
 
     /// All exceptions. A change that is under way holds them until the disk has it.
-    async fn all(&self) -> Result<Vec<Arc<Record>>, Problem> {
+    async fn all(&self) -> Result<Vec<Arc<Authored>>, Problem> {
         let book = Arc::clone(&self.book);
         blocking(move || book.all()).await
     }
@@ -190,7 +190,7 @@ impl AdminApi {
     }
 
     async fn put_exception(&self, id: String, may_replace: bool, asked: &Value, caller: Caller) -> Answer {
-        let record = Record::of_client(&id, asked)?;
+        let record = Authored::of_client(&id, asked)?;
         let author = Author { who: record.who.clone(), caller };
         let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
         self.change(id, warning, WantedChange::Put { record, may_replace }, author).await

@@ -6,7 +6,7 @@
 //! With a Redis ([`Book::shared_in`]) they hold for all nodes, and the file is a copy for a start without Redis. It reads no
 //! clock and knows no sockets.
 //!
-//! - `record`: one exception as people write it, and its JSON
+//! - `authored`: one exception as people write it, and its JSON
 //! - `pages`: what is known of each id, and what a change would do; `entry`: one of these, as nodes tell it each other
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
 //! - `file`: all of them in a file
@@ -16,13 +16,13 @@ mod audit;
 mod entry;
 mod file;
 mod pages;
-mod record;
+mod authored;
 mod redis;
 mod shared;
 
 pub use self::audit::{Audit, AuditError, Author, Caller};
+pub use self::authored::Authored;
 pub use self::file::FileError;
-pub use self::record::Record;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub enum WantedChange {
     /// An exception, in the place of the one with its id if that may be replaced.
     Put {
         /// Which.
-        record: Record,
+        record: Authored,
         /// Whether there may be another one of its id.
         may_replace: bool,
     },
@@ -170,7 +170,7 @@ impl Book {
         Ok(Self::with(Some(path), audit, read))
     }
 
-    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Record, Arc<str>)>) -> Self {
+    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Authored, Arc<str>)>) -> Self {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
         Self { file, unwritable: Mutex::default(), audit, pages: Mutex::new(pages), version, shared: None }
@@ -329,7 +329,7 @@ impl Book {
     }
 
     /// All of them, by their ids.
-    pub fn all(&self) -> Vec<Arc<Record>> {
+    pub fn all(&self) -> Vec<Arc<Authored>> {
         self.pages.lock().records().map(Arc::clone).collect()
     }
 
@@ -346,12 +346,12 @@ impl Book {
 }
 
 /// What the audit says of a change: its kind, and what was there before and after it.
-fn audited(wanted: &WantedChange, before: Option<&Record>, after: &Entry) -> (&'static str, Value) {
+fn audited(wanted: &WantedChange, before: Option<&Authored>, after: &Entry) -> (&'static str, Value) {
     let after = match after {
         Entry::Made(record) => Some(&**record),
         Entry::Ended { .. } => None,
     };
-    let json = |record: Option<&Record>| record.map_or(Value::Null, Record::json);
+    let json = |record: Option<&Authored>| record.map_or(Value::Null, Authored::json);
     let mut what = json!({"exception": wanted.id(), "before": json(before), "after": json(after)});
     match wanted {
         WantedChange::Put { .. } => ("exception_put", what),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Problem, invalid};
-use crate::exceptions::Record;
+use crate::exceptions::Authored;
 use crate::page::parameter;
 use tidegate_engine::text::query_decoded;
 
@@ -33,12 +33,12 @@ impl Wanted {
     }
 
     /// Those of `all` that are asked for. Takes some milliseconds for 100,000.
-    pub(super) fn among(&self, all: Vec<Arc<Record>>) -> Vec<Arc<Record>> {
+    pub(super) fn among(&self, all: Vec<Arc<Authored>>) -> Vec<Arc<Authored>> {
         all.into_iter().filter(|record| self.is_in(record)).take(self.most).collect()
     }
 
     /// Whether the text is in the id, in an entry as `key=value`, in who made it or in why.
-    fn is_in(&self, record: &Record) -> bool {
+    fn is_in(&self, record: &Authored) -> bool {
         let has = |text: &str| text.to_lowercase().contains(&self.find);
         let path = &record.exception.path;
         let mut entries = path.entries.iter().map(|level| match &level.value {
@@ -61,7 +61,7 @@ mod tests {
         let record = |id: &str, value: &str| {
             let exception = json!({"domain": "shop", "entries": [{"key": "user", "value": value}, {"key": "tier"}],
                 "deny": true, "who": "Jane", "why": "a launch"});
-            Arc::new(Record::of_client(id, &exception).expect("good"))
+            Arc::new(Authored::of_client(id, &exception).expect("good"))
         };
         let all = vec![record("a", "alice"), record("b", "Bob & co"), record("c", "carol")];
         let wanted = Wanted::of(query).expect("a good query");

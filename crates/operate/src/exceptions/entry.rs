@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::record::Record;
+use super::authored::Authored;
 use crate::bodies::Mistake;
 use tidegate_engine::text::json_line;
 use tidegate_engine::time::Timestamp;
@@ -23,7 +23,7 @@ const SKEW_NANOS: u64 = HOUR_NANOS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// There is an exception.
-    Made(Arc<Record>),
+    Made(Arc<Authored>),
     /// It was ended.
     Ended {
         /// Its id.
@@ -93,7 +93,7 @@ impl Entry {
             return mistake("id", format!("is {} (expected {id:?})", value["id"]));
         }
         if value["ended"] != true {
-            return Record::of_file(&value).map(|record| Self::Made(Arc::new(record)));
+            return Authored::of_file(&value).map(|record| Self::Made(Arc::new(record)));
         }
         let known = ["id", "ended", "number"];
         let unknown =

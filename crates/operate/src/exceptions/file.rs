@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{EXCEPTIONS_MAX, Record};
+use super::{Authored, EXCEPTIONS_MAX};
 use crate::disk::{Disk, DiskError, SystemDisk};
 use tidegate_engine::text::json_line;
 
@@ -37,7 +37,7 @@ pub enum FileError {
 }
 
 /// Reads a file: each exception with its line. One that is not there holds none.
-pub(super) fn read(path: &Path) -> Result<Vec<(Record, Arc<str>)>, FileError> {
+pub(super) fn read(path: &Path) -> Result<Vec<(Authored, Arc<str>)>, FileError> {
     let failed = |source| DiskError { what: "read", path: path.to_owned(), source };
     let mut text = String::new();
     match File::open(path) {
@@ -48,7 +48,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<(Record, Arc<str>)>, FileError> {
     let record = |(at, line): (usize, &str)| {
         let problem = |problem: String| FileError::Line { path: path.to_owned(), line: at + 1, problem };
         let value: Value = serde_json::from_str(line).map_err(|error| problem(error.to_string()))?;
-        let record = Record::of_file(&value).map_err(|error| problem(error.to_string()))?;
+        let record = Authored::of_file(&value).map_err(|error| problem(error.to_string()))?;
         Ok((record, line.into()))
     };
     let records: Vec<_> = text.lines().enumerate().map(record).collect::<Result<_, FileError>>()?;
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<(Record, Arc<str>)>, FileError> {
 }
 
 /// The line of an exception, without its end.
-pub(super) fn line(record: &Record) -> Arc<str> {
+pub(super) fn line(record: &Authored) -> Arc<str> {
     json_line(&record.file_json().to_string()).into()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::{Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, Record, WantedChange, file};
+use super::{Authored, Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, WantedChange, file};
 use tidegate_engine::time::Timestamp;
 
 /// All that is known.
@@ -24,7 +24,7 @@ pub(super) struct Pages {
 
 /// One exception.
 pub(super) struct Page {
-    pub(super) record: Arc<Record>,
+    pub(super) record: Arc<Authored>,
     /// Its line in the file; empty without a file. A change writes all lines, and making them takes far longer than
     /// writing them.
     line: Arc<str>,
@@ -33,17 +33,18 @@ pub(super) struct Page {
 /// A change that may be made.
 pub(super) struct Planned {
     pub(super) change: Change,
-    pub(super) before: Option<Arc<Record>>,
+    pub(super) before: Option<Arc<Authored>>,
     /// What is known of the id afterwards.
     pub(super) after: Entry,
 }
 
 impl Pages {
     /// Those of a file, if there is one.
-    pub(super) fn new(read: Vec<(Record, Arc<str>)>, has_file: bool) -> Self {
+    pub(super) fn new(read: Vec<(Authored, Arc<str>)>, has_file: bool) -> Self {
         let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
-        let named =
-            |(record, line): (Record, Arc<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
+        let named = |(record, line): (Authored, Arc<str>)| {
+            (record.id.clone(), Page { record: Arc::new(record), line })
+        };
         let records = read.into_iter().map(named).collect();
         let (ended, patterns, next_end) = (BTreeMap::new(), 0, None);
         let mut pages = Self { records, ended, next, patterns, next_end, has_file };
@@ -62,7 +63,7 @@ impl Pages {
     }
 
     /// All exceptions, by their ids.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
+    pub(super) fn records(&self) -> impl Iterator<Item = &Arc<Authored>> {
         self.records.values().map(|page| &page.record)
     }
 
@@ -127,7 +128,7 @@ impl Pages {
                 }
                 self.make_room(record, now)?;
                 let change = if before.is_some() { Change::Replaced } else { Change::Made };
-                let record = Record { number, made: now, ..Record::clone(record) };
+                let record = Authored { number, made: now, ..Authored::clone(record) };
                 Ok(Planned { change, before, after: Entry::Made(Arc::new(record)) })
             }
         }
@@ -166,7 +167,7 @@ impl Pages {
     pub(super) fn number_by_time(&mut self) {
         for page in self.records.values_mut() {
             let number = page.record.number.max(page.record.made.as_nanos());
-            page.record = Arc::new(Record { number, ..Record::clone(&page.record) });
+            page.record = Arc::new(Authored { number, ..Authored::clone(&page.record) });
             if self.has_file {
                 page.line = file::line(&page.record);
             }
@@ -197,7 +198,7 @@ impl Pages {
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
+    pub(super) fn make_room(&mut self, record: &Authored, now: Timestamp) -> Result<(), ChangeError> {
         if self.check_room(record).is_err() && self.next_end.is_some_and(|end| end <= now) {
             self.records.retain(|_, other| !other.record.is_over(now));
             self.look_at_all();
@@ -205,7 +206,7 @@ impl Pages {
         self.check_room(record)
     }
 
-    fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
+    fn check_room(&self, record: &Authored) -> Result<(), ChangeError> {
         let before = self.records.get(&record.id).map(|page| &page.record.exception);
         if self.records.len() - usize::from(before.is_some()) >= EXCEPTIONS_MAX {
             return Err(ChangeError::Full);

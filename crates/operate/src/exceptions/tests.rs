@@ -13,7 +13,7 @@ const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 impl Book {
     fn put(
         &self,
-        record: Record,
+        record: Authored,
         may_replace: bool,
         author: &Author,
         now: Timestamp,
@@ -31,14 +31,14 @@ fn author() -> Author {
     Author { who: "jane".to_owned(), caller }
 }
 
-fn record(id: &str, more: Value) -> Record {
+fn record(id: &str, more: Value) -> Authored {
     let mut fields = json!({
         "domain": "shop", "entries": [{"key": "user", "value": "alice"}], "who": "jane", "why": "a launch",
     });
     for (name, value) in more.as_object().expect("an object") {
         fields[name] = value.clone();
     }
-    Record::of_client(id, &fields).expect("good")
+    Authored::of_client(id, &fields).expect("good")
 }
 
 fn audit() -> Audit {
@@ -54,7 +54,7 @@ fn what_is_wrong_with_an_exception_is_named() {
     let good = json!({
         "domain": "shop", "entries": [{"key": "user"}], "requests_per_unit": 5, "who": "jane", "why": "a launch",
     });
-    assert!(Record::of_client("a", &good).is_ok());
+    assert!(Authored::of_client("a", &good).is_ok());
     let long = "x".repeat(2_000);
     for (field, value, named) in [
         ("domain", json!(""), "domain: is missing"),
@@ -82,15 +82,15 @@ fn what_is_wrong_with_an_exception_is_named() {
     ] {
         let mut bad = good.clone();
         bad[field] = value;
-        let problem = Record::of_client("a", &bad).expect_err("bad").to_string();
+        let problem = Authored::of_client("a", &bad).expect_err("bad").to_string();
         assert!(problem.starts_with(named), "{problem}");
     }
-    assert!(Record::of_client("a/b", &good).is_err() && Record::of_client("", &good).is_err());
+    assert!(Authored::of_client("a/b", &good).is_err() && Authored::of_client("", &good).is_err());
     let times = json!({"from": "2026-11-30T08:00:00Z", "until": "2026-11-30T09:00:00+01:00"});
     let mut bad = good;
     bad["from"] = times["from"].clone();
     bad["until"] = times["until"].clone();
-    assert_eq!(Record::of_client("a", &bad).expect_err("bad").to_string(), "until: is not after `from`");
+    assert_eq!(Authored::of_client("a", &bad).expect_err("bad").to_string(), "until: is not after `from`");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::super::redis::Asked;
-use super::super::{Audit, Caller, PATTERNS_MAX, Record};
+use super::super::{Audit, Authored, Caller, PATTERNS_MAX};
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -168,7 +168,7 @@ impl Node {
 
     /// What each id is limited to here.
     fn limits(&self) -> BTreeMap<String, u64> {
-        let limit = |record: Arc<Record>| {
+        let limit = |record: Arc<Authored>| {
             (record.id.clone(), record.json()["requests_per_unit"].as_u64().unwrap_or_default())
         };
         self.book.all().into_iter().map(limit).collect()
@@ -182,7 +182,7 @@ fn put(id: &str, effect: serde_json::Value) -> WantedChange {
     for (name, value) in effect.as_object().expect("an object") {
         fields[name] = value.clone();
     }
-    WantedChange::Put { record: Record::of_client(id, &fields).expect("good"), may_replace: true }
+    WantedChange::Put { record: Authored::of_client(id, &fields).expect("good"), may_replace: true }
 }
 
 fn after(seconds: u64) -> Timestamp {

@@ -15,7 +15,7 @@ const NUMBER: &str = "number";
 
 /// An exception, with who made it and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct Authored {
     /// Its name, chosen by whoever makes it.
     pub id: String,
     /// What it does, for whom.
@@ -34,7 +34,7 @@ pub struct Record {
     pub number: u64,
 }
 
-impl Record {
+impl Authored {
     /// Reads an exception that a client sends. `id` is that of the path, which a field may repeat.
     ///
     /// # Errors
