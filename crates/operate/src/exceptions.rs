@@ -7,13 +7,13 @@
 //! clock and knows no sockets.
 //!
 //! - `authored`: one exception as people write it, and its JSON
-//! - `pages`: what is known of each id, and what a change would do; `entry`: one of these, as nodes tell it each other
+//! - `pages`: what is known of each id, and what a change would do; `known`: one of these, as nodes tell it each other
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
 //! - `file`: all of them in a file
 //! - `audit`: who did what, when
 
 mod audit;
-mod entry;
+mod known;
 mod file;
 mod pages;
 mod authored;
@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use self::audit::Intended;
-use self::entry::Entry;
+use self::known::Known;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
@@ -346,10 +346,10 @@ impl Book {
 }
 
 /// What the audit says of a change: its kind, and what was there before and after it.
-fn audited(wanted: &WantedChange, before: Option<&Authored>, after: &Entry) -> (&'static str, Value) {
+fn audited(wanted: &WantedChange, before: Option<&Authored>, after: &Known) -> (&'static str, Value) {
     let after = match after {
-        Entry::Made(record) => Some(&**record),
-        Entry::Ended { .. } => None,
+        Known::Made(record) => Some(&**record),
+        Known::Ended { .. } => None,
     };
     let json = |record: Option<&Authored>| record.map_or(Value::Null, Authored::json);
     let mut what = json!({"exception": wanted.id(), "before": json(before), "after": json(after)});

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::entry::Entry;
+use super::known::Known;
 use super::{Authored, Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, WantedChange, file};
 use tidegate_engine::time::Timestamp;
 
@@ -35,7 +35,7 @@ pub(super) struct Planned {
     pub(super) change: Change,
     pub(super) before: Option<Arc<Authored>>,
     /// What is known of the id afterwards.
-    pub(super) after: Entry,
+    pub(super) after: Known,
 }
 
 impl Pages {
@@ -73,13 +73,13 @@ impl Pages {
     }
 
     /// What is known of an id.
-    pub(super) fn entry(&self, id: &str) -> Option<Entry> {
-        let made = self.records.get(id).map(|page| Entry::Made(Arc::clone(&page.record)));
-        made.or_else(|| self.ended.get(id).map(|&number| Entry::Ended { id: id.to_owned(), number }))
+    pub(super) fn entry(&self, id: &str) -> Option<Known> {
+        let made = self.records.get(id).map(|page| Known::Made(Arc::clone(&page.record)));
+        made.or_else(|| self.ended.get(id).map(|&number| Known::Ended { id: id.to_owned(), number }))
     }
 
     /// What counts of it among nodes: not what was made while this node's clock was far ahead, which others leave out.
-    pub(super) fn known(&self, id: &str, now: Timestamp) -> Option<Entry> {
+    pub(super) fn known(&self, id: &str, now: Timestamp) -> Option<Known> {
         self.entry(id).filter(|entry| !entry.is_ahead(now))
     }
 
@@ -101,7 +101,7 @@ impl Pages {
         let before = self.records.get(wanted.id()).map(|page| Arc::clone(&page.record));
         match wanted {
             WantedChange::End { id, .. } => {
-                let ended = |number| Entry::Ended { id: id.clone(), number };
+                let ended = |number| Known::Ended { id: id.clone(), number };
                 match (before, self.ended.get(id)) {
                     (before @ Some(_), _) => {
                         Ok(Planned { change: Change::Ended, before, after: ended(number) })
@@ -119,7 +119,7 @@ impl Pages {
             WantedChange::Put { record, may_replace } => {
                 match &before {
                     Some(before) if before.says_the_same(record) && before.number < number => {
-                        let after = Entry::Made(Arc::clone(before));
+                        let after = Known::Made(Arc::clone(before));
                         return Ok(Planned { change: Change::Unchanged, before: None, after });
                     }
                     Some(_) if !may_replace => return Err(ChangeError::Exists(record.id.clone())),
@@ -129,30 +129,30 @@ impl Pages {
                 self.make_room(record, now)?;
                 let change = if before.is_some() { Change::Replaced } else { Change::Made };
                 let record = Authored { number, made: now, ..Authored::clone(record) };
-                Ok(Planned { change, before, after: Entry::Made(Arc::new(record)) })
+                Ok(Planned { change, before, after: Known::Made(Arc::new(record)) })
             }
         }
     }
 
     /// Puts an entry in the place of what is known of its id. That an exception was ended is remembered where nodes share
     /// them.
-    pub(super) fn put(&mut self, entry: Entry, remembers: bool) {
+    pub(super) fn put(&mut self, entry: Known, remembers: bool) {
         self.next = self.next.max(entry.number().saturating_add(1));
         self.forget(entry.id());
         match entry {
-            Entry::Made(record) => {
+            Known::Made(record) => {
                 let line = if self.has_file { file::line(&record) } else { Arc::default() };
                 self.patterns += usize::from(!record.exception.is_exact());
                 self.next_end = [self.next_end, record.until].into_iter().flatten().min();
                 self.records.insert(record.id.clone(), Page { record, line });
             }
-            Entry::Ended { id, number } if remembers => {
+            Known::Ended { id, number } if remembers => {
                 if self.ended.len() >= EXCEPTIONS_MAX {
                     self.forget_oldest_ends();
                 }
                 self.ended.insert(id, number);
             }
-            Entry::Ended { .. } => {}
+            Known::Ended { .. } => {}
         }
     }
 

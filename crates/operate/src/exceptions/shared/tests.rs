@@ -495,7 +495,7 @@ async fn what_there_is_no_room_for_is_left_out_and_can_be_ended() {
     }
     // As if it had them from a file.
     for record in other.book.all() {
-        nodes[1].book.take(Entry::Made(record), NOW);
+        nodes[1].book.take(Known::Made(record), NOW);
     }
     nodes[0].change(wild("x"), after(1)).await.expect("there is room at this node");
     nodes[1].agree(after(1)).await.expect("it answers");

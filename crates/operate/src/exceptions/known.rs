@@ -21,7 +21,7 @@ const SKEW_NANOS: u64 = HOUR_NANOS;
 
 /// What is known of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum Known {
     /// There is an exception.
     Made(Arc<Authored>),
     /// It was ended.
@@ -33,7 +33,7 @@ pub(super) enum Entry {
     },
 }
 
-impl Entry {
+impl Known {
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Made(record) => &record.id,
