@@ -56,7 +56,7 @@ use crate::spans::Tracer;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Example, Ink, StoreFailure};
 use tidegate_operate::exceptions::Book;
-use tidegate_operate::records::Records;
+use tidegate_operate::records::RecordStore;
 use tidegate_operate::resets::Resets;
 use tidegate_serve::decisions::DecisionLog;
 use tidegate_serve::denied::DeniedKeys;
@@ -112,7 +112,7 @@ struct App {
     service: Arc<Service>,
     exceptions: Arc<Book>,
     resets: Arc<Resets>,
-    records: Option<Arc<Records>>,
+    records: Option<Arc<RecordStore>>,
     /// What hears of changes of records that other nodes make.
     follower: Option<Follower>,
     health: Arc<Health>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
-use tidegate_operate::records::{Position, Records as Store, StoreError};
+use tidegate_operate::records::{Position, RecordStore, StoreError};
 use tidegate_records::RecordKey;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};
@@ -19,7 +19,7 @@ const READ_INTERVAL: Duration = Duration::from_millis(200);
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The store, as decisions ask it.
-struct Source(Arc<Store>);
+struct Source(Arc<RecordStore>);
 
 impl RecordSource for Source {
     fn attach(&self) {
@@ -34,14 +34,14 @@ impl RecordSource for Source {
 
 /// What keeps the cache of records in step with a store that other nodes change.
 pub(super) struct Follower {
-    store: Arc<Store>,
+    store: Arc<RecordStore>,
     records: Arc<Records>,
     stale_max: Duration,
 }
 
 /// The records of a store, for decisions; and what follows the changes of other nodes, if there are any.
 pub(super) fn records(
-    store: Option<&Arc<Store>>,
+    store: Option<&Arc<RecordStore>>,
     options: &Lookup,
     author: &Author,
     metrics: &Metrics,

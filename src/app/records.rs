@@ -7,18 +7,18 @@ use super::lookup::Follower;
 use super::shared::server_options;
 use crate::app::{AppError, CONTROL_NICENESS, Essential, spawn_forever};
 use crate::configuration::Limits;
-use tidegate_operate::records::Records;
+use tidegate_operate::records::RecordStore;
 use tidegate_redis::RedisStore;
 use tidegate_serve::metrics::{Kind, Metrics};
 
 /// The store of records, if there is one. A folder is not opened yet.
-pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Records>>, AppError> {
+pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<RecordStore>>, AppError> {
     let records = match (&limits.folder, &limits.redis) {
-        (Some(folder), _) => Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?,
+        (Some(folder), _) => RecordStore::in_folder(folder, || lower_priority(CONTROL_NICENESS))?,
         (None, Some(redis)) => {
             let options = server_options(redis.server.clone(), &redis.tls, redis.tls_any_name)?;
             tracing::info!("records: in Redis (LIMITS_URL)");
-            Records::in_redis(RedisStore::new(options))
+            RecordStore::in_redis(RedisStore::new(options))
         }
         (None, None) => return Ok(None),
     };
@@ -28,14 +28,14 @@ pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Rec
 }
 
 /// Opens them. Without them decisions would begin by the limits of rules, so the start waits.
-pub(super) async fn open(records: Option<&Arc<Records>>) {
+pub(super) async fn open(records: Option<&Arc<RecordStore>>) {
     if let Some(records) = records {
         records.open().await;
     }
 }
 
 /// Keeps the store open, and hears of what other nodes change in it.
-pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<Records>>, follower: Option<Follower>) {
+pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<RecordStore>>, follower: Option<Follower>) {
     if let Some(records) = records {
         spawn_forever(tasks, async move { records.keep().await });
     }
@@ -44,7 +44,7 @@ pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<Records>>, followe
     }
 }
 
-fn register(metrics: &Metrics, records: &Arc<Records>) {
+fn register(metrics: &Metrics, records: &Arc<RecordStore>) {
     let records = Arc::clone(records);
     let help = "Records that LIMITS_DIR holds, roughly: what was replaced or removed of late may count too.";
     metrics.register("tidegate_records", help, Kind::Gauge, move |samples| {

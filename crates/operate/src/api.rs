@@ -37,7 +37,7 @@ use crate::exceptions::{Author, Authored, Book, Caller, Change, ChangeError, Wan
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
 use crate::peer::Peer;
-use crate::records::Records;
+use crate::records::RecordStore;
 use crate::resets::Resets;
 use tidegate_engine::text::json_line;
 use tidegate_records::UniqueKeys;
@@ -58,7 +58,7 @@ const OPENAPI: &str = include_str!("api/openapi.json");
 pub struct AdminApi {
     book: Arc<Book>,
     resets: Arc<Resets>,
-    records: Option<Arc<Records>>,
+    records: Option<Arc<RecordStore>>,
     /// Held by the bulk load that runs.
     loading: Arc<Semaphore>,
     service: Arc<Service>,
@@ -90,7 +90,7 @@ impl AdminApi {
 
     /// With these records.
     #[must_use]
-    pub fn with_records(self, records: Option<Arc<Records>>) -> Self {
+    pub fn with_records(self, records: Option<Arc<RecordStore>>) -> Self {
         Self { records, ..self }
     }
 

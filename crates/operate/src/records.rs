@@ -42,7 +42,7 @@ pub enum StoreError {
 }
 
 /// All records, in their store.
-pub struct Records {
+pub struct RecordStore {
     store: Store,
     listener: OnceLock<Listener>,
     /// Whether Redis answers, as whoever follows its changes says.
@@ -57,7 +57,7 @@ enum Store {
     Redis(InRedis),
 }
 
-impl Records {
+impl RecordStore {
     /// Those in this folder, which [`open`](Self::open) opens. `prepare` runs first on each thread that writes, to lower
     /// its priority.
     ///
@@ -251,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn who_listens_hears_of_every_change_once_it_is_in_force() {
         let temporary = tempfile::tempdir().expect("a folder for the test");
-        let records = Records::in_folder(temporary.path(), || {}).expect("threads");
+        let records = RecordStore::in_folder(temporary.path(), || {}).expect("threads");
         records.open().await;
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hears = Arc::clone(&heard);

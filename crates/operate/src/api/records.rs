@@ -21,7 +21,7 @@ use crate::bodies::answered::{self, RecordDone};
 use crate::bodies::asked::{Counter, DeleteRecord, Entry, ListRecords, PutRecord};
 use crate::bodies::values::{List, Text};
 use crate::exceptions::{Author, Caller};
-use crate::records::{Records, StoreError};
+use crate::records::{RecordStore, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyError, KeyPrefix, Record, RecordKey, read, show};
 
 /// How often a change of one record is tried while others change it too. One of those that meet is always done.
@@ -64,7 +64,7 @@ impl AdminApi {
         }
     }
 
-    async fn put_record(&self, records: &Arc<Records>, asked: PutRecord, caller: Caller) -> Answer {
+    async fn put_record(&self, records: &Arc<RecordStore>, asked: PutRecord, caller: Caller) -> Answer {
         let (key, record) = read(&asked.record())?;
         let author = Author { who: asked.who.into_string(), caller };
         let who = Asked { author, why: asked.why.into_string() };
@@ -78,7 +78,7 @@ impl AdminApi {
         Ok(shown(status, &answered::Done { done, warning }))
     }
 
-    async fn delete_record(&self, records: &Arc<Records>, asked: DeleteRecord, caller: Caller) -> Answer {
+    async fn delete_record(&self, records: &Arc<RecordStore>, asked: DeleteRecord, caller: Caller) -> Answer {
         let key = key_of(&asked.domain, &asked.entries)?;
         let author = Author { who: asked.who.into_string(), caller };
         let who = Asked { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
@@ -92,7 +92,7 @@ impl AdminApi {
     /// there.
     async fn exchange(
         &self,
-        records: &Arc<Records>,
+        records: &Arc<RecordStore>,
         who: Asked,
         does: &'static str,
         key: &RecordKey,
@@ -133,7 +133,7 @@ impl AdminApi {
     }
 }
 
-async fn get(records: &Records, asked: Counter) -> Answer {
+async fn get(records: &RecordStore, asked: Counter) -> Answer {
     let key = key_of(&asked.domain, &asked.entries)?;
     match records.get(key.clone()).await? {
         Some(record) => Ok(shown(StatusCode::OK, &show(&key, &record))),
@@ -142,7 +142,7 @@ async fn get(records: &Records, asked: Counter) -> Answer {
 }
 
 /// A page of records, and where the next one begins.
-async fn list(records: &Records, asked: ListRecords) -> Answer {
+async fn list(records: &RecordStore, asked: ListRecords) -> Answer {
     let after = asked.after.as_ref().map(|after| key_of(&after.domain, &after.entries));
     let after = after.transpose().map_err(|mistake| mistake.within("after"))?;
     let most = asked.most.as_usize();

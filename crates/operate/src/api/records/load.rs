@@ -20,7 +20,7 @@ use crate::bodies::answered::{LineProblem, LineWarning, Loaded};
 use crate::bodies::values::TEXT_BYTES_MAX;
 use crate::exceptions::{Author, Caller};
 use crate::page::parameter;
-use crate::records::{Records, StoreError};
+use crate::records::{RecordStore, StoreError};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
@@ -82,7 +82,7 @@ impl Load {
     }
 
     /// Loads all of the body. One load runs at a time.
-    pub(super) async fn run(self, api: &AdminApi, records: Arc<Records>, body: Incoming) -> Answer {
+    pub(super) async fn run(self, api: &AdminApi, records: Arc<RecordStore>, body: Incoming) -> Answer {
         let Ok(only) = Arc::clone(&api.loading).try_acquire_owned() else {
             return Err(Problem(
                 StatusCode::CONFLICT,
@@ -120,7 +120,7 @@ impl Progress {
         Self { service, reader, batch: Batch::default(), full: Vec::new(), report: Loaded::default() }
     }
 
-    async fn read(&mut self, records: &Records, mut body: Incoming) -> Result<(), Problem> {
+    async fn read(&mut self, records: &RecordStore, mut body: Incoming) -> Result<(), Problem> {
         let (mut piece, mut all) = (Vec::new(), 0);
         loop {
             let frame = timeout(SILENCE_MAX, body.frame()).await;
@@ -193,7 +193,7 @@ impl Progress {
         }
     }
 
-    async fn store(&mut self, records: &Records, is_end: bool) -> Result<(), StoreError> {
+    async fn store(&mut self, records: &RecordStore, is_end: bool) -> Result<(), StoreError> {
         if is_end {
             self.full.push(mem::take(&mut self.batch));
         }
