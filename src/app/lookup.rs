@@ -10,7 +10,7 @@ use crate::configuration::Lookup;
 use tidegate_operate::records::{Position, RecordStore, StoreError};
 use tidegate_records::RecordKey;
 use tidegate_serve::metrics::{Kind, Metrics};
-use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};
+use tidegate_serve::service::{KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordStats};
 use tidegate_state::Author;
 
 /// How often the stream of changes is read: several times a second, so that a change is in force everywhere within one.
@@ -35,7 +35,7 @@ impl RecordSource for Source {
 /// What keeps the cache of records in step with a store that other nodes change.
 pub(super) struct Follower {
     store: Arc<RecordStore>,
-    records: Arc<Records>,
+    records: Arc<KnownRecords>,
     stale_max: Duration,
 }
 
@@ -45,10 +45,10 @@ pub(super) fn records(
     options: &Lookup,
     author: &Author,
     metrics: &Metrics,
-) -> (Option<Arc<Records>>, Option<Follower>) {
+) -> (Option<Arc<KnownRecords>>, Option<Follower>) {
     let Some(store) = store else { return (None, None) };
     let source = Source(Arc::clone(store));
-    let records = Arc::new(Records::new(source, author.secret.secret(), options.records));
+    let records = Arc::new(KnownRecords::new(source, author.secret.secret(), options.records));
     let hears = Arc::clone(&records);
     store.listen(Box::new(move |key| match key {
         Some(key) => hears.forget(key),
@@ -123,7 +123,11 @@ impl Follower {
     }
 }
 
-fn register(metrics: &Metrics, records: &Arc<Records>, is_up: impl Fn() -> bool + Send + Sync + 'static) {
+fn register(
+    metrics: &Metrics,
+    records: &Arc<KnownRecords>,
+    is_up: impl Fn() -> bool + Send + Sync + 'static,
+) {
     type Read = fn(&RecordStats) -> &AtomicU64;
     let counts: [(&'static str, &'static str, Read); 3] = [
         ("tidegate_limits_fetches_total", "Keys whose records were asked of the store.", |stats| {

@@ -32,6 +32,7 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// The number of the calling worker. It finds its own connections by this number.
     fn worker(&self) -> usize;
 
+    /// Waits for so long.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send;
 
     /// Waits for a future. `None`: it took longer than the budget.

@@ -25,7 +25,7 @@ use self::counters::Answered;
 pub use self::counters::Counters;
 pub use self::exceptions::EFFECTS;
 pub use self::records::{
-    NoAnswer, RecordAnswer, RecordSource, RecordStats, Records, RecordsOptions, StaleMode,
+    KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordStats, RecordsOptions, StaleMode,
 };
 use crate::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
@@ -56,7 +56,7 @@ pub struct Service<R: Runtime = Tokio> {
     /// The resets that the rules in force know of. Locked while rules are put in force.
     epochs: Mutex<Epochs>,
     /// `None`: there are none, and no rule asks for them.
-    records: Option<Arc<Records<R>>>,
+    records: Option<Arc<KnownRecords<R>>>,
     log: DecisionLog,
     /// `None`: nobody is told of events.
     events: Option<Arc<Events>>,
@@ -226,7 +226,7 @@ impl<R: Runtime> Service<R> {
 
     /// The same service, with limits of these records.
     #[must_use]
-    pub fn recorded(self, records: Option<Arc<Records<R>>>) -> Self {
+    pub fn recorded(self, records: Option<Arc<KnownRecords<R>>>) -> Self {
         Self { records, ..self }
     }
 

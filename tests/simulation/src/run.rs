@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_serve::service::fixture::simulated;
-use tidegate_serve::service::{Counters, Records, Service};
+use tidegate_serve::service::{Counters, KnownRecords, Service};
 use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};
@@ -111,7 +111,7 @@ struct Run {
 #[derive(Default)]
 struct State {
     service: Option<Arc<Service<Node>>>,
-    records: Option<Arc<Records<Node>>>,
+    records: Option<Arc<KnownRecords<Node>>>,
     /// The machine of a node without Redis.
     home: Option<Home>,
     /// Told when the node stops: one for each worker.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Counters, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, StaleMode};
+use super::{
+    Counters, KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordsOptions, Service, StaleMode,
+};
 use crate::clock::Clock;
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use tidegate_engine::key::KeySecret;
@@ -59,7 +61,7 @@ pub fn recorded(
 ) -> Service {
     let options =
         RecordsOptions { cache_entries: known.len(), timeout: Duration::ZERO, stale_mode: StaleMode::Rule };
-    let records = Records::new(NoStore, KeySecret::new([7; 16]), options);
+    let records = KnownRecords::new(NoStore, KeySecret::new([7; 16]), options);
     known.for_each(|(key, record)| records.know(&key, record));
     service.recorded(Some(Arc::new(records)))
 }

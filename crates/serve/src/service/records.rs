@@ -1,7 +1,7 @@
 //! Records of the keys that requests ask about, as decisions read them.
 //!
 //! In: a request with its plan. Out: the records of its descriptors, as [`Found`]. What is cached answers at once
-//! ([`look`](Records::look)); the rest is fetched from the store while the request waits ([`find`](Records::find)), and is
+//! ([`look`](KnownRecords::look)); the rest is fetched from the store while the request waits ([`find`](KnownRecords::find)), and is
 //! cached. A key without a record is cached too. While the store is away, what was known last holds for a while; then
 //! [`StaleMode`] says what does.
 //!
@@ -84,7 +84,7 @@ pub struct RecordsOptions {
 }
 
 /// Records, as far as they are known here.
-pub struct Records<R: Runtime = Tokio> {
+pub struct KnownRecords<R: Runtime = Tokio> {
     runtime: R,
     source: Box<dyn RecordSource>,
     secret: KeySecret,
@@ -127,14 +127,14 @@ impl Asked<'_, '_> {
     }
 }
 
-impl Records {
+impl KnownRecords {
     /// Records of this source. The names in the cache are made under `secret`, as those of rules are.
     pub fn new(source: impl RecordSource, secret: KeySecret, options: RecordsOptions) -> Self {
         Self::on(Tokio, source, secret, options)
     }
 }
 
-impl<R: Runtime> Records<R> {
+impl<R: Runtime> KnownRecords<R> {
     /// The same on this runtime.
     pub fn on(runtime: R, source: impl RecordSource, secret: KeySecret, options: RecordsOptions) -> Self {
         Self {

@@ -13,7 +13,9 @@ use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
 use tidegate_records::{Record, RecordKey};
-use tidegate_serve::service::{NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, StaleMode};
+use tidegate_serve::service::{
+    KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordsOptions, StaleMode,
+};
 
 use super::Run;
 use super::ask::{KEYS, LIMITS};
@@ -120,7 +122,12 @@ fn record((requests, window_secs): Terms) -> Record {
 
 impl Run {
     /// The records of a node that starts now, if any limit has some.
-    pub(super) fn records_of(&self, node: usize, runtime: &Node, seed: u64) -> Option<Arc<Records<Node>>> {
+    pub(super) fn records_of(
+        &self,
+        node: usize,
+        runtime: &Node,
+        seed: u64,
+    ) -> Option<Arc<KnownRecords<Node>>> {
         let Scenario { limits, stale_mode, record_cache, .. } = &self.scenario;
         if limits.iter().all(|limit| limit.recorded.is_none()) {
             return None;
@@ -132,7 +139,7 @@ impl Run {
             timeout: Duration::from_nanos(RECORDS_TIMEOUT),
             stale_mode: *stale_mode,
         };
-        let records = Records::on(runtime.clone(), source, KeySecret::new(SECRET), options);
+        let records = KnownRecords::on(runtime.clone(), source, KeySecret::new(SECRET), options);
         // It hears of no changes yet.
         records.follow(self.shelf.away_until(node, self.world.now()).is_none());
         Some(Arc::new(records))
@@ -185,7 +192,7 @@ impl Run {
         }
     }
 
-    fn with_records(&self, node: usize, tell: impl FnOnce(&Records<Node>)) {
+    fn with_records(&self, node: usize, tell: impl FnOnce(&KnownRecords<Node>)) {
         // When the run is over, nobody is there any more.
         if let Some(records) = lock(&self.nodes).get(node).and_then(|state| state.records.clone()) {
             tell(&records);

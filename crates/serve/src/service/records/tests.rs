@@ -74,7 +74,7 @@ pub(super) fn key(user: &str) -> RecordKey {
 /// A shop with these records, at times that the test says.
 pub(super) struct Shop {
     pub(super) source: Steered,
-    pub(super) records: Arc<Records>,
+    pub(super) records: Arc<KnownRecords>,
     store: Arc<MemoryStore>,
     metrics: Arc<crate::metrics::Metrics>,
 }
@@ -83,7 +83,7 @@ impl Shop {
     pub(super) fn with(stale_mode: StaleMode, cache_entries: usize) -> Self {
         let source = Steered::default();
         let options = RecordsOptions { cache_entries, timeout: Duration::from_millis(100), stale_mode };
-        let records = Arc::new(Records::new(source.clone(), KeySecret::new([7; 16]), options));
+        let records = Arc::new(KnownRecords::new(source.clone(), KeySecret::new([7; 16]), options));
         let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 30)));
         Self { source, records, store, metrics: metrics() }
     }
