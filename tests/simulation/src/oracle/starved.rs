@@ -59,7 +59,7 @@ impl Rules<'_> {
     pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
-        self.denies_cold(limit, it) && (since == 0 || self.losses.iter().any(lost))
+        self.denies_cold(limit, it) && (self.begins_cold && since == 0 || self.losses.iter().any(lost))
     }
 
     /// The same, for as long as a node may take to notice.
@@ -68,7 +68,9 @@ impl Rules<'_> {
         let since = it.asked.saturating_sub(for_long + SECOND);
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it)
-            && (since == 0 || self.losses.iter().any(lost) || self.troubles.touch(since, it.answered))
+            && (self.begins_cold && since == 0
+                || self.losses.iter().any(lost)
+                || self.troubles.touch(since, it.answered))
     }
 
     /// How long hits count at most: a bucket of a sliding window counts as a whole, and is a sixtieth of it at most. A lease

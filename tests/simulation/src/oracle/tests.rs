@@ -67,6 +67,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         cold_max,
         knows_losses: false,
         lag: 0,
+        begins_cold: true,
         local_share_percent: 100,
     }
 }

@@ -20,7 +20,7 @@ use tidegate_operate::resets::{put_in_force, read};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_serve::service::{Counters, Service};
 use tidegate_state::{
-    Begun, Checkpoints, Folder, KeySource, Machine, Outcome, ShardName, StartOptions, begin,
+    Begun, Checkpoints, Folder, KeySource, Machine, Outcome, ShardName, StartOptions, begin, init,
 };
 
 use super::{Kind, Run};
@@ -48,6 +48,8 @@ pub(super) fn secret() -> KeySource {
 pub(super) struct Home {
     alone: Alone,
     denies_cold: bool,
+    /// There is no history, and nobody has said so yet.
+    is_undeclared: bool,
     random: Random,
     /// STATE_DIR.
     folder: MortalFolder,
@@ -118,6 +120,7 @@ impl Home {
         Some(Self {
             alone,
             denies_cold: scenario.denies_cold,
+            is_undeclared: alone.is_kept && alone.is_declared,
             random: Random::new(scenario.seed),
             folder: MortalFolder::new(&Left::new()),
             boot: (1, 0),
@@ -214,7 +217,13 @@ impl Run {
         let now = self.world.now();
         let lock_folder = || Folder::lock_on(home.folder.path(), home.folder.disk(steps));
         let folder = home.alone.is_kept.then(lock_folder).transpose().ok()?;
-        let begun = begin(folder.as_ref(), &home.options(node)).ok()?;
+        let options = home.options(node);
+        if let (true, Some(folder)) = (std::mem::take(&mut home.is_undeclared), &folder) {
+            let machine = Arc::clone(&options.machine);
+            init(folder, options.own_secret, 0, options.name, machine).expect("the disk does all steps");
+            home.clean = Belief::Must;
+        }
+        let begun = begin(folder.as_ref(), &options).ok()?;
         self.world.tell(|| format!("a process begins: {}", begun.outcome.name()));
         let clock_ahead = self.judge_start(home, node, &begun);
         let Begun { store, clock, author, outcome, .. } = begun;

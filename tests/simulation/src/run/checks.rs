@@ -61,6 +61,9 @@ impl Run {
         let version = lock(&self.nodes)[node].version;
         let own = self.scenario.limits[number].requests[version];
         let requests = self.shelf.now((number, 0)).map_or(own, |(requests, _)| requests);
+        if requests == 0 {
+            return;
+        }
         let hits = self.scenario.limits[number].room(requests);
         let items = vec![Item { limit: number, key: 0, hits }];
         let request = self.scenario.asks.len() + number;
@@ -212,6 +215,7 @@ impl Run {
                 _ => Time::MAX,
             }),
             lag: self.lag.load(Relaxed),
+            begins_cold: !matches!(self.scenario.layout, Layout::Alone(_)),
             local_share_percent: self.scenario.local_share_percent,
         };
         let records = lock(&self.records);

@@ -22,6 +22,8 @@ const STEPS_MAX: u64 = 24;
 pub struct Alone {
     /// There is a STATE_DIR.
     pub is_kept: bool,
+    /// `tidegate state init` comes first.
+    pub is_declared: bool,
     /// STATE_INTERVAL.
     pub interval: Option<Time>,
     /// STATE_SKEW.
@@ -39,6 +41,7 @@ pub(super) fn make(random: &mut Random, scenario: &mut Scenario) {
     let skew = random.pick(&[0, 50 * MILLI, 2 * SECOND]);
     scenario.layout = Layout::Alone(Alone {
         is_kept: !random.one_in(4),
+        is_declared: random.one_in(2),
         interval: random.pick(&[None, Some(200 * MILLI), Some(SECOND), Some(3 * SECOND)]),
         skew,
         cold_max: random.pick(&[2 * SECOND, 3_600 * SECOND]),
@@ -53,8 +56,17 @@ pub(super) fn make(random: &mut Random, scenario: &mut Scenario) {
     scenario.denies_cold = random.one_in(2);
     for limit in &mut scenario.limits {
         (limit.is_leased, limit.failure) = (false, StoreFailure::Error);
+        if !limit.algorithm.is_bucket() && random.one_in(10) {
+            limit.requests[random.below(2) as usize] = 0;
+        }
     }
     scenario.asks = drawn::asks(random, scenario);
+    for item in scenario.asks.iter_mut().flat_map(|ask| &mut ask.items) {
+        if random.one_in(30) {
+            let most = scenario.limits[item.limit].most();
+            item.hits = most + 1 + random.below(most + 1);
+        }
+    }
     scenario.faults = faults(random, scenario, skew);
     operators::add(random, scenario);
     batches::add(random, scenario, true);
