@@ -97,6 +97,11 @@ pub(crate) trait Counter: Default {
     fn growth_bytes(&self, _limit: &Limit) -> usize {
         0
     }
+
+    /// The same, if other hits are charged at the same time before.
+    fn growth_bytes_after_others(&self, limit: &Limit) -> usize {
+        self.growth_bytes(limit)
+    }
 }
 
 /// What earlier descriptors of the same request do to the same counter if the request passes. The counter's state does

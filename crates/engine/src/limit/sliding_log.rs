@@ -166,6 +166,10 @@ impl Counter for SlidingLog {
     fn growth_bytes(&self, _limit: &Limit) -> usize {
         self.stamps.growth_bytes()
     }
+
+    fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
+        self.stamps.growth_bytes_max()
+    }
 }
 
 /// Appends hits at a time, if there are any.

@@ -293,13 +293,18 @@ impl<S: Counter> Shard<S> {
         &mut self,
         slot: Option<usize>,
         check: &Check<'_>,
+        pending: Pending,
         reserved: &mut Reserved,
         budget: &Budget,
     ) -> bool {
         let mut wanted = *reserved;
+        let growth = |state: &S| match pending == Pending::default() {
+            true => state.growth_bytes(&check.limit),
+            false => state.growth_bytes_after_others(&check.limit),
+        };
         wanted.heap_bytes += match slot {
-            Some(slot) => self.table.state(slot).growth_bytes(&check.limit) as u64,
-            None => S::default().growth_bytes(&check.limit) as u64,
+            Some(slot) => growth(self.table.state(slot)) as u64,
+            None => growth(&S::default()) as u64,
         };
         if slot.is_none() {
             // More than these are rare in one request. For the next as many, a group is paid in advance; it is made
@@ -417,7 +422,7 @@ impl<S: Counter> ShardOps for Shard<S> {
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
             Hits::Take(_) => !preview.over || check.reported && charge_max > 0,
         };
-        let enough = !may_charge || self.make_room(slot, check, reserved, budget);
+        let enough = !may_charge || self.make_room(slot, check, pending, reserved, budget);
         let room = if enough { Room::Enough } else { Room::Short };
         Prepared { preview, room, slot, pending, charge_max, cold_nanos: 0 }
     }

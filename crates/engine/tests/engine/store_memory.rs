@@ -140,6 +140,27 @@ fn one_large_counter_is_bounded_too() {
     }
 }
 
+/// What a later descriptor of a request adds comes on top of what those before it added. (An assertion of the store sees
+/// bytes that nobody paid.) Every bound near the size at which the log gets a second block: only then nothing is paid ahead.
+#[test]
+fn a_counter_that_a_request_charges_several_times_is_bounded_too() {
+    let limit = Limit::new(Algorithm::SlidingLog, u32::MAX, 3_600 * SECOND_NANOS);
+    for max_bytes in (4_000..8_000).step_by(16) {
+        for times in 2..=4 {
+            let store = MemoryStore::new(MemoryOptions::new(max_bytes));
+            let plan = plan((0..times).map(|_| check(limit, key(1), Hits::Take(1))));
+            let passed = (0..3_000).take_while(|&second| {
+                let verdicts = store.apply(&plan, Timestamp::from_secs(3_600 + second));
+                assert!(store.bytes() <= max_bytes);
+                verdicts.iter().flatten().all(|verdict| !verdict.over)
+            });
+            let passed = passed.count() as u64;
+            let now = Timestamp::from_secs(3_600 + passed);
+            assert_eq!(take(&store, limit, 1, 0, now).before, times * passed, "all or nothing");
+        }
+    }
+}
+
 /// A request is denied as a whole when there is no room for one of its counters.
 #[test]
 fn a_full_store_denies_all_or_nothing() {

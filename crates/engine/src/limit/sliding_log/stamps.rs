@@ -168,18 +168,22 @@ impl Stamps {
 
     /// Bytes by which the next [`push`](Self::push) grows the heap at most.
     pub(super) fn growth_bytes(&self) -> usize {
-        let parts = |places: usize, words: usize| {
-            let block = (1 + PUSH_WORDS).max(words) * size_of::<u64>();
-            places * size_of::<Part>() + block
-        };
         match self {
             Self::Few(block) if !block.is_full() => block.growth_bytes(),
-            Self::Few(_) => size_of::<Many>() + parts(PARTS_MORE, WORDS_MAX / 16),
+            Self::Few(_) => self.growth_bytes_max(),
             Self::Many(many, _) => match many.parts.back() {
                 Some(last) if last.block.has_room() => 0,
                 Some(last) if !last.block.is_full() => last.block.growth_bytes(),
-                _ => parts(many.places_more(), many.words_at_once()),
+                _ => part_bytes(many.places_more(), many.words_at_once()),
             },
+        }
+    }
+
+    /// The same of one of the next few, after the others: the growth by a new block, which is more than that of a block.
+    pub(super) fn growth_bytes_max(&self) -> usize {
+        match self {
+            Self::Few(_) => size_of::<Many>() + part_bytes(PARTS_MORE, WORDS_MAX / 16),
+            Self::Many(many, _) => part_bytes(many.places_at_once(), many.words_at_once() + WORDS_MAX / 16),
         }
     }
 }
@@ -319,8 +323,18 @@ impl Many {
     /// The places by which the queue of blocks grows for one block more.
     fn places_more(&self) -> usize {
         let (places, used) = (self.parts.capacity(), self.parts.len());
-        if used < places { 0 } else { (places / 8).max(PARTS_MORE) }
+        if used < places { 0 } else { self.places_at_once() }
     }
+
+    /// The places by which it grows when it does.
+    fn places_at_once(&self) -> usize {
+        (self.parts.capacity() / 8).max(PARTS_MORE)
+    }
+}
+
+/// The bytes of a block that begins with so many words, and of so many places for blocks.
+fn part_bytes(places: usize, words: usize) -> usize {
+    places * size_of::<Part>() + (1 + PUSH_WORDS).max(words) * size_of::<u64>()
 }
 
 #[cfg(test)]
