@@ -34,7 +34,7 @@ mod tracing;
 
 pub use self::events::{Events, WebhookSettings};
 pub use self::in_force::{InForce, in_force};
-pub use self::inside::InsideOptions;
+pub use self::inside::{InsideOptions, is_secret};
 pub use self::limits::{Limits, Lookup};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::metrics::Metrics;

@@ -330,9 +330,9 @@ impl Handler {
         }
     }
 
-    /// Whether rules have this domain.
-    pub fn knows(&self, domain: &str) -> bool {
-        self.service.with_rules(|rules| rules.is_some_and(|rules| rules.actions(domain).is_some()))
+    /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
+    pub fn describes(&self, domain: &str) -> Option<bool> {
+        self.service.with_rules(|rules| Some(!rules?.actions(domain)?.is_empty()))
     }
 
     fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {

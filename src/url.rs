@@ -24,7 +24,11 @@ impl fmt::Display for Url {
         let (login, place) =
             self.0.rsplit_once('@').map_or((None, &*self.0), |(login, place)| (Some(login), place));
         if let Some(login) = login {
-            let scheme = login.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+            // A password may hold this too.
+            let is_scheme =
+                |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
+            let scheme = login.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+            let scheme = scheme.map(|scheme| format!("{scheme}://")).unwrap_or_default();
             write!(out, "{scheme}{HIDDEN}@")?;
         }
         match place.split_once('?') {

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub use crate::front::{CheckAnswer as Answer, Reply};
-pub use tidegate_serve::refusal::Refusal;
+pub use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 use super::state::Begun;
 use crate::app::reload::Following;
@@ -23,7 +23,7 @@ use crate::app::{App, AppError, CONTROL_NICENESS, Essential};
 use crate::app::{control, exceptions, first_dead, memory, records, resets, shared};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
-pub use crate::configuration::InsideOptions as Options;
+pub use crate::configuration::{InsideOptions as Options, is_secret};
 use crate::front::Handler;
 use crate::front::http::describe;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
@@ -31,6 +31,10 @@ use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::ClientRequest;
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
+
+/// How long a start waits for the first rules of a control plane, and how often it looks.
+const RULES_MAX: Duration = Duration::from_secs(5);
+const RULES_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The limiters of this process that are in use.
 static IN_USE: Mutex<Vec<(Options, Weak<Inside>)>> = Mutex::new(Vec::new());
@@ -51,12 +55,12 @@ pub struct Inside {
     handler: Arc<Handler>,
     runtime: Handle,
     /// Ends our thread when it is dropped.
-    _end: oneshot::Sender<Infallible>,
+    end: oneshot::Sender<Infallible>,
 }
 
 impl Inside {
     /// The limiter with these options, which may be in use already. Returns when its rules are loaded and what other nodes
-    /// know is read.
+    /// know is read, or after some seconds without them.
     ///
     /// # Errors
     /// What is wrong with the settings, the rules, or the files that they name.
@@ -64,7 +68,8 @@ impl Inside {
         let mut in_use = IN_USE.lock();
         in_use.retain(|(_, inside)| inside.strong_count() > 0);
         let same = in_use.iter().find(|(of, _)| of == options);
-        if let Some(inside) = same.and_then(|(_, inside)| inside.upgrade()) {
+        let is_alive = |inside: &Arc<Self>| !inside.end.is_closed();
+        if let Some(inside) = same.and_then(|(_, inside)| inside.upgrade()).filter(is_alive) {
             return Ok(inside);
         }
         let inside = Arc::new(Self::start(options.resolve()?)?);
@@ -79,8 +84,12 @@ impl Inside {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let (started, start) = mpsc::sync_channel(1);
+        // With Redis, requests wait for it.
+        let decides = configuration.redis.is_some() || configuration.limits.redis.is_some();
         let body = move || {
-            control::lower_priority(CONTROL_NICENESS);
+            if !decides {
+                control::lower_priority(CONTROL_NICENESS);
+            }
             runtime.block_on(async move {
                 match App::inside(configuration).await {
                     Ok((app, rules)) => app.serve_inside(rules, &started, ended).await,
@@ -92,7 +101,7 @@ impl Inside {
         };
         thread::Builder::new().name("tidegate".to_owned()).spawn(body).map_err(|error| error.to_string())?;
         let handler = start.recv().map_err(|_| "the limiter's thread panicked".to_owned())??;
-        Ok(Self { handler, runtime: handle, _end: end })
+        Ok(Self { handler, runtime: handle, end })
     }
 
     /// Asks whether a request may pass, by the `rate_limits` of this domain.
@@ -102,9 +111,9 @@ impl Inside {
         self.handler.check(Front::Inside, ask, None)
     }
 
-    /// Whether rules have this domain.
-    pub fn knows(&self, domain: &str) -> bool {
-        self.handler.knows(domain)
+    /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
+    pub fn describes(&self, domain: &str) -> Option<bool> {
+        self.handler.describes(domain)
     }
 
     /// Runs a task on our thread: an answer that comes later has to be waited for there.
@@ -159,6 +168,18 @@ impl App {
         Ok((app, rules))
     }
 
+    /// Waits for the first rules of a control plane, a while: until then requests are not decided.
+    async fn await_rules(&self) {
+        let first = async {
+            while self.service.snapshot().is_err() {
+                tokio::time::sleep(RULES_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(RULES_MAX, first).await.is_err() {
+            tracing::warn!("no rules within {RULES_MAX:?}: requests are not decided until they come");
+        }
+    }
+
     /// Does what has to be done beside decisions, until the host wants no more of them. Then what is held of the shared
     /// store goes back. `started` gets the handler once what other nodes know is read.
     async fn serve_inside(
@@ -175,7 +196,7 @@ impl App {
         shared::keep(&mut tasks, &self);
         rules.keep(&mut tasks);
         let serving = async {
-            self.read_first().await;
+            tokio::join!(self.read_first(), self.await_rules());
             let _ = started.send(Ok(self.handler()));
             // The host lives on when a task ends: requests get what they get without it.
             let dead = async {

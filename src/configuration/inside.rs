@@ -5,6 +5,7 @@ use std::num::NonZero;
 use std::thread;
 
 use super::Configuration;
+use crate::settings::value::Secrecy;
 use crate::settings::{Row, TABLE};
 use tidegate_engine::rules::Sync;
 
@@ -22,7 +23,16 @@ const GROUPS: [&str; 6] = ["Rules", "Rules over xDS", "Decisions", "Redis", "Rec
 
 /// Settings of other groups that do, and of these that do not.
 const OTHERS: [&str; 2] = ["COLD_START", "COLD_START_MAX_WINDOW"];
-const NOT: [&str; 1] = ["LIMITS_DIR"];
+const NOT: [&str; 8] = [
+    "LIMITS_DIR",
+    "LIMIT_RESPONSE_HEADERS_ENABLED",
+    "LIMIT_LIMIT_HEADER",
+    "LIMIT_REMAINING_HEADER",
+    "LIMIT_RESET_HEADER",
+    "RESPONSE_DYNAMIC_METADATA",
+    "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+];
 
 /// What settings are here if nobody sets them: the host has threads and memory of its own to care for.
 const DEFAULTS: [(&str, &str); 2] = [("MAX_COUNTER_BYTES", "256MiB"), ("WORKER_THREADS", "1")];
@@ -50,6 +60,10 @@ impl InsideOptions {
         let read = Configuration::read(|_| None, variable);
         let mut configuration =
             read.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        if configuration.redis.is_none() && configuration.state.deny_cold.is_some() {
+            return Err("COLD_START: deny needs Redis here: counters in memory begin anew with the process"
+                .to_owned());
+        }
         configuration.rules.text.clone_from(rules);
         if let Some(redis) = configuration.redis.as_mut().filter(|_| !settings.contains_key("REDIS_SYNC")) {
             // To ask Redis each time is what the host wants to be rid of.
@@ -63,4 +77,9 @@ impl InsideOptions {
 
 fn applies(row: &Row) -> bool {
     OTHERS.contains(&row.name) || GROUPS.contains(&row.group) && !NOT.contains(&row.name)
+}
+
+/// Whether the value of this setting is a secret: then it has to be a text, or a number may be written in another way.
+pub fn is_secret(name: &str) -> bool {
+    TABLE.iter().any(|row| row.name == name && row.secrecy == Secrecy::Whole)
 }

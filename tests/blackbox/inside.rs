@@ -1,5 +1,8 @@
 //! The limiter inside a real Envoy, with `examples/inside/`: what its clients get, and what Envoy counts and logs.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use crate::harness::envoy::Envoy;
 use crate::harness::http::Answer;
 use crate::harness::redis::Redis;
@@ -93,6 +96,8 @@ fn a_bad_configuration_is_refused_with_its_place() {
         ("settings: { REDIS_URLS: x }", "REDIS_URLS: there is no such setting"),
         ("settings: { REDIS_TIMEOUT: soon }", "REDIS_TIMEOUT: \"soon\""),
         ("deny_status: 200", "deny_status: 200 (expected a status from 400 to 599)"),
+        ("settings: { COLD_START: deny }", "COLD_START: deny needs Redis"),
+        ("settings: { REDIS_AUTH: 7 }", "settings.REDIS_AUTH: no text"),
         ("rules_inline: x", "expected one of rules, rules_inline and settings.CONFIG_TYPE"),
     ] {
         let output = Envoy::refuses_inside(&[("headers: always", change)]);
@@ -100,4 +105,21 @@ fn a_bad_configuration_is_refused_with_its_place() {
     }
     let missing = Envoy::refuses_inside(&[("/inside/rules", "/inside/nowhere")]);
     assert!(missing.contains("cannot read the rules") && missing.contains("nowhere"), "{missing}");
+    let bare = Envoy::refuses_inside(&[("/inside/rules", "/envoy/rules")]);
+    assert!(bare.contains("the rules of \"edge\" have no `rate_limits`"), "{bare}");
+}
+
+/// A request that cannot be described is not one that nobody limits.
+#[test]
+fn what_a_client_sends_does_not_lift_its_limits() {
+    let envoy = Envoy::start_inside(&[]);
+    let mut socket = TcpStream::connect(("127.0.0.1", envoy.port)).expect("Envoy listens");
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\nx-user: \xff\r\nconnection: close\r\n\r\n";
+    socket.write_all(request).expect("Envoy reads");
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).expect("Envoy answers");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_error"), 1);
+    assert_eq!(envoy.stat("cluster.application.upstream_rq_total"), 0);
 }

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use program::inside::{Inside, Options};
+use program::inside::{Inside, Options, Refusal, RefusalCode, is_secret};
 use serde::Deserialize;
 
 use crate::abi::{Counter, Flow, Host, Stream};
@@ -23,6 +24,8 @@ pub struct Configured {
     pub counters: Counters,
     /// The status for a request that could not be decided. `None`: it passes.
     error_status: Option<u16>,
+    /// Requests that were not decided.
+    failures: AtomicU64,
 }
 
 /// What a route is configured with instead.
@@ -114,8 +117,12 @@ impl Configured {
             }
         }
         let inside = Inside::with(&options)?;
-        if !inside.knows(&written.domain) {
-            tracing::warn!("no rules have the domain {:?} yet: its requests pass", written.domain);
+        match inside.describes(&written.domain) {
+            Some(true) => {}
+            Some(false) => {
+                return Err(format!("domain: the rules of {:?} have no `rate_limits`", written.domain));
+            }
+            None => tracing::warn!("no rules have the domain {:?} yet: its requests pass", written.domain),
         }
         Ok(Self {
             inside,
@@ -124,13 +131,32 @@ impl Configured {
             tell: written.headers,
             counters: Counters::new(host)?,
             error_status,
+            failures: AtomicU64::new(0),
         })
     }
 
-    /// What a request gets that could not be decided.
+    /// What a request gets that was not decided. What a client sends must not lift its limits, so that is never let
+    /// pass.
+    pub fn refused(&self, stream: &mut Stream<'_>, refusal: &Refusal) -> Flow {
+        let failures = self.failures.fetch_add(1, Relaxed) + 1;
+        if failures.is_power_of_two() {
+            tracing::warn!("{failures} requests were not decided, the last because of: {refusal}");
+        }
+        match refusal.code {
+            RefusalCode::InvalidArgument => self.answer_failure(stream, Some(400)),
+            RefusalCode::ResourceExhausted => self.answer_failure(stream, Some(431)),
+            _ => self.failed(stream),
+        }
+    }
+
+    /// What a request gets because of a failure of ours.
     pub fn failed(&self, stream: &mut Stream<'_>) -> Flow {
+        self.answer_failure(stream, self.error_status)
+    }
+
+    fn answer_failure(&self, stream: &mut Stream<'_>, status: Option<u16>) -> Flow {
         stream.count(self.counters.error);
-        let Some(status) = self.error_status else { return Flow::GoOn };
+        let Some(status) = status else { return Flow::GoOn };
         stream.respond(status, &[], "", "tidegate_error");
         Flow::Answered
     }
@@ -175,17 +201,22 @@ fn options(
     path: Option<String>,
     rules: Option<String>,
 ) -> Result<Options, String> {
+    let secret = settings.iter().find(|(name, value)| is_secret(name) && !matches!(value, Scalar::Text(_)));
+    if let Some((name, _)) = secret {
+        return Err(format!(
+            "settings.{name}: no text (expected quotes: a number may be written in another way)"
+        ));
+    }
     let mut settings: BTreeMap<_, _> =
         settings.into_iter().map(|(name, value)| (name, value.into_text())).collect();
     let is_followed = settings.contains_key("CONFIG_TYPE");
+    if settings.contains_key("CONFIG_PATH") {
+        return Err("settings.CONFIG_PATH: expected rules".to_owned());
+    }
     if usize::from(path.is_some()) + usize::from(rules.is_some()) + usize::from(is_followed) != 1 {
         return Err("expected one of rules, rules_inline and settings.CONFIG_TYPE".to_owned());
     }
-    if let Some(path) = path
-        && settings.insert("CONFIG_PATH".to_owned(), path).is_some()
-    {
-        return Err("settings.CONFIG_PATH: rules say the same (expected one of them)".to_owned());
-    }
+    settings.extend(path.map(|path| ("CONFIG_PATH".to_owned(), path)));
     Ok(Options { settings, rules })
 }
 
@@ -226,6 +257,12 @@ mod tests {
         assert!(options(settings("CONFIG_TYPE"), some(), None).is_err());
         assert!(options(settings("CONFIG_PATH"), some(), None).is_err());
         assert!(options(settings("CONFIG_TYPE"), None, None).is_ok());
+    }
+
+    #[test]
+    fn a_secret_is_a_text() {
+        let number = BTreeMap::from([("REDIS_AUTH".to_owned(), Scalar::Number(7.into()))]);
+        assert!(options(number, Some("r".to_owned()), None).is_err_and(|why| why.contains("REDIS_AUTH")));
     }
 
     #[test]

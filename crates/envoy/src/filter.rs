@@ -86,10 +86,7 @@ impl Filter {
     ) -> Flow {
         let answer = match answer {
             Ok(answer) => answer,
-            Err(refusal) => {
-                tracing::debug!("a request was not decided: {refusal}");
-                return configured.failed(stream);
-            }
+            Err(refusal) => return configured.refused(stream, &refusal),
         };
         for (key, number) in numbers(&answer) {
             stream.set_number(key, number as f64);

@@ -1,8 +1,8 @@
 //! The hooks that Envoy calls.
 //!
 //! Envoy calls the hooks of one stream one after the other, on one worker. But a callback may call another hook of the same
-//! stream before it returns: a local reply is encoded at once. So a filter is shared, never borrowed for a change. A panic
-//! would end Envoy: each hook catches it.
+//! stream before it returns: a local reply is encoded at once. So a filter is shared, never borrowed for a change; and after a
+//! local reply nothing of it is used, since the stream may be destroyed by then. A panic would end Envoy: each hook catches it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
@@ -17,13 +17,6 @@ use crate::filter::Filter;
 struct Made {
     configured: *const Configured,
     filter: Filter,
-}
-
-impl Made {
-    fn configured(&self) -> &Configured {
-        // SAFETY: Envoy keeps a configuration until its last filter is destroyed.
-        unsafe { &*self.configured }
-    }
 }
 
 /// Calls `body`. A panic is logged, and the result is `otherwise`.
@@ -131,12 +124,13 @@ unsafe fn on<T>(
     otherwise: impl FnOnce(&Configured, &mut Stream<'_>) -> T,
     hook: impl FnOnce(&Filter, &Configured, &mut Stream<'_>) -> T,
 ) -> T {
-    // SAFETY: as the caller promises.
-    let (made, mut stream) = unsafe { (&*made, Stream::of(envoy)) };
-    let result = catch_unwind(AssertUnwindSafe(|| hook(&made.filter, made.configured(), &mut stream)));
+    // SAFETY: as the caller promises. Envoy keeps a configuration until its last filter is destroyed, and a filter's own
+    // object for some time after; so it holds also where the hook has ended the stream.
+    let (made, configured, mut stream) = unsafe { (&*made, &*(*made).configured, Stream::of(envoy)) };
+    let result = catch_unwind(AssertUnwindSafe(|| hook(&made.filter, configured, &mut stream)));
     result.unwrap_or_else(|_| {
         log(Level::Error, "tidegate: a hook panicked");
-        otherwise(made.configured(), &mut stream)
+        otherwise(configured, &mut stream)
     })
 }
 

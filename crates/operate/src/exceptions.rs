@@ -294,10 +294,14 @@ impl Book {
 
     /// Looks whether the file can be written, before somebody needs it.
     pub fn check_file(&self) {
-        if let Some(path) = &self.file {
-            // If not, that is noted.
-            let _ = self.noted(file::check(path));
-        }
+        let Some(path) = &self.file else { return };
+        let has_failed = self.unwritable.lock().is_some();
+        // If not, that is noted.
+        let _ = match has_failed && !self.is_shared() {
+            // The file of the check may fit where all of them do not.
+            true => self.write(&self.pages.lock().lines()),
+            false => self.noted(file::check(path)),
+        };
     }
 
     /// Notes whether the file can be written, and logs it when that changes.

@@ -91,7 +91,7 @@ pub(crate) fn describe(
         Some(actions) if actions.is_empty() => {
             let message =
                 "the domain has no `rate_limits` (expected them in its rules, or descriptors in the query)";
-            return Err(Refusal::invalid(message));
+            return Err(Refusal::unimplemented(message));
         }
         Some(actions) => actions.describe(client, &mut buf, bytes_max)?,
         // The domain is unknown, and so are its descriptors: they count as one.

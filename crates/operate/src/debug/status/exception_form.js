@@ -129,6 +129,11 @@ byId('reset').addEventListener('click', () => changing(async () => {
 
 /** Takes a key into the form. */
 const changeKey = ({ domain, entries }) => {
+  // A client chooses values: one with the end of a line in it would read as two entries.
+  if (entries.some(({ key, value }) => /[\r\n=]/.test(key) || /[\r\n]/.test(value))) {
+    tellExceptions('This key cannot be written as lines: use `tidegate exception put`.', true);
+    return;
+  }
   byId('exception-domain').value = domain;
   byId('exception-entries').value = linesOf(entries);
   byId(admin.isOpen() ? 'exception-requests_per_unit' : 'exception-token').focus();
