@@ -247,7 +247,7 @@ fn a_node_joins_under_load_and_only_the_users_that_move_notice() {
         let wider = [&ports(&nodes)[..], &[joining.ports.grpc]].concat();
         let new = ring::start(&wider);
         crowd.move_to(new.port);
-        more(crowd, moved.len(), 500);
+        eventually_true("each user who moves to wait", || crowd.unanswered() == moved.len());
         drop(old);
         nodes.push(joining.start());
         assert_eq!(nodes[3].lines_with("cold: counters were lost"), 1);

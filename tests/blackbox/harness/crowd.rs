@@ -1,5 +1,7 @@
 //! Users who ask through a proxy all the time, on a few connections, and the log of what they were answered.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,8 @@ pub struct Crowd {
     wanted: AtomicUsize,
     ended: AtomicBool,
     answers: [AtomicUsize; STATUSES],
+    /// Users who were told that nobody answered.
+    unanswered: Mutex<BTreeSet<usize>>,
 }
 
 /// Statuses of HTTP.
@@ -52,6 +56,7 @@ pub fn ask_while<T>(users: usize, port: u16, then: impl FnOnce(&Crowd) -> T) -> 
         wanted: usize::MAX.into(),
         ended: false.into(),
         answers: [const { AtomicUsize::new(0) }; STATUSES],
+        unanswered: Mutex::default(),
     };
     std::thread::scope(|scope| {
         let crowd = &crowd;
@@ -73,6 +78,11 @@ impl Crowd {
     /// How many answers had this status so far.
     pub fn count(&self, status: u16) -> usize {
         self.answers[usize::from(status)].load(Ordering::Relaxed)
+    }
+
+    /// How many users were told so far that nobody answered.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.lock().expect("no user panics").len()
     }
 
     /// From now on each user asks only until it has had so many answers.
@@ -106,7 +116,10 @@ impl Crowd {
                 let path = format!("/{connection}/{}", log.len());
                 let answer = client.send("GET", &path, &[("x-user", &name(user))], "").expect("an answer");
                 log.push(Asked { user, asked, answered: self.now(), status: answer.status });
-                had[user] += usize::from(answer.status != 500);
+                match answer.status {
+                    500 => _ = self.unanswered.lock().expect("no user panics").insert(user),
+                    _ => had[user] += 1,
+                }
                 self.answers[usize::from(answer.status)].fetch_add(1, Ordering::Relaxed);
             }
             if asking.is_empty() {
