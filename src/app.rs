@@ -155,9 +155,18 @@ async fn serve(
 }
 
 impl App {
-    /// Takes the counters of the process before, opens all that the program stands on, and loads the rules.
+    /// Takes the counters of the process before, and opens the rest.
     async fn start(configuration: Configuration, lines: Option<Ink>) -> Result<(Self, Following), AppError> {
         let begun = state::begin(&configuration).await?;
+        Self::open(configuration, begun, lines).await
+    }
+
+    /// Opens all that a limiter stands on, and loads its rules.
+    async fn open(
+        configuration: Configuration,
+        begun: state::Begun,
+        lines: Option<Ink>,
+    ) -> Result<(Self, Following), AppError> {
         let app = Self::new(configuration, begun)?;
         records::open(app.records.as_ref()).await;
         let rules = app.rules(lines).load().await?;
@@ -314,6 +323,15 @@ impl App {
         tokio::join!(self.resets.read_first(), exceptions::read_first(&self.exceptions, &self.service));
     }
 
+    /// Does what a limiter needs beside decisions, sockets or not.
+    fn keep(&mut self, tasks: &mut Essential) {
+        memory::keep(tasks, &self.store, &self.service, self.clock);
+        exceptions::keep(tasks, &self.exceptions, &self.service);
+        resets::keep(tasks, &self.resets, &self.service);
+        records::keep(tasks, self.records.clone(), self.follower.take());
+        shared::keep(tasks, self);
+    }
+
     /// Serves until a signal, then drains. Fails when a task ends that must not end.
     async fn until_the_end(
         mut self,
@@ -334,11 +352,7 @@ impl App {
             pages::keep_debug(&mut control, &self, listener, admin.gate(), decisions, switch.drain());
         }
         let mut sending = Sending::start(&self.configuration.metrics, &self.metrics);
-        memory::keep(&mut control, &self.store, &self.service, self.clock);
-        exceptions::keep(&mut control, &self.exceptions, &self.service);
-        resets::keep(&mut control, &self.resets, &self.service);
-        records::keep(&mut control, self.records.clone(), self.follower.take());
-        shared::keep(&mut control, &self);
+        self.keep(&mut control);
         let mut files: Vec<_> = rules.keep(&mut control).into_iter().collect();
         files.extend(tls.keep(&mut control, &self.metrics, &self.reloads, self.clock)?);
         files.extend(admin.keep(&mut control, &self.reloads, self.clock)?);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use http::HeaderName;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -20,12 +21,12 @@ pub use tidegate_serve::refusal::{Refusal, RefusalCode};
 use super::state::Begun;
 use crate::app::reload::Following;
 use crate::app::{App, AppError, CONTROL_NICENESS, Essential};
-use crate::app::{control, exceptions, first_dead, memory, records, resets, shared};
+use crate::app::{control, first_dead};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
 pub use crate::configuration::{InsideOptions as Options, is_secret};
 use crate::front::Handler;
-use crate::front::http::describe;
+use crate::front::http::{describe, headers};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::ClientRequest;
@@ -116,6 +117,11 @@ impl Inside {
         self.handler.describes(domain)
     }
 
+    /// The headers of an answer, as `/check` has them.
+    pub fn headers(answer: &Answer) -> impl Iterator<Item = (HeaderName, u64)> + use<> {
+        headers(answer)
+    }
+
     /// Runs a task on our thread: an answer that comes later has to be waited for there.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
@@ -159,13 +165,10 @@ fn begin(bounds: MemoryOptions) -> Result<Begun, AppError> {
 }
 
 impl App {
-    /// Opens all that a limiter without sockets stands on, and loads its rules.
+    /// Goes on with the counters of this process, and opens the rest.
     async fn inside(configuration: Configuration) -> Result<(Self, Following), AppError> {
         let begun = begin(configuration.memory)?;
-        let app = Self::new(configuration, begun)?;
-        records::open(app.records.as_ref()).await;
-        let rules = app.rules(None).load().await?;
-        Ok((app, rules))
+        Self::open(configuration, begun, None).await
     }
 
     /// Waits for the first rules of a control plane, a while: until then requests are not decided.
@@ -189,11 +192,7 @@ impl App {
         ended: oneshot::Receiver<Infallible>,
     ) {
         let mut tasks = Essential::new();
-        memory::keep(&mut tasks, &self.store, &self.service, self.clock);
-        exceptions::keep(&mut tasks, &self.exceptions, &self.service);
-        resets::keep(&mut tasks, &self.resets, &self.service);
-        records::keep(&mut tasks, self.records.clone(), self.follower.take());
-        shared::keep(&mut tasks, &self);
+        self.keep(&mut tasks);
         rules.keep(&mut tasks);
         let serving = async {
             tokio::join!(self.read_first(), self.await_rules());

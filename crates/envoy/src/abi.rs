@@ -8,6 +8,8 @@ use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 
+use http::HeaderName;
+
 /// A text, of Envoy's or of ours.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -249,12 +251,12 @@ impl Stream<'_> {
     }
 
     /// Answers the client, instead of the upstream.
-    pub fn respond(&mut self, status: u16, headers: &[(&str, String)], body: &str, details: &str) {
+    pub fn respond(&mut self, status: u16, headers: &[(HeaderName, String)], body: &str, details: &str) {
         let mut headers: Vec<_> = headers
             .iter()
             .map(|(name, value)| Header {
-                name: name.as_ptr(),
-                name_len: name.len(),
+                name: name.as_str().as_ptr(),
+                name_len: name.as_str().len(),
                 value: value.as_ptr(),
                 value_len: value.len(),
             })

@@ -14,7 +14,7 @@ pub struct Client<'s, 'h>(pub &'s Stream<'h>);
 impl Client<'_, '_> {
     fn value(&self, name: &str, place: usize) -> Result<Option<&str>, Refusal> {
         let value = self.0.header(Headers::Request, name, place);
-        value.map(str::from_utf8).transpose().map_err(|_| not_utf8(name))
+        value.map(str::from_utf8).transpose().map_err(|_| Refusal::not_utf8(name))
     }
 }
 
@@ -38,7 +38,7 @@ impl ClientRequest for Client<'_, '_> {
     fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Refusal> {
         let path = self.first(&Field::RawPath)?.unwrap_or_default();
         let Some(value) = query_parameter(path, name) else { return Ok(false) };
-        text.push_str(str::from_utf8(&value).map_err(|_| not_utf8(name))?);
+        text.push_str(str::from_utf8(&value).map_err(|_| Refusal::not_utf8(name))?);
         Ok(true)
     }
 
@@ -57,8 +57,4 @@ fn name(field: &Field) -> &str {
         Field::Authority => ":authority",
         Field::Header(name) => name,
     }
-}
-
-fn not_utf8(name: &str) -> Refusal {
-    Refusal::invalid(format!("{name} is not UTF-8"))
 }

@@ -19,8 +19,8 @@ pub struct Configured {
     pub domain: String,
     /// The status of a denial.
     pub deny_status: u16,
-    /// When clients are told of their limit in headers.
-    pub tell: Tell,
+    /// Which answers carry RateLimit headers.
+    pub send_headers: SendHeaders,
     pub counters: Counters,
     /// The status for a request that could not be decided. `None`: it passes.
     error_status: Option<u16>,
@@ -34,10 +34,10 @@ pub struct Route {
     pub domain: Option<String>,
 }
 
-/// When clients are told of their limit in headers.
+/// Which answers carry RateLimit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tell {
+pub enum SendHeaders {
     Never,
     #[default]
     Denied,
@@ -68,7 +68,7 @@ struct Written {
     #[serde(default = "too_many_requests")]
     deny_status: u16,
     #[serde(default)]
-    headers: Tell,
+    headers: SendHeaders,
     #[serde(default)]
     failure_mode_deny: bool,
     #[serde(default = "internal_server_error")]
@@ -128,7 +128,7 @@ impl Configured {
             inside,
             domain: written.domain,
             deny_status: written.deny_status,
-            tell: written.headers,
+            send_headers: written.headers,
             counters: Counters::new(host)?,
             error_status,
             failures: AtomicU64::new(0),

@@ -3,19 +3,20 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
+use http::HeaderName;
 use parking_lot::Mutex;
-use program::inside::{Answer, Refusal, Reply};
+use program::inside::{Answer, Inside, Refusal, Reply};
 
 use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
-use crate::configuration::{Configured, Route, Tell};
+use crate::configuration::{Configured, Route, SendHeaders};
 
 /// The filter of one stream.
 #[derive(Default)]
 pub struct Filter {
     /// What a request waits for.
     waiting: OnceCell<Arc<Mutex<Waiting>>>,
-    /// What was decided, if its answer is told of it.
+    /// What was decided, if the answer of the upstream is to carry it.
     decided: Cell<Option<Answer>>,
 }
 
@@ -23,7 +24,7 @@ pub struct Filter {
 enum Waiting {
     Asked(Waker),
     Answered(Result<Answer, Refusal>),
-    /// Its stream has ended, or was told.
+    /// Its stream has ended, or has its answer.
     Over,
 }
 
@@ -64,10 +65,10 @@ impl Filter {
         Some(self.answered(configured, stream, answer))
     }
 
-    /// Tells the client of the limit on an answer of the upstream too, if that is asked for.
+    /// Adds the headers to an answer of the upstream, if they are to be sent always.
     pub fn on_response(&self, _: &Configured, stream: &mut Stream<'_>) {
         for (name, value) in self.decided.take().iter().flat_map(headers) {
-            stream.set_header(Headers::Response, name, &value);
+            stream.set_header(Headers::Response, name.as_str(), &value);
         }
     }
 
@@ -93,14 +94,14 @@ impl Filter {
         }
         if answer.passes() {
             stream.count(configured.counters.ok);
-            self.decided.set((configured.tell == Tell::Always).then_some(answer));
+            self.decided.set((configured.send_headers == SendHeaders::Always).then_some(answer));
             return Flow::GoOn;
         }
         stream.count(configured.counters.over_limit);
         stream.add_flag("RL");
-        let headers: Vec<_> = match configured.tell {
-            Tell::Never => Vec::new(),
-            Tell::Denied | Tell::Always => headers(&answer).collect(),
+        let headers: Vec<_> = match configured.send_headers {
+            SendHeaders::Never => Vec::new(),
+            SendHeaders::Denied | SendHeaders::Always => headers(&answer),
         };
         stream.respond(configured.deny_status, &headers, "rate limited", "tidegate_over_limit");
         Flow::Answered
@@ -140,14 +141,6 @@ fn numbers(answer: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<>
     .filter_map(|(name, number)| Some((name, number?)))
 }
 
-fn headers(answer: &Answer) -> impl Iterator<Item = (&'static str, String)> + use<> {
-    numbers(answer).map(|(name, number)| {
-        let name = match name {
-            "limit" => "ratelimit-limit",
-            "remaining" => "ratelimit-remaining",
-            "reset" => "ratelimit-reset",
-            _ => "retry-after",
-        };
-        (name, number.to_string())
-    })
+fn headers(answer: &Answer) -> Vec<(HeaderName, String)> {
+    Inside::headers(answer).map(|(name, number)| (name, number.to_string())).collect()
 }

@@ -81,7 +81,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_destro
     guarded(|| (), || drop(unsafe { Box::from_raw(route.cast_mut()) }));
 }
 
-/// Hands what was made to Envoy, or tells why it was not: Envoy itself only says that it failed.
+/// Hands what was made to Envoy, or logs why it was not: Envoy itself only says that it failed.
 fn made<T>(made: Result<T, String>) -> *const T {
     match made {
         Ok(made) => Box::into_raw(Box::new(made)),
@@ -206,20 +206,18 @@ macro_rules! pass {
     };
 }
 
-type Made_ = *const Made;
-
 pass! {
-    envoy_dynamic_module_on_http_filter_request_body(Pointer, Made_, bool) -> u32;
-    envoy_dynamic_module_on_http_filter_request_trailers(Pointer, Made_) -> u32;
-    envoy_dynamic_module_on_http_filter_response_body(Pointer, Made_, bool) -> u32;
-    envoy_dynamic_module_on_http_filter_response_trailers(Pointer, Made_) -> u32;
-    envoy_dynamic_module_on_http_filter_stream_complete(Pointer, Made_);
-    envoy_dynamic_module_on_http_filter_http_callout_done(Pointer, Made_, u64, u32, Pointer, usize, Pointer, usize);
-    envoy_dynamic_module_on_http_filter_http_stream_headers(Pointer, Made_, u64, Pointer, usize, bool);
-    envoy_dynamic_module_on_http_filter_http_stream_data(Pointer, Made_, u64, Pointer, usize, bool);
-    envoy_dynamic_module_on_http_filter_http_stream_trailers(Pointer, Made_, u64, Pointer, usize);
-    envoy_dynamic_module_on_http_filter_http_stream_complete(Pointer, Made_, u64);
-    envoy_dynamic_module_on_http_filter_http_stream_reset(Pointer, Made_, u64, u32);
-    envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, Made_);
-    envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, Made_);
+    envoy_dynamic_module_on_http_filter_request_body(Pointer, *const Made, bool) -> u32;
+    envoy_dynamic_module_on_http_filter_request_trailers(Pointer, *const Made) -> u32;
+    envoy_dynamic_module_on_http_filter_response_body(Pointer, *const Made, bool) -> u32;
+    envoy_dynamic_module_on_http_filter_response_trailers(Pointer, *const Made) -> u32;
+    envoy_dynamic_module_on_http_filter_stream_complete(Pointer, *const Made);
+    envoy_dynamic_module_on_http_filter_http_callout_done(Pointer, *const Made, u64, u32, Pointer, usize, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_http_stream_headers(Pointer, *const Made, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_http_stream_data(Pointer, *const Made, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_http_stream_trailers(Pointer, *const Made, u64, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_http_stream_complete(Pointer, *const Made, u64);
+    envoy_dynamic_module_on_http_filter_http_stream_reset(Pointer, *const Made, u64, u32);
+    envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, *const Made);
+    envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, *const Made);
 }

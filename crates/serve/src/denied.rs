@@ -78,11 +78,17 @@ impl Default for DeniedKeys {
 }
 
 impl DeniedKeys {
-    /// Counts the keys that denied this request, if any did.
+    /// Counts the keys that denied this request, if any did. `at` is called for a denial alone.
     #[inline]
-    pub fn observe(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>, at: Timestamp) {
+    pub fn observe(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        decision: &Decision<'_>,
+        at: impl FnOnce() -> Timestamp,
+    ) {
         if decision.code == Code::OverLimit {
-            self.denied(request, plan, decision, at);
+            self.denied(request, plan, decision, at());
         }
     }
 
@@ -237,7 +243,7 @@ descriptors:
             let plan = self.rules.plan(&request, Modes::default());
             for _ in 0..times {
                 let verdicts = self.store.apply(&plan, Timestamp::from_secs(1));
-                self.denied.observe(&request, &plan, &conclude(&plan, &verdicts), at);
+                self.denied.observe(&request, &plan, &conclude(&plan, &verdicts), || at);
             }
         }
 

@@ -73,6 +73,11 @@ impl Refusal {
         Self::of(RefusalCode::InvalidArgument, &message.into())
     }
 
+    /// A part of the request that has to be text is none.
+    pub fn not_utf8(name: &str) -> Self {
+        Self::invalid(format!("{name} is not UTF-8"))
+    }
+
     /// The request did not arrive in time, as `message` says.
     pub fn late(message: impl Into<String>) -> Self {
         Self::of(RefusalCode::DeadlineExceeded, &message.into())

@@ -476,7 +476,7 @@ impl<R: Runtime> Service<R> {
             events.decided(told, Decided { request, plan, overlay, decision: &decision }, at);
         }
         if let Some(denied) = &self.denied {
-            denied.observe(request, plan, &decision, self.clock.at(at));
+            denied.observe(request, plan, &decision, || self.clock.at(at));
         }
         watches.observe(request, plan, &decision, at);
         if !remembered.is_empty() {

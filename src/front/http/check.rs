@@ -105,19 +105,19 @@ fn answered(answer: &CheckAnswer, deny_status: StatusCode) -> Page {
         Code::Ok => empty(StatusCode::OK),
         Code::OverLimit => text(deny_status, "rate limited"),
     };
-    let headers = page.headers_mut();
+    page.headers_mut().extend(headers(answer).map(|(name, number)| (name, HeaderValue::from(number))));
+    page
+}
+
+/// The numbers of the tightest limit, as far as there is one, and the header of each.
+pub(crate) fn headers(answer: &CheckAnswer) -> impl Iterator<Item = (HeaderName, u64)> + use<> {
     let numbers = [
         (LIMIT, answer.limit.map(u64::from)),
         (REMAINING, answer.remaining.map(u64::from)),
         (RESET, answer.reset_secs),
         (RETRY_AFTER, answer.retry_after_secs),
     ];
-    for (name, number) in numbers {
-        if let Some(number) = number {
-            headers.insert(name, HeaderValue::from(number));
-        }
-    }
-    page
+    numbers.into_iter().filter_map(|(name, number)| Some((name, number?)))
 }
 
 fn refused(refusal: &Refusal) -> Page {

@@ -59,7 +59,7 @@ impl ClientRequest for Described<'_> {
 
     fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Refusal> {
         let Some(value) = query_parameter(self.path()?, name) else { return Ok(false) };
-        text.push_str(str::from_utf8(&value).map_err(|_| not_utf8(name))?);
+        text.push_str(str::from_utf8(&value).map_err(|_| Refusal::not_utf8(name))?);
         Ok(true)
     }
 
@@ -108,11 +108,7 @@ fn without_fragment(uri: &str) -> &str {
 }
 
 fn utf8<'v>(name: &str, value: &'v HeaderValue) -> Result<&'v str, Refusal> {
-    str::from_utf8(value.as_bytes()).map_err(|_| not_utf8(name))
-}
-
-fn not_utf8(name: &str) -> Refusal {
-    Refusal::invalid(format!("{name} is not UTF-8"))
+    str::from_utf8(value.as_bytes()).map_err(|_| Refusal::not_utf8(name))
 }
 
 /// Parses an address with or without a port. IPv4 that is written as IPv6 becomes IPv4.
