@@ -82,9 +82,7 @@ const CONTROL_NICENESS: i32 = 10;
 
 /// Runs until a signal or a failure. `lines` shows the lines of bad rules beneath the log messages about them, for
 /// people at a terminal.
-///
-/// # Errors
-/// When the program could not start, or ended other than by a signal.
+/// Fails when the program could not start, or ended other than by a signal.
 pub fn run(configuration: Configuration, lines: Option<Ink>) -> Result<(), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // First of all, so that a signal works at every moment.

@@ -142,9 +142,7 @@ pub struct ClientTlsFiles {
 
 impl Configuration {
     /// Reads every setting, from `flag(row)` if the command line has it, else from `variable(name)`, and resolves them.
-    ///
-    /// # Errors
-    /// All bad settings at once.
+    /// Fails with all bad settings at once.
     pub fn read(
         flag: impl Fn(&Row) -> Option<String>,
         variable: impl Fn(&str) -> Option<String>,

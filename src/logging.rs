@@ -86,9 +86,7 @@ pub fn level() -> String {
 pub const SWITCH: LogSwitch = LogSwitch { level, set_level };
 
 /// Changes the level to this word of LOG_LEVEL.
-///
-/// # Errors
-/// The list of words, when it is none of them.
+/// Fails with the list of words, when it is none of them.
 pub fn set_level(word: &str) -> Result<(), &'static str> {
     let level = LogLevel::parse(word).ok_or(LogLevel::EXPECTED)?;
     // Logged before the change and at a level that is always on, so the log says why it becomes silent.

@@ -69,9 +69,8 @@ pub struct CallSpan(Box<Span>);
 
 impl Tracer {
     /// Starts to send spans to `collector`, on the runtime that this is called in.
-    ///
-    /// # Errors
-    /// When the collector's address or certificates are invalid. (A collector that cannot be reached is no error.)
+    /// Fails when the collector's address or certificates are invalid. (A collector that cannot be reached is no
+    /// error.)
     pub fn start(options: TracingOptions, collector: &Collector) -> Result<Self, ExportError> {
         let batch = BatchConfigBuilder::default()
             .with_max_queue_size(options.queue_max)

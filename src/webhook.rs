@@ -49,9 +49,7 @@ enum Refusal {
 
 impl Webhook {
     /// A webhook at this endpoint. `secret` signs requests, at times by `wall`. Attempts end after `retry_time`.
-    ///
-    /// # Errors
-    /// When the endpoint cannot be used.
+    /// Fails when the endpoint cannot be used.
     pub fn new(
         endpoint: Endpoint,
         secret: Option<&[u8]>,

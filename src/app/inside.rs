@@ -62,9 +62,7 @@ pub struct Inside {
 impl Inside {
     /// The limiter with these options, which may be in use already. Returns when its rules are loaded and what other nodes
     /// know is read, or after some seconds without them.
-    ///
-    /// # Errors
-    /// What is wrong with the settings, the rules, or the files that they name.
+    /// Fails with what is wrong with the settings, the rules, or the files that they name.
     pub fn with(options: &Options) -> Result<Arc<Self>, String> {
         let mut in_use = IN_USE.lock();
         in_use.retain(|(_, inside)| inside.strong_count() > 0);

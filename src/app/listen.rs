@@ -22,9 +22,8 @@ pub(super) struct Ports {
 }
 
 /// Binds all sockets.
-///
-/// # Errors
-/// All sockets that cannot be bound. The debug port, and a metrics port that nobody asked for, cause a warning only.
+/// Fails with all sockets that cannot be bound. The debug port, and a metrics port that nobody asked for, cause a warning
+/// only.
 pub(super) async fn listen(listeners: &Listeners, tls: &PortsTls) -> Result<Ports, AppError> {
     let mut failed = Vec::new();
     let mut noted = |bound: Result<Listener, NoSocket>| bound.map_err(|error| failed.push(error)).ok();

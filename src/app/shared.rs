@@ -60,9 +60,7 @@ pub(super) fn server_options(
 }
 
 /// Says of all servers that nothing is missing there, for the operator who knows it: a first deployment.
-///
-/// # Errors
-/// When a server cannot be reached, or is none of the configured kind.
+/// Fails when a server cannot be reached, or is none of the configured kind.
 pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
     let (main, per_second) = options(redis)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -35,9 +35,7 @@ struct TokenFile {
 }
 
 /// The header that shows the token of these settings to a limiter. `None`: they name none.
-///
-/// # Errors
-/// What is wrong with the file that they name.
+/// Fails with what is wrong with the file that they name.
 pub fn token_header(admin: &Admin) -> Result<Option<HeaderValue>, String> {
     let read = |path: &PathBuf| TokenFile::read(path).token();
     let token = match &admin.token {

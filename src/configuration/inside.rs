@@ -39,9 +39,7 @@ const DEFAULTS: [(&str, &str); 2] = [("MAX_COUNTER_BYTES", "256MiB"), ("WORKER_T
 
 impl InsideOptions {
     /// The configuration of the limiter.
-    ///
-    /// # Errors
-    /// All settings that are bad, or mean nothing here.
+    /// Fails with all settings that are bad, or mean nothing here.
     pub fn resolve(&self) -> Result<Configuration, String> {
         let Self { settings, rules } = self;
         for name in settings.keys() {

@@ -128,9 +128,7 @@ impl FileSource {
     }
 
     /// Reads all files.
-    ///
-    /// # Errors
-    /// When the place is missing, anything in it cannot be read, or it holds too much.
+    /// Fails when the place is missing, anything in it cannot be read, or it holds too much.
     pub fn read(&self) -> Result<Contents, SourceError> {
         self.read_observed(&mut ())
     }

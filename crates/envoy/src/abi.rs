@@ -91,9 +91,7 @@ macro_rules! callbacks {
 
         impl Callbacks {
             /// Looks each one up in the process.
-            ///
-            /// # Errors
-            /// The name of one that this Envoy does not have. A call to it would end the process.
+            /// Fails with the name of one that this Envoy does not have. A call to it would end the process.
             fn look_up() -> Result<Self, &'static CStr> {
                 Ok(Self {
                     $($name: {
@@ -149,9 +147,7 @@ static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();
 
 /// Looks all callbacks up, before any of them is used. Returns the version of the ABI that this Envoy has: it warns of any
 /// other, and what is used here is the same in all of them.
-///
-/// # Errors
-/// The name of a callback that this Envoy does not have.
+/// Fails with the name of a callback that this Envoy does not have.
 pub fn look_up() -> Result<&'static CStr, &'static CStr> {
     let found = Callbacks::look_up()?;
     CALLBACKS.get_or_init(|| found);
@@ -327,9 +323,7 @@ impl Host {
     }
 
     /// Defines a counter.
-    ///
-    /// # Errors
-    /// When Envoy refuses it.
+    /// Fails when Envoy refuses it.
     pub fn counter(&self, name: &str) -> Result<Counter, String> {
         let mut id = 0;
         // SAFETY: the configuration is Envoy's, and it copies the name.

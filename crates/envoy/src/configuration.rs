@@ -102,9 +102,7 @@ const fn internal_server_error() -> u16 {
 
 impl Configured {
     /// Starts what a filter needs.
-    ///
-    /// # Errors
-    /// What is wrong, and where.
+    /// Fails with what is wrong, and where.
     pub fn new(host: &Host, text: &[u8]) -> Result<Self, String> {
         log::start();
         let written: Written = read(text)?;
@@ -175,9 +173,7 @@ impl Counters {
 
 impl Route {
     /// What a route is configured with.
-    ///
-    /// # Errors
-    /// What is wrong, and where.
+    /// Fails with what is wrong, and where.
     pub fn new(text: &[u8]) -> Result<Self, String> {
         match read(text)? {
             WrittenRoute { domain: Some(_), disabled: true } => {

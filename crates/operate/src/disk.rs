@@ -20,36 +20,21 @@ const FILE_MODE: u32 = 0o600;
 /// The steps of which keeping a file consists.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Makes a file, or empties the one that is there.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
 
     /// Gives a file another name, from which the file that was there is gone.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Waits until the names in this folder outlive a crash of the machine.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
 
 /// A file that is being written.
 pub trait NewFile: Write {
     /// Waits until its bytes outlive a crash of the machine.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -71,9 +56,7 @@ pub struct SystemDisk;
 
 impl dyn Disk {
     /// Writes a file, whole or not at all, and returns what `write` returns.
-    ///
-    /// # Errors
-    /// Those of the system and of `write`. The file that was there stays then.
+    /// Fails as the system does, and as `write`. The file that was there stays then.
     pub fn replace<T>(
         &self,
         path: &Path,
@@ -90,9 +73,6 @@ impl dyn Disk {
     }
 
     /// Whether `replace` could write this file: makes another one in its folder, and removes it.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn try_replace(&self, path: &Path) -> Result<(), DiskError> {
         // Another process may be writing under the name beside.
         let tried = beside(&beside(path));
@@ -102,9 +82,6 @@ impl dyn Disk {
     }
 
     /// Renames a file within its folder, and makes sure that it keeps the new name.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn rename_synced(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
         let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let renamed = self.rename(from, to).and_then(|()| self.sync_folder(folder));
@@ -125,9 +102,7 @@ impl dyn Disk {
 }
 
 /// The contents of a file that somebody has named: a certificate, a mapping.
-///
-/// # Errors
-/// When it cannot be read, or does not end soon enough, as `/dev/zero`.
+/// Fails when it cannot be read, or does not end soon enough, as `/dev/zero`.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
@@ -138,9 +113,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The same, as text.
-///
-/// # Errors
-/// As [`read`], and when it is not UTF-8.
+/// Fails as [`read`], and when it is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -161,9 +161,7 @@ impl Book {
     }
 
     /// The exceptions in this file, which need not be there yet.
-    ///
-    /// # Errors
-    /// When it cannot be read or written, or does not hold exceptions.
+    /// Fails when it cannot be read or written, or does not hold exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
         let read = file::read(&path)?;
         file::check(&path)?;
@@ -205,10 +203,8 @@ impl Book {
 
     /// Makes a change, to its end, even if nobody waits for it any more. Where there is no room, exceptions that have ended by
     /// themselves leave: the audit has them.
-    ///
-    /// # Errors
-    /// When another one has its id, there is none to end, it is over already, there is no room, or it cannot be audited or
-    /// kept. Nothing has changed then, but for [`ChangeError::NotKnown`].
+    /// Fails when another one has its id, there is none to end, it is over already, there is no room, or it cannot be
+    /// audited or kept. Nothing has changed then, but for [`ChangeError::NotKnown`].
     pub async fn change(
         self: &Arc<Self>,
         wanted: WantedChange,
@@ -258,9 +254,7 @@ impl Book {
     }
 
     /// Announces a change in the audit, on a thread that may wait for a disk.
-    ///
-    /// # Errors
-    /// When it cannot be announced. Then it must not be done.
+    /// Fails when it cannot be announced. Then it must not be done.
     pub(crate) async fn intend(
         self: &Arc<Self>,
         author: Author,

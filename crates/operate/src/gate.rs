@@ -110,9 +110,7 @@ impl Gate {
     }
 
     /// Whether a request may change state.
-    ///
-    /// # Errors
-    /// Why it may not, as a line of text.
+    /// Fails with the reason, a line of text.
     pub fn admit(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         if self.borne(peer, headers) == Borne::Right {
             return Ok(());
@@ -128,9 +126,7 @@ impl Gate {
 
     /// Whether a request may read the state: it comes from no browser, or from a page of this port. A page of another
     /// origin never sees the answer anyway, unless it got here by a name of its own.
-    ///
-    /// # Errors
-    /// Why it may not, as a line of text.
+    /// Fails with the reason, a line of text.
     pub fn admit_reader(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<Reader, &'static str> {
         let (borne, name) = (self.borne(peer, headers), self.name_of(peer));
         if borne == Borne::Right {
@@ -159,9 +155,7 @@ impl Gate {
 
     /// Whether a request may use the admin API: a bearer of the token or of a certificate, and no page of another
     /// origin. Returns the name in the certificate, if it is that which counts.
-    ///
-    /// # Errors
-    /// Why it may not.
+    /// Fails with the reason.
     pub fn admit_bearer(
         &self,
         peer: &Peer,

@@ -131,9 +131,7 @@ pub trait Respond: Clone + Send + Sync + 'static {
 }
 
 /// Reads a body that is within `bounds`, for at most ten seconds.
-///
-/// # Errors
-/// When it is too large, comes too late, or breaks off.
+/// Fails when it is too large, comes too late, or breaks off.
 pub async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let read = Limited::new(body, bounds.request_bytes_max).collect();
     match tokio::time::timeout(BODY_READ_TIMEOUT, read).await {

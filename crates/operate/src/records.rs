@@ -60,9 +60,7 @@ enum Store {
 impl RecordStore {
     /// Those in this folder, which [`open`](Self::open) opens. `prepare` runs first on each thread that writes, to lower
     /// its priority.
-    ///
-    /// # Errors
-    /// When the system gives no threads.
+    /// Fails when the system gives no threads.
     pub fn in_folder(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
         let store = Store::Folder(FolderStore::new(path, prepare)?);
         Ok(Self::kept_in(store))
@@ -120,9 +118,7 @@ impl RecordStore {
     }
 
     /// This moment, for [`changes`](Self::changes). `None`: nobody else changes the store.
-    ///
-    /// # Errors
-    /// When the store is away.
+    /// Fails when the store is away.
     pub async fn now(&self) -> Result<Option<Position>, StoreError> {
         match &self.store {
             Store::Folder(_) => Ok(None),
@@ -131,9 +127,7 @@ impl RecordStore {
     }
 
     /// Which records any node has changed since then. Some may be left for the next call.
-    ///
-    /// # Errors
-    /// When the store is away.
+    /// Fails when the store is away.
     pub async fn changes(&self, since: &Position) -> Result<Changed, StoreError> {
         match &self.store {
             Store::Folder(_) => Ok(Changed { keys: Some(Vec::new()), position: since.clone() }),
@@ -147,9 +141,7 @@ impl RecordStore {
     }
 
     /// The record of a key.
-    ///
-    /// # Errors
-    /// When the store is away.
+    /// Fails when the store is away.
     pub async fn get(&self, key: RecordKey) -> Result<Option<Record>, StoreError> {
         match &self.store {
             Store::Folder(store) => store.read(move |folder| folder.get(&key)).await,
@@ -158,9 +150,7 @@ impl RecordStore {
     }
 
     /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
-    ///
-    /// # Errors
-    /// When the store is away.
+    /// Fails when the store is away.
     pub async fn page(
         &self,
         prefix: KeyPrefix,
@@ -185,9 +175,7 @@ impl RecordStore {
 
     /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was: somebody else may have
     /// changed it since.
-    ///
-    /// # Errors
-    /// When the store did not do it.
+    /// Fails when the store did not do it.
     pub async fn exchange(
         &self,
         key: RecordKey,
@@ -210,9 +198,7 @@ impl RecordStore {
     }
 
     /// Makes or replaces all of these, or none.
-    ///
-    /// # Errors
-    /// When the store did not take them.
+    /// Fails when the store did not take them.
     pub async fn load(&self, batch: Vec<(RecordKey, Record)>) -> Result<(), StoreError> {
         let batch = Arc::new(batch);
         let loaded = Arc::clone(&batch);

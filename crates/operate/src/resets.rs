@@ -128,9 +128,7 @@ impl Resets {
     }
 
     /// With those in this file, which need not be there yet. To be called before rules are put in force.
-    ///
-    /// # Errors
-    /// When it cannot be read, or does not hold resets.
+    /// Fails when it cannot be read, or does not hold resets.
     pub fn kept_in(self, path: PathBuf) -> Result<Self, FileError> {
         self.service.begin_epochs(&file::read(&path)?);
         Ok(Self { file: Some(path), ..self })
@@ -142,9 +140,7 @@ impl Resets {
     }
 
     /// What a reset would do. Without a number it gets the next one.
-    ///
-    /// # Errors
-    /// When it would do nothing, or may not be done.
+    /// Fails when it would do nothing, or may not be done.
     pub fn plan(&self, path: ResetPath, epoch: Option<Epoch>, now: Timestamp) -> Result<Wanted, ResetError> {
         let rules = self.service.with_rules(|rules| rules?.rules_below(&path));
         let rules = rules.ok_or(match path.reach {
@@ -171,9 +167,7 @@ impl Resets {
     }
 
     /// Keeps a reset, and puts it in force at this node. One that is done already is kept where it is not.
-    ///
-    /// # Errors
-    /// When it cannot be kept at all, or not by all servers. It is in force if one of them keeps it.
+    /// Fails when it cannot be kept at all, or not by all servers. It is in force if one of them keeps it.
     pub async fn begin(&self, wanted: &Wanted) -> Result<(), ResetError> {
         let mut one = Epochs::default();
         one.raise(wanted.path.clone(), wanted.epoch);
@@ -320,9 +314,7 @@ fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
 }
 
 /// Puts a reset in force once it is in the file on this disk, if there is one.
-///
-/// # Errors
-/// When it cannot be kept.
+/// Fails when it cannot be kept.
 pub fn put_in_force<R: Runtime>(
     service: &Service<R>,
     file: Option<(&Path, &(dyn Disk + 'static))>,

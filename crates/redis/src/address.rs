@@ -102,9 +102,7 @@ pub enum PlaceError {
 impl Place {
     /// Reads the kind of Redis (single, sentinel, cluster, in any case), its URL, and the kind of socket (unix, tcp, or
     /// nothing).
-    ///
-    /// # Errors
-    /// The form that was expected.
+    /// Fails with the form that was expected.
     pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, PlaceError> {
         match kind.to_ascii_lowercase().as_str() {
             "single" | "" => Self::single(url, socket_type),

@@ -55,9 +55,7 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Self::Task;
 
     /// Opens a connection, once.
-    ///
-    /// # Errors
-    /// The server cannot be reached, or refuses the login.
+    /// Fails when the server cannot be reached, or refuses the login.
     fn connect(
         &self,
         address: &Address,
@@ -68,15 +66,11 @@ pub trait Runtime: Clone + Send + Sync + 'static {
 /// An open connection to one server. Dropping it closes it.
 pub trait Transport: Send + Sync + 'static {
     /// Sends a command. An error of the server is a [`Value::ServerError`].
-    ///
-    /// # Errors
-    /// The connection ended.
+    /// Fails when the connection ended.
     fn send(&self, command: &Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
 
     /// Sends `ASKING` and the command, and nothing in between. The server may still be taking the slot over.
-    ///
-    /// # Errors
-    /// The connection ended.
+    /// Fails when the connection ended.
     fn send_asking(&self, command: &Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
 
     /// Closes the connection. Commands that wait for a reply fail.

@@ -260,9 +260,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// Checks and charges all counters of a request. Its caller waits for `caller_timeout`.
-    ///
-    /// # Errors
-    /// When Redis does not answer for a counter whose rule has no other answer.
+    /// Fails when Redis does not answer for a counter whose rule has no other answer.
     pub async fn apply(
         &self,
         request: &Request<'_>,

@@ -50,9 +50,7 @@ pub enum TlsError {
 type Cause = Box<dyn StdError + Send + Sync>;
 
 /// The configuration of these files.
-///
-/// # Errors
-/// A file is wrong.
+/// Fails when a file is wrong.
 pub fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();

@@ -92,9 +92,7 @@ impl<R: Runtime> Values<R> {
     }
 
     /// The value of a key, if it has one. That of somebody else's, which is no text, is empty.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Fails when the server does not answer.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ConnectError> {
         let key = self.key(key);
         match self.store.ask(&key, redis::cmd("GET").arg(&key)).await {
@@ -105,9 +103,7 @@ impl<R: Runtime> Values<R> {
 
     /// Waits until as many replicas have the last change of this key as the store waits for. In a Cluster others may not have
     /// the announcement.
-    ///
-    /// # Errors
-    /// When there are too few, or the server does not answer.
+    /// Fails when there are too few, or the server does not answer.
     pub async fn replicated(&self, key: &[u8]) -> Result<(), ConnectError> {
         match self.store.options().kind {
             Kind::Cluster(_) => self.store.replicated(self.key(key)).await,
@@ -117,10 +113,8 @@ impl<R: Runtime> Values<R> {
 
     /// Sets values, or removes those that are `None`, and announces it. Returns how many keys had a value before. There
     /// are at most [`BATCH_MAX`] changes, of different keys; none has an empty value.
-    ///
-    /// # Errors
-    /// When the server does not answer: then nothing may be changed, or all. In a Cluster also a part, and it may not be
-    /// announced; setting the same again announces it.
+    /// Fails when the server does not answer: then nothing may be changed, or all. In a Cluster also a part, and it
+    /// may not be announced; setting the same again announces it.
     pub async fn change(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<usize, ConnectError> {
         let keys: Vec<Vec<u8>> = changes.iter().map(|(key, _)| self.key(key)).collect();
         if let Kind::Cluster(_) = self.store.options().kind {
@@ -136,9 +130,7 @@ impl<R: Runtime> Values<R> {
     }
 
     /// Sets the value of a key, or removes it, if its value is `before`, and announces it. Returns whether it was.
-    ///
-    /// # Errors
-    /// As those of [`change`](Self::change).
+    /// Fails as [`change`](Self::change).
     pub async fn exchange(
         &self,
         name: &[u8],
@@ -199,9 +191,7 @@ impl<R: Runtime> Values<R> {
 
     /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, as `read` reads them with
     /// their values; those that it does not read are left out. Fewer than `most`: there are no others.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Fails when the server does not answer.
     pub async fn page<T>(
         &self,
         prefix: &[u8],
@@ -231,9 +221,7 @@ impl<R: Runtime> Values<R> {
     }
 
     /// The end of the stream: a value that is read after this is no older. A stream that is not there is begun.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Fails when the server does not answer.
     pub async fn end(&self) -> Result<Position, ConnectError> {
         if let Some(last) = self.last().await? {
             return Ok(last);
@@ -245,9 +233,7 @@ impl<R: Runtime> Values<R> {
     }
 
     /// The end of the stream, if it is there: nothing may have been changed yet.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Fails when the server does not answer.
     pub async fn last(&self) -> Result<Option<Position>, ConnectError> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(&self.stream).arg("+").arg("-").arg("COUNT").arg(1);
@@ -256,9 +242,7 @@ impl<R: Runtime> Values<R> {
     }
 
     /// What has changed since this position. Some of it may be left for the next call.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Fails when the server does not answer.
     pub async fn changes(&self, since: &Position) -> Result<Changes, ConnectError> {
         let mut command = redis::cmd("XRANGE");
         command.arg(&self.stream).arg(&since.0.0).arg("+").arg("COUNT").arg(CHANGES_READ);

@@ -22,9 +22,7 @@ impl Default for Bounds {
 
 impl Bounds {
     /// Checks a request whose descriptors have so many entries each.
-    ///
-    /// # Errors
-    /// When there are too many descriptors, or entries of one.
+    /// Fails when there are too many descriptors, or entries of one.
     pub fn check(&self, entries: impl ExactSizeIterator<Item = usize>) -> Result<(), Refusal> {
         let (count, max) = (entries.len(), self.descriptors_max);
         if count > max {

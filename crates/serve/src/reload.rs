@@ -136,9 +136,7 @@ impl Installer {
     }
 
     /// Puts this set in force, or logs every problem in the form of `text` and returns them.
-    ///
-    /// # Errors
-    /// Every problem, where the set is refused.
+    /// Fails with every problem, where the set is refused.
     pub fn take(&self, offer: &Offer<'_>, text: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
         let (mut warnings, mut problems) = (Report::default(), Report::default());
         let loaded = match rules::load(offer.files, &self.options) {

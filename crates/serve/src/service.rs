@@ -351,9 +351,7 @@ impl<R: Runtime> Service<R> {
     /// A future is copied to where it waits, so it keeps little: a request that asks one counter is read and planned
     /// again when the store has answered. (Keeping all of it, and room for a span, took the limiter 5.3 µs a call
     /// instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.)
-    ///
-    /// # Errors
-    /// Those of `read`. And when the store does not answer and the fallback is an error.
+    /// Fails as `read` does, and when the store does not answer and the fallback is an error.
     pub async fn finish<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
@@ -424,9 +422,7 @@ impl<R: Runtime> Service<R> {
     }
 
     /// Explains what this request would get now, under these rules. Nothing is charged, and no decision is counted.
-    ///
-    /// # Errors
-    /// When the counters are shared, and the store does not answer for one.
+    /// Fails when the counters are shared, and the store does not answer for one.
     pub async fn explain<T>(
         &self,
         live: InForce<'_>,
@@ -538,9 +534,7 @@ impl<R: Runtime> Service<R> {
 
     /// The fullest counters of the rule with this number, and those that deny most: `most` of each at most, since the
     /// first question about it.
-    ///
-    /// # Errors
-    /// When too many rules are watched.
+    /// Fails when too many rules are watched.
     pub fn watched(&self, live: InForce<'_>, rule: usize, most: usize) -> Result<Watched, TooManyWatches> {
         live.loaded.watches.ask(rule, most, self.runtime.monotonic())
     }
@@ -588,9 +582,7 @@ impl<R: Runtime> Service<R> {
     }
 
     /// Calls `body` with the rules in force, from this thread's reader. `body` must not call this again.
-    ///
-    /// # Errors
-    /// When no rules were ever loaded (an empty set of rules counts). And those of `body`.
+    /// Fails when no rules were ever loaded (an empty set of rules counts). And those of `body`.
     pub fn under_rules<T, E: From<ServiceError>>(
         &self,
         body: impl FnOnce(InForce<'_>) -> Result<T, E>,
@@ -599,9 +591,7 @@ impl<R: Runtime> Service<R> {
     }
 
     /// The rules in force now, held for a decision that waits.
-    ///
-    /// # Errors
-    /// When no rules were ever loaded.
+    /// Fails when no rules were ever loaded.
     pub fn snapshot(&self) -> Result<Snapshot, ServiceError> {
         let current = self.live.current();
         InForce::of(&current)?;

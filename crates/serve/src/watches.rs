@@ -115,9 +115,7 @@ impl Watches {
     }
 
     /// What is known of the rule with this number, of each kind `most` counters at most. Watches it from now on.
-    ///
-    /// # Errors
-    /// When there is no room for another one.
+    /// Fails when there is no room for another one.
     pub fn ask(&self, rule: usize, most: usize, now: Instant) -> Result<Watched, TooManyWatches> {
         let _changing = self.changing.lock();
         let mut watches: Vec<_> =

@@ -62,9 +62,6 @@ impl Checkpoints {
 
     /// Marks the folder as that of a process that runs, which began with this outcome: if it is killed, the next one
     /// finds that out. The start is counted first: if that fails, counters that were not taken stay where they are.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn mark(&self, outcome: Outcome) -> Result<(), FolderError> {
         let Saved { folder, clock, author, .. } = &*self.state;
         folder.note_start(author.sequence)?;
@@ -78,9 +75,7 @@ impl Checkpoints {
 
     /// Writes a checkpoint again and again, `interval` after the last one was written. `prepare` is called first, on the
     /// thread that does it.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
+    /// Fails when there is no thread to be had.
     pub fn start(&self, interval: Duration, prepare: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let (stop, stopped) = sync_channel(0);
         let state = Arc::clone(&self.state);
@@ -95,9 +90,6 @@ impl Checkpoints {
     }
 
     /// Writes a checkpoint now, as a whole. Returns how many counters it has.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn write(&self) -> Result<u64, FolderError> {
         self.state.write(File::Checkpoint, |_| Ok(()))
     }
@@ -122,9 +114,7 @@ impl Checkpoints {
     }
 
     /// Ends the thread, and writes all counters. There must be no decision any more. Returns how many they are.
-    ///
-    /// # Errors
-    /// When they cannot be written: then they are lost.
+    /// Fails when they cannot be written: then they are lost.
     pub fn finish(&self) -> Result<u64, FolderError> {
         self.stop();
         self.state.write(File::Counters, |_| Ok(()))

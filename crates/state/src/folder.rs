@@ -60,17 +60,13 @@ pub struct Folder {
 
 impl Folder {
     /// Takes the folder, which is made if it is not there.
-    ///
-    /// # Errors
-    /// When another process has it, or it cannot be written to.
+    /// Fails when another process has it, or it cannot be written to.
     pub fn lock(path: &Path) -> Result<Self, FolderError> {
         Self::lock_on(path, Arc::new(SystemDisk))
     }
 
     /// The same on another disk.
-    ///
-    /// # Errors
-    /// As [`lock`](Self::lock).
+    /// Fails as [`lock`](Self::lock).
     pub fn lock_on(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, FolderError> {
         let failed = |what, path: &Path| {
             let path = path.to_owned();
@@ -94,9 +90,7 @@ impl Folder {
     }
 
     /// Counts starts in a file outside of the folder too, if there is to be one.
-    ///
-    /// # Errors
-    /// When that file cannot be read, or holds something else.
+    /// Fails when that file cannot be read, or holds something else.
     pub fn counted_in(mut self, file: Option<&Path>) -> Result<Self, FolderError> {
         self.sequence = file.map(Sequence::read).transpose()?;
         Ok(self)
@@ -129,9 +123,7 @@ impl Folder {
     }
 
     /// Writes a file, whole or not at all. Returns the number of counters.
-    ///
-    /// # Errors
-    /// Those of the system and of `pause`, which gets the bytes of every block. The file that was there stays.
+    /// Fails as the system does, and as `pause`, which gets the bytes of every block. The file that was there stays.
     pub fn write(
         &self,
         file: File,
@@ -142,27 +134,18 @@ impl Folder {
     }
 
     /// Marks the counters as taken: from now on they are those of a process that runs.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn consume(&self) -> Result<(), FolderError> {
         Ok(self.disk.rename_synced(&self.file(File::Counters), &self.file(File::Checkpoint))?)
     }
 
     /// Makes sure that the names stay. A process that was killed may not have come so far: without this a crash of the
     /// machine could bring back counters that were taken.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn keep_names(&self) -> Result<(), FolderError> {
         let failed = |source| DiskError { what: "sync", path: self.path.clone(), source };
         Ok(self.disk.sync_folder(&self.path).map_err(failed)?)
     }
 
     /// Puts a file that is not believed aside, and returns its new path.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn put_aside(&self, file: File) -> Result<PathBuf, FolderError> {
         let mut names = (1..=REFUSED_MAX).map(|number| self.path.join(format!("refused-{number}")));
         let free = names.clone().find(|path| !path.try_exists().unwrap_or(true));

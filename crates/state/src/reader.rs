@@ -49,9 +49,7 @@ const READ_BYTES: usize = 1 << 20;
 
 impl StateReader {
     /// Opens a file and reads its header.
-    ///
-    /// # Errors
-    /// When the header is not to be believed.
+    /// Fails when the header is not to be believed.
     pub fn open(path: &Path) -> Result<Self, Distrust> {
         let file = fs::File::open(path)?;
         let length = file.metadata()?.len();
@@ -69,9 +67,7 @@ impl<R: Read> StateReader<R> {
 
     /// Reads the rest, and calls `take` with the counters of every block, once its checksum is right. Only after the
     /// last one is it known whether the file is whole.
-    ///
-    /// # Errors
-    /// When the file is not what was written, or `take` refuses.
+    /// Fails when the file is not what was written, or `take` refuses.
     pub fn read(
         mut self,
         mut take: impl FnMut(&Encoded<'_>) -> Result<(), ImportError>,

@@ -48,9 +48,7 @@ pub struct KeySource {
 
 impl KeySource {
     /// A new one.
-    ///
-    /// # Errors
-    /// When the system has no random bytes.
+    /// Fails when the system has no random bytes.
     pub fn random() -> io::Result<Self> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
@@ -58,9 +56,7 @@ impl KeySource {
     }
 
     /// The one that this file stands for: a hash of all that is in it, but white space at its ends.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is too short or too long.
+    /// Fails when it cannot be read, or is too short or too long.
     pub fn of_file(path: &Path) -> Result<Self, SecretError> {
         let mut text = Vec::new();
         // A device or a log has no end.
@@ -80,9 +76,7 @@ impl KeySource {
     }
 
     /// The one under which the keys of this state were made. `own` is the one of this process, if it has a file.
-    ///
-    /// # Errors
-    /// When the state's is another one, or not known.
+    /// Fails when the state's is another one, or not known.
     pub fn of_state(header: &Header, own: Option<Self>) -> Result<Self, Distrust> {
         let written = header.secret.map(|secret| Self { secret, is_in_file: false });
         match (own, written) {

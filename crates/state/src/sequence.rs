@@ -41,9 +41,7 @@ pub struct Sequence {
 
 impl Sequence {
     /// Reads it.
-    ///
-    /// # Errors
-    /// When there is a file that cannot be read, or holds something else.
+    /// Fails when there is a file that cannot be read, or holds something else.
     pub fn read(path: &Path) -> Result<Self, SequenceError> {
         let path = path.to_owned();
         let mut text = String::new();

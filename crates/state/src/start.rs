@@ -111,9 +111,7 @@ struct Taken {
 }
 
 /// Looks into the folder and takes what is to be believed.
-///
-/// # Errors
-/// When a file that is not believed cannot be put aside, or there are no random bytes.
+/// Fails when a file that is not believed cannot be put aside, or there are no random bytes.
 pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, StartError> {
     let found = folder.and_then(|folder| Some((folder, found_in(folder)?)));
     let (mut taken, mut refused, mut outcome) = (None, None, Outcome::None);
@@ -155,9 +153,7 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
 
 /// Says that there is no history: the next start is as after a clean end without counters. `members`: SHARD_MEMBERS; 0:
 /// not set. `name`: SHARD_NAME.
-///
-/// # Errors
-/// When there is a history, or the folder cannot be written to.
+/// Fails when there is a history, or the folder cannot be written to.
 pub fn init(
     folder: &Folder,
     own_secret: Option<KeySource>,

@@ -41,9 +41,7 @@ impl Writing<'_> {
     }
 
     /// Writes all of it, and returns the number of counters. Calls `pause` with the bytes of each block.
-    ///
-    /// # Errors
-    /// Those of `file` and of `pause`.
+    /// Fails as `file` and `pause` do.
     pub(super) fn write_to(
         &self,
         file: impl Write,

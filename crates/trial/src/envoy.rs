@@ -139,9 +139,7 @@ pub enum EnvoyError {
 }
 
 /// The descriptors that the configuration in `text` makes of a request to this Envoy.
-///
-/// # Errors
-/// When the text is no configuration of Envoy, or the descriptors need more than it holds.
+/// Fails when the text is no configuration of Envoy, or the descriptors need more than it holds.
 pub fn describe(text: &str, asked: &Asked, instance: &Instance) -> Result<Described, EnvoyError> {
     let mut budget = Budget::of_set(text.len());
     let document = Document::parse(text, &mut budget).map_err(|(at, what)| EnvoyError::Bad { at, what })?;

@@ -165,10 +165,8 @@ pub fn bytes_of(logs: &[PathBuf]) -> Option<u64> {
 }
 
 /// Replays logs, one after the other, under `rules`, and under `against` to compare with.
-///
-/// # Errors
-/// When the options do not fit the rules or the format, when the two sets of rules have nothing in common, when a log
-/// cannot be read, or when none of its lines can.
+/// Fails when the options do not fit the rules or the format, when the two sets of rules have nothing in common, when
+/// a log cannot be read, or when none of its lines can.
 pub fn replay(
     rules: &RuleSet,
     against: Option<&RuleSet>,

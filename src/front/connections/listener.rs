@@ -62,9 +62,7 @@ pub struct Session {
 
 impl Listener {
     /// Listens on a TCP port.
-    ///
-    /// # Errors
-    /// The system's error.
+    /// Fails with the error of the system.
     pub async fn tcp(host: &str, port: u16) -> io::Result<Self> {
         let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in lookup_host((host, port)).await? {
@@ -77,9 +75,7 @@ impl Listener {
     }
 
     /// Listens on a unix socket. Removes a stale one first.
-    ///
-    /// # Errors
-    /// The system's error: `AddrInUse` when somebody listens there, or when the path is no socket.
+    /// Fails with the error of the system: `AddrInUse` when somebody listens there, or when the path is no socket.
     pub async fn unix(path: &Path) -> io::Result<Self> {
         let listener = match listen_on(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path).await => {

@@ -61,9 +61,7 @@ impl Spinner {
     }
 
     /// Starts the task that the hook wakes, and takes the figures of the calling thread, which is the worker's.
-    ///
-    /// # Errors
-    /// When the system does not say how long threads wait for a core. Then the worker does not spin.
+    /// Fails when the system does not say how long threads wait for a core. Then the worker does not spin.
     pub(super) fn start(&self, runtime: &Runtime) -> io::Result<()> {
         self.0.worker.lock().rivals = Some(Rivals::new(RunDelay::of_this_thread()?, clock::monotonic()));
         let task = WakeTask(Arc::clone(&self.0));

@@ -52,9 +52,7 @@ struct Greeting {
 
 impl Stream {
     /// Reads the preface of HTTP/2, or until something differs from it.
-    ///
-    /// # Errors
-    /// When the client ends the connection before that.
+    /// Fails when the client ends the connection before that.
     pub(super) async fn greeted(mut transport: Transport) -> io::Result<(Self, Protocol)> {
         let mut greeting = Greeting { bytes: [0; PREFACE.len()], len: 0, handed_out: 0 };
         while greeting.len < PREFACE.len() && PREFACE.starts_with(greeting.text()) {

@@ -85,9 +85,7 @@ pub struct Tls {
 
 impl Tls {
     /// TLS on `port` with this identity.
-    ///
-    /// # Errors
-    /// When the identity cannot be used.
+    /// Fails when the identity cannot be used.
     pub fn new(port: Port, identity: &Identity<'_>) -> Result<Self, TlsError> {
         let protocols: &[&[u8]] = match port {
             Port::Grpc => &[b"h2"],
@@ -100,9 +98,7 @@ impl Tls {
     }
 
     /// New connections get this identity from now on. It is `now_unix_secs`.
-    ///
-    /// # Errors
-    /// When it cannot be used, or is expired while the one before is not. Then the one before stays.
+    /// Fails when it cannot be used, or is expired while the one before is not. Then the one before stays.
     pub fn replace(&self, identity: &Identity<'_>, now_unix_secs: u64) -> Result<(), TlsError> {
         let config = config(identity, self.protocols)?;
         let (not_after, own_not_after) = not_after_unix_secs(identity.chain);

@@ -85,9 +85,7 @@ impl Drop for Counted {
 
 impl Workers {
     /// Starts workers that serve `fronts`, within `bounds`.
-    ///
-    /// # Errors
-    /// When the system cannot give another thread or event queue.
+    /// Fails when the system cannot give another thread or event queue.
     pub fn start(options: WorkerOptions, bounds: ConnectionBounds, fronts: &Fronts) -> io::Result<Self> {
         let switch = DrainSwitch::new();
         let start = |index| {
@@ -100,9 +98,7 @@ impl Workers {
 
     /// Accepts connections for `port` and hands them to the workers, until a worker is gone. Dropping this future
     /// closes the listener.
-    ///
-    /// # Errors
-    /// When a worker has died.
+    /// Fails when a worker has died.
     pub async fn accept(&self, listener: Listener, port: Port) -> io::Result<Infallible> {
         loop {
             let arrival = listener.accept().await;

@@ -39,9 +39,7 @@ static FILES: LazyLock<DescriptorPool> = LazyLock::new(|| {
 });
 
 /// Answers a question.
-///
-/// # Errors
-/// When it is not a question at all.
+/// Fails when it is not a question at all.
 pub fn answer(question: &[u8]) -> Result<Vec<u8>, Status> {
     let request = ServerReflectionRequest::decode(question)
         .map_err(|error| Status { code: INVALID_ARGUMENT, message: error.to_string().into() })?;

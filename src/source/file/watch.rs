@@ -64,9 +64,7 @@ impl FileSource {
     /// Starts a thread that calls `deliver` with the contents when they differ from those delivered last (at first
     /// from `known`), and with an error when they could not be read for a while. When the thread ends, it drops
     /// `deliver`. `clock` returns the time since any fixed moment and never goes backwards.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
+    /// Fails when the system cannot start a thread.
     pub fn watch(
         self,
         known: Option<Result<&Contents, &SourceError>>,

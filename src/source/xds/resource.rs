@@ -44,9 +44,7 @@ pub struct Resources {
 
 impl Resources {
     /// Decodes all resources.
-    ///
-    /// # Errors
-    /// Every resource that cannot be decoded.
+    /// Fails with every resource that cannot be decoded.
     pub fn decode(resources: &[Any]) -> Result<Self, Vec<ResourceError>> {
         let (mut decoded, mut problems) = (Self::default(), Vec::new());
         for (index, resource) in resources.iter().enumerate() {

@@ -342,9 +342,7 @@ impl ResetBelow {
 
 impl Rule {
     /// The path to the rule. `None`: the first rules are asked for.
-    ///
-    /// # Errors
-    /// Entries without a domain.
+    /// Fails for entries without a domain.
     pub fn path(&self) -> Result<Option<Path>, Mistake> {
         match (&self.domain, &self.entries) {
             (None, None) => Ok(None),

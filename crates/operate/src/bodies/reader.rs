@@ -29,9 +29,7 @@ pub struct Mistake {
 }
 
 /// Reads the body of a request.
-///
-/// # Errors
-/// The first thing that is wrong.
+/// Fails with the first thing that is wrong.
 pub fn read<'v, T: Deserialize<'v>>(body: &'v Value) -> Result<T, Mistake> {
     T::deserialize(Part(body))
 }

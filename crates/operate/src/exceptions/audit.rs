@@ -79,9 +79,7 @@ impl Audit {
     }
 
     /// To this file too; `-` is standard output.
-    ///
-    /// # Errors
-    /// When it cannot be written to.
+    /// Fails when it cannot be written to.
     pub fn to(path: &Path, began: Timestamp) -> Result<Self, AuditError> {
         let file = match path.as_os_str() == STANDARD_OUTPUT {
             true => None,
@@ -93,9 +91,7 @@ impl Audit {
     }
 
     /// Announces a change.
-    ///
-    /// # Errors
-    /// When the line cannot be written. Then the change must not be done.
+    /// Fails when the line cannot be written. Then the change must not be done.
     pub fn intend(
         &self,
         author: &Author,

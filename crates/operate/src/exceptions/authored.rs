@@ -36,9 +36,7 @@ pub struct Authored {
 
 impl Authored {
     /// Reads an exception that a client sends. `id` is that of the path, which a field may repeat.
-    ///
-    /// # Errors
-    /// The first field that is wrong, with what was expected.
+    /// Fails with the first field that is wrong, with what was expected.
     pub fn of_client(id: &str, body: &Value) -> Result<Self, Mistake> {
         let asked: asked::Exception = read(body)?;
         match &asked.id {
@@ -51,9 +49,7 @@ impl Authored {
     }
 
     /// Reads an exception from a file.
-    ///
-    /// # Errors
-    /// The first field that is wrong, with what was expected.
+    /// Fails with the first field that is wrong, with what was expected.
     pub(super) fn of_file(line: &Value) -> Result<Self, Mistake> {
         let Some(fields) = line.as_object() else {
             return Err(Mistake::of("an exception", "is no object"));

@@ -78,10 +78,8 @@ impl Known {
     }
 
     /// Reads what Redis has under an id.
-    ///
-    /// # Errors
-    /// When it is no entry of this id: another program wrote it, or a later version of this one. One of the far future would
-    /// be the last one of its id.
+    /// Fails when it is no entry of this id: another program wrote it, or a later version of this one. One of the far
+    /// future would be the last one of its id.
     pub(super) fn of_value(id: &str, value: &[u8], now: Timestamp) -> Result<Self, Mistake> {
         let value: Value =
             serde_json::from_slice(value).map_err(|error| Mistake::of("value", error.to_string()))?;

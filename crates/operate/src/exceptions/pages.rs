@@ -89,9 +89,7 @@ impl Pages {
     }
 
     /// What a change would do now. `number` is that of the entry that it makes.
-    ///
-    /// # Errors
-    /// When it may not be made.
+    /// Fails when it may not be made.
     pub(super) fn plan(
         &mut self,
         wanted: &WantedChange,
@@ -195,9 +193,7 @@ impl Pages {
     }
 
     /// Makes room for this exception, if need be by those that have ended by themselves.
-    ///
-    /// # Errors
-    /// When there is none.
+    /// Fails when there is none.
     pub(super) fn make_room(&mut self, record: &Authored, now: Timestamp) -> Result<(), ChangeError> {
         if self.check_room(record).is_err() && self.next_end.is_some_and(|end| end <= now) {
             self.records.retain(|_, other| !other.record.is_over(now));

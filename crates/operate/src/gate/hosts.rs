@@ -31,17 +31,13 @@ impl Hosts {
     }
 
     /// Whether a request calls this port by such a name.
-    ///
-    /// # Errors
-    /// A line of text, if not.
+    /// Fails with a line of text that says what was expected.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         if hosts(uri, headers).all(|host| self.is_own(host)) { Ok(()) } else { Err(OTHER_HOST) }
     }
 
     /// Whether a request calls this port by such a name, or is no browser's.
-    ///
-    /// # Errors
-    /// A line of text, if not.
+    /// Fails with a line of text that says what was expected.
     pub fn admit_browser(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         if is_of_browser(headers) { self.admit(uri, headers) } else { Ok(()) }
     }

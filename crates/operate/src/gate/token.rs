@@ -35,9 +35,7 @@ pub struct AdminToken(String);
 
 impl AdminToken {
     /// The token that a text is.
-    ///
-    /// # Errors
-    /// When no request could carry it.
+    /// Fails when no request could carry it.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         if text.is_empty() {
             return Err(TokenError::Empty);
@@ -52,18 +50,14 @@ impl AdminToken {
     }
 
     /// The token in a file. One line feed at its end, as editors write it, is not part of it.
-    ///
-    /// # Errors
-    /// When no request could carry it.
+    /// Fails when no request could carry it.
     pub fn of_file(bytes: &[u8]) -> Result<Self, TokenError> {
         let text = std::str::from_utf8(bytes).map_err(|_| TokenError::NotText)?;
         Self::parse(text.strip_suffix('\n').unwrap_or(text))
     }
 
     /// A new one that nobody can guess.
-    ///
-    /// # Errors
-    /// When the system has no random bytes.
+    /// Fails when the system has no random bytes.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; RANDOM_BYTES];
         getrandom::fill(&mut bytes).map_err(io::Error::from)?;

@@ -52,18 +52,14 @@ impl InRedis {
     }
 
     /// The record of a key.
-    ///
-    /// # Errors
-    /// When Redis does not answer, or holds something else.
+    /// Fails when Redis does not answer, or holds something else.
     pub async fn get(&self, key: &RecordKey) -> Result<Option<Record>, RedisError> {
         let value = self.values.get(key.as_bytes()).await?;
         value.map(|value| read(key, &value)).transpose()
     }
 
     /// Makes or replaces these, in parts of at most [`BATCH_MAX`]: each is in force as a whole or not at all.
-    ///
-    /// # Errors
-    /// When Redis does not answer, or refuses. Parts before the one that failed are in force.
+    /// Fails when Redis does not answer, or refuses. Parts before the one that failed are in force.
     pub async fn load(&self, batch: &[(RecordKey, Record)]) -> Result<(), RedisError> {
         for part in batch.chunks(BATCH_MAX) {
             let values: Vec<Vec<u8>> = part.iter().map(|(_, record)| encode(record)).collect();
@@ -75,9 +71,7 @@ impl InRedis {
     }
 
     /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was.
-    ///
-    /// # Errors
-    /// When Redis does not answer, or refuses.
+    /// Fails when Redis does not answer, or refuses.
     pub async fn exchange(
         &self,
         key: &RecordKey,
@@ -94,9 +88,7 @@ impl InRedis {
     }
 
     /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
-    ///
-    /// # Errors
-    /// When Redis does not answer, or holds something else.
+    /// Fails when Redis does not answer, or holds something else.
     pub async fn page(
         &self,
         prefix: &KeyPrefix,
@@ -113,17 +105,13 @@ impl InRedis {
     }
 
     /// This moment: what is read after it is no older.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
+    /// Fails when Redis does not answer.
     pub async fn now(&self) -> Result<Position, RedisError> {
         Ok(self.values.end().await?)
     }
 
     /// Which records changed since then. Some may be left for the next call.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
+    /// Fails when Redis does not answer.
     pub async fn changes(&self, since: &Position) -> Result<Changed, RedisError> {
         let changes = self.values.changes(since).await?;
         let keys =

@@ -34,9 +34,7 @@ pub enum FileError {
 }
 
 /// Reads a file. One that is not there holds none.
-///
-/// # Errors
-/// When it cannot be read, or does not hold resets.
+/// Fails when it cannot be read, or does not hold resets.
 pub fn read(at: &Path) -> Result<Epochs, FileError> {
     let failed = |source| DiskError { what: "read", path: at.to_owned(), source };
     let mut text = String::new();

@@ -27,9 +27,7 @@ pub fn path_json(path: &ResetPath) -> Value {
 }
 
 /// Reads what [`path_json`] writes.
-///
-/// # Errors
-/// The first field that is wrong, with what was expected.
+/// Fails with the first field that is wrong, with what was expected.
 pub fn path(value: &Value) -> Result<ResetPath, Mistake> {
     let Written { domain, entries, counter } = read(value)?;
     let entries: Vec<_> = entries.0.into_iter().map(PathEntry::from).collect();

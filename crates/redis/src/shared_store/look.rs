@@ -24,9 +24,7 @@ const STEPS: u64 = 64;
 impl<R: Runtime> SharedStore<R> {
     /// What all counters of the request say to it, each as if the request asked it alone: when a request asks one counter
     /// several times, what its earlier descriptors would do is not known here.
-    ///
-    /// # Errors
-    /// When Redis does not answer for one of the counters.
+    /// Fails when Redis does not answer for one of the counters.
     pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Looks, StoreError> {
         // Fixed windows count denied hits too. Their wait does not depend on the hits.
         let asked = |_, check: &Check<'_>| match check.hits {

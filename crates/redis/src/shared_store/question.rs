@@ -69,9 +69,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// The verdicts of the request, of the same plan, from the reply to its question.
-    ///
-    /// # Errors
-    /// When Redis did not answer, and the rule wants an error then.
+    /// Fails when Redis did not answer, and the rule wants an error then.
     pub fn answered(
         &self,
         plan: &Plan<'_>,

@@ -32,9 +32,7 @@ pub struct Lines {
 
 impl Lines {
     /// Writes to this place, which is tried at once.
-    ///
-    /// # Errors
-    /// When the file cannot be opened.
+    /// Fails when the file cannot be opened.
     pub fn new(to: LinesTo) -> io::Result<Self> {
         to.append("")?;
         Ok(Self { to, is_failing: false })

@@ -89,9 +89,7 @@ impl<R: Runtime> Counters<R> {
 
     /// Checks and charges all counters of one plan, the shared store's too. The caller waits for `timeout`. `now` is a
     /// reading of a moment ago.
-    ///
-    /// # Errors
-    /// When the shared store does not answer for a counter whose fallback is an error.
+    /// Fails when the shared store does not answer for a counter whose fallback is an error.
     pub async fn finish(
         &self,
         request: &Request<'_>,
@@ -122,9 +120,7 @@ impl<R: Runtime> Counters<R> {
     }
 
     /// What all counters of a request would say to it, wherever they live. Charges nothing.
-    ///
-    /// # Errors
-    /// When the shared store does not answer for one.
+    /// Fails when the shared store does not answer for one.
     pub async fn look(
         &self,
         request: &Request<'_>,

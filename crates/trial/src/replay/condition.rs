@@ -60,8 +60,6 @@ pub enum ConditionError {
 
 impl Condition {
     /// Reads a condition. `is_compared`: there are rules to compare with.
-    ///
-    /// # Errors
     /// Says which part of it is wrong.
     pub fn parse(text: &str, is_compared: bool) -> Result<Self, ConditionError> {
         let error = |expected: String| ConditionError::Syntax { text: text.to_owned(), expected };

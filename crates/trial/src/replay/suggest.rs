@@ -140,10 +140,8 @@ struct Halves {
 }
 
 /// Suggests limits that keep the promise.
-///
-/// # Errors
-/// When the options do not fit each other or the format, when a log or the rules cannot be read, or when no request met a
-/// rule.
+/// Fails when the options do not fit each other or the format, when a log or the rules cannot be read, or when no
+/// request met a rule.
 pub fn suggest(
     limited: &Limited,
     promise: &Promise,

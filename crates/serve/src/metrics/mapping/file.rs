@@ -41,9 +41,7 @@ struct RuleFields<'t> {
 
 impl Mapping {
     /// Reads a file of this name.
-    ///
-    /// # Errors
-    /// All problems, each with its place.
+    /// Fails with all problems, each with its place.
     pub fn parse(file: &str, text: &str) -> Result<Self, Vec<Diagnostic>> {
         let diagnostic = |(Place { line, column }, message): Problem| Diagnostic {
             file: file.to_owned(),

@@ -33,9 +33,7 @@ pub struct PromiseError(String);
 
 impl Promise {
     /// Reads a promise.
-    ///
-    /// # Errors
-    /// When it is no percentage of keys or requests.
+    /// Fails when it is no percentage of keys or requests.
     pub fn parse(text: &str) -> Result<Self, PromiseError> {
         let parse = || {
             let (percent, of) = text.split_once('%')?;
