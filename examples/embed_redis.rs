@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut contact = redis.contact();
     // Decides while Redis does not answer, with StoreFailure::Local.
     let local = MemoryStore::new(MemoryOptions::new(64 << 20));
-    let options = SharedStoreOptions::default().mode(StoreFailure::Local);
+    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
     let store = Arc::new(SharedStore::new(redis, None, Arc::new(local), Clock::start(), options));
     store.attach();
     tokio::time::timeout(Duration::from_secs(5), contact.wait_for(|it| *it == Contact::Up)).await??;

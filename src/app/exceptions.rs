@@ -11,7 +11,7 @@ use crate::clock::wall;
 use crate::configuration::{Admin, Redis};
 use tidegate_engine::Timestamp;
 use tidegate_operate::exceptions::{Audit, Book};
-use tidegate_redis::RedisStore;
+use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
 
@@ -38,7 +38,8 @@ pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppErro
     let Some(redis) = redis else { return Ok(book) };
     // A connection of its own: reading 100,000 exceptions holds up no decision.
     let options = server_options(redis.main.clone(), &redis.tls, redis.tls_any_name)?;
-    Ok(book.shared_in(RedisStore::new(options.workers(1).pool_size(1).without_counters())))
+    let options = RedisOptions { workers: 1, pool_size: 1, ..options.without_counters() };
+    Ok(book.shared_in(RedisStore::new(options)))
 }
 
 /// Reads those of all nodes, and puts them in force before anybody is served.

@@ -43,8 +43,8 @@ pub(super) fn counters(
 fn options(redis: Redis) -> Result<(RedisOptions, Option<RedisOptions>), AppError> {
     let Redis { main, per_second, tls: files, tls_any_name, .. } = redis;
     let options = |server| {
-        let options = server_options(server, &files, tls_any_name);
-        options.map(RedisOptions::following_epochs)
+        let options = server_options(server, &files, tls_any_name)?;
+        Ok::<_, AppError>(RedisOptions { follows_epochs: true, ..options })
     };
     Ok((options(main)?, per_second.map(options).transpose()?))
 }
@@ -80,11 +80,9 @@ fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfi
             .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.display()) }),
     };
     let chain = read("REDIS_TLS_CLIENT_CERT", &files.chain)?;
-    let files = TlsFiles::new(
-        read("REDIS_TLS_CACERT", &files.roots)?,
-        chain.zip(read("REDIS_TLS_CLIENT_KEY", &files.key)?),
-        any_name,
-    );
+    let authority = read("REDIS_TLS_CACERT", &files.roots)?;
+    let identity = chain.zip(read("REDIS_TLS_CLIENT_KEY", &files.key)?);
+    let files = TlsFiles { authority, identity, any_name };
     config(&files).map_err(|error| {
         let problem = match error {
             TlsError::Authority(cause) => format!("REDIS_TLS_CACERT: {cause}"),

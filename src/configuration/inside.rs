@@ -65,7 +65,7 @@ impl InsideOptions {
         configuration.rules.text.clone_from(rules);
         if let Some(redis) = configuration.redis.as_mut().filter(|_| !settings.contains_key("REDIS_SYNC")) {
             // To ask Redis each time is what the host wants to be rid of.
-            redis.failover = redis.failover.sync(Sync::Leased);
+            redis.failover.sync = Sync::Leased;
         }
         // The threads that decide are the host's.
         configuration.metrics.options.stripes = 1 + thread::available_parallelism().map_or(1, NonZero::get);

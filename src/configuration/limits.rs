@@ -75,13 +75,14 @@ fn options(settings: &Settings, place: Place, workers: usize) -> RedisOptions {
     let own = Login::parse(&settings.limits_auth.0);
     let is_of_sentinels = matches!(place.kind, Kind::Sentinel(..));
     let login = if own.is_empty() && !is_of_sentinels { place.login.clone() } else { own };
-    RedisOptions::new(place.kind)
-        .access(Access::new(login, place.database, None))
-        .sentinel_login(place.login)
-        .workers(workers)
-        .timeout(settings.limits_timeout)
-        .keys(KeyStyle::new(&settings.cache_key_prefix, false))
-        .without_counters()
+    RedisOptions {
+        access: Access::new(login, place.database, None),
+        sentinel_login: place.login,
+        workers,
+        timeout: settings.limits_timeout,
+        keys: KeyStyle::new(&settings.cache_key_prefix, false),
+        ..RedisOptions::new(place.kind).without_counters()
+    }
 }
 
 #[cfg(test)]

@@ -60,13 +60,14 @@ pub(super) fn resolve(
         per_second: per_second.flatten().map(|place| per_second_server(settings, place, workers)),
         tls: tls_files(settings),
         tls_any_name: settings.redis_tls_skip_hostname_verification,
-        failover: SharedStoreOptions::default()
-            .mode(settings.redis_failure_mode)
-            .local_share(settings.redis_local_share.0)
-            .deny_cache_bytes(settings.local_cache_size_in_bytes.0)
-            .counter_bytes(usize::try_from(counter_bytes).unwrap_or(usize::MAX))
-            .sync(settings.redis_sync)
-            .lease_time(settings.redis_lease_time),
+        failover: SharedStoreOptions {
+            mode: settings.redis_failure_mode,
+            local_share: settings.redis_local_share.0,
+            deny_cache_bytes: settings.local_cache_size_in_bytes.0,
+            counter_bytes: usize::try_from(counter_bytes).unwrap_or(usize::MAX),
+            sync: settings.redis_sync,
+            lease_time: settings.redis_lease_time,
+        },
         startup_timeout: unless_0(settings.redis_startup_max_elapsed_time),
         health_follows: settings.redis_health_check_active_connection,
     })
@@ -107,24 +108,22 @@ fn options(
     let or_urls = |login: Login| if login.is_empty() { place.login.clone() } else { login };
     let login = Login::parse(&auth.0);
     let login = if matches!(place.kind, Kind::Sentinel(..)) { login } else { or_urls(login) };
-    let options = RedisOptions::new(place.kind);
-    let options = match settings.cold_start {
-        ColdStart::Allow => options,
-        ColdStart::Deny => options.deny_cold(DenyCold {
+    RedisOptions {
+        access: Access::new(login, place.database, None),
+        sentinel_login: or_urls(Login::parse(&sentinel_auth.0)),
+        workers,
+        pool_size: if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size },
+        timeout,
+        in_flight_max: settings.redis_max_in_flight.0,
+        wait_replicas: settings.redis_wait_replicas.0,
+        keys: KeyStyle::new(&settings.cache_key_prefix, settings.redis_key_hash),
+        startup_pauses: (settings.redis_startup_initial_interval, settings.redis_startup_max_interval),
+        deny_cold: (settings.cold_start == ColdStart::Deny).then_some(DenyCold {
             window_max: settings.cold_start_max_window,
             lease_time: settings.redis_lease_time,
         }),
-    };
-    options
-        .access(Access::new(login, place.database, None))
-        .sentinel_login(or_urls(Login::parse(&sentinel_auth.0)))
-        .workers(workers)
-        .pool_size(if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size })
-        .timeout(timeout)
-        .in_flight_max(settings.redis_max_in_flight.0)
-        .wait_replicas(settings.redis_wait_replicas.0)
-        .keys(KeyStyle::new(&settings.cache_key_prefix, settings.redis_key_hash))
-        .startup_pauses((settings.redis_startup_initial_interval, settings.redis_startup_max_interval))
+        ..RedisOptions::new(place.kind)
+    }
 }
 
 #[cfg(test)]

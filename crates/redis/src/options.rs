@@ -7,7 +7,6 @@ use crate::key::KeyStyle;
 
 /// How a shared store is reached and used.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct RedisOptions {
     /// The servers.
     pub kind: Kind,
@@ -68,75 +67,9 @@ impl RedisOptions {
         }
     }
 
-    /// Sets how to connect to the servers.
-    #[must_use]
-    pub fn access(self, access: Access) -> Self {
-        Self { access, ..self }
-    }
-
-    /// Sets the login to the sentinels.
-    #[must_use]
-    pub fn sentinel_login(self, sentinel_login: Login) -> Self {
-        Self { sentinel_login, ..self }
-    }
-
-    /// Sets how many workers there are. Those beyond share connections.
-    #[must_use]
-    pub fn workers(self, workers: usize) -> Self {
-        Self { workers, ..self }
-    }
-
-    /// Sets the most connections to one server.
-    #[must_use]
-    pub fn pool_size(self, pool_size: usize) -> Self {
-        Self { pool_size, ..self }
-    }
-
-    /// Sets how long one decision may take.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
-
-    /// Sets the most decisions that wait at a time.
-    #[must_use]
-    pub fn in_flight_max(self, in_flight_max: usize) -> Self {
-        Self { in_flight_max, ..self }
-    }
-
-    /// Sets how many replicas must have a charge before it is answered.
-    #[must_use]
-    pub fn wait_replicas(self, wait_replicas: u32) -> Self {
-        Self { wait_replicas, ..self }
-    }
-
-    /// Sets how keys are written.
-    #[must_use]
-    pub fn keys(self, keys: KeyStyle) -> Self {
-        Self { keys, ..self }
-    }
-
-    /// Sets the first and the longest pause between attempts at start.
-    #[must_use]
-    pub fn startup_pauses(self, startup_pauses: (Duration, Duration)) -> Self {
-        Self { startup_pauses, ..self }
-    }
-
     /// Says that there are no counters in this store, and so none that could be cold.
     #[must_use]
     pub fn without_counters(self) -> Self {
         Self { holds_counters: false, deny_cold: None, ..self }
-    }
-
-    /// Has no server decide before its epochs are read, and again and again since.
-    #[must_use]
-    pub fn following_epochs(self) -> Self {
-        Self { follows_epochs: true, ..self }
-    }
-
-    /// Has counters whose hits may be lost count as full.
-    #[must_use]
-    pub fn deny_cold(self, deny_cold: DenyCold) -> Self {
-        Self { deny_cold: Some(deny_cold), ..self }
     }
 }

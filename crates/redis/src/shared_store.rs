@@ -62,7 +62,6 @@ const OVER_LEASES: u32 = 10;
 
 /// How a node uses the shared store.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct SharedStoreOptions {
     /// What a rule without `on_store_failure` answers when Redis does not.
     pub mode: StoreFailure,
@@ -89,44 +88,6 @@ impl Default for SharedStoreOptions {
             sync: Sync::Strict,
             lease_time: Duration::from_millis(100),
         }
-    }
-}
-
-impl SharedStoreOptions {
-    /// Sets what a rule without `on_store_failure` answers when Redis does not.
-    #[must_use]
-    pub fn mode(self, mode: StoreFailure) -> Self {
-        Self { mode, ..self }
-    }
-
-    /// Sets this node's share of a limit while it decides alone, from 0 to 1.
-    #[must_use]
-    pub fn local_share(self, local_share: f64) -> Self {
-        Self { local_share, ..self }
-    }
-
-    /// Sets the bytes of the deny cache. 0: it keeps only leased counters.
-    #[must_use]
-    pub fn deny_cache_bytes(self, deny_cache_bytes: usize) -> Self {
-        Self { deny_cache_bytes, ..self }
-    }
-
-    /// Sets the most bytes of all counters.
-    #[must_use]
-    pub fn counter_bytes(self, counter_bytes: usize) -> Self {
-        Self { counter_bytes, ..self }
-    }
-
-    /// Sets how counters of a rule without `sync` are shared.
-    #[must_use]
-    pub fn sync(self, sync: Sync) -> Self {
-        Self { sync, ..self }
-    }
-
-    /// Sets how long a lease lasts.
-    #[must_use]
-    pub fn lease_time(self, lease_time: Duration) -> Self {
-        Self { lease_time, ..self }
     }
 }
 
@@ -244,7 +205,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// The lease time of this node and the longest of the nodes that share Redis, if they differ. It is noticed with
-    /// [`deny_cold`](crate::RedisOptions::deny_cold) only: after a loss, counters count as full for the longest.
+    /// `deny_cold` only: after a loss, counters count as full for the longest.
     pub fn lease_times_differ(&self) -> Option<[Duration; 2]> {
         self.stores().find_map(|(_, store)| store.lease_times_differ())
     }

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn contact_is_up_only_while_every_worker_is() {
         let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
-        let shared = Shared::new(Tokio, RedisOptions::new(kind).workers(2));
+        let shared = Shared::new(Tokio, RedisOptions { workers: 2, ..RedisOptions::new(kind) });
         let contact = || shared.contact.borrow().clone();
         shared.reached(false);
         assert_eq!(contact(), Contact::Never(None), "one of two");

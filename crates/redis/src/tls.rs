@@ -12,7 +12,6 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 
 /// The files of TLS to Redis, in PEM.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct TlsFiles {
     /// Certificates that are trusted in addition to the system's.
     pub authority: Option<Vec<u8>>,
@@ -20,13 +19,6 @@ pub struct TlsFiles {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// Verifies the chain but not the name.
     pub any_name: bool,
-}
-
-impl TlsFiles {
-    /// Trusted certificates and our own, if there are any. `any_name`: the name is not verified.
-    pub fn new(authority: Option<Vec<u8>>, identity: Option<(Vec<u8>, Vec<u8>)>, any_name: bool) -> Self {
-        Self { authority, identity, any_name }
-    }
 }
 
 /// Which file is wrong, and why.

@@ -38,7 +38,7 @@ fn store(node: &Node, wall_secs: u64) -> Arc<SharedStore<Node>> {
     let main = RedisStore::on(node.clone(), RedisOptions::new(kind));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
-    let options = SharedStoreOptions::default().mode(StoreFailure::Local);
+    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
     Arc::new(SharedStore::new(main, None, Arc::new(local), clock, options))
 }
 

@@ -79,13 +79,17 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
 pub(super) fn counters(scenario: &Scenario, lease_time: Time, node: &Node) -> (Counters<Node>, Clock) {
     let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
     let on = |kind| {
-        let mut options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
-        if scenario.denies_cold {
-            let lease_time = Duration::from_nanos(lease_time);
-            options = options.deny_cold(DenyCold { window_max: Duration::from_secs(3_600), lease_time });
-        }
-        options = options.wait_replicas(scenario.wait_replicas).workers(scenario.workers);
-        RedisStore::on(node.clone(), options.pool_size(scenario.pool_size))
+        let cold =
+            DenyCold { window_max: Duration::from_secs(3_600), lease_time: Duration::from_nanos(lease_time) };
+        let options = RedisOptions {
+            timeout: Duration::from_nanos(scenario.timeout),
+            deny_cold: scenario.denies_cold.then_some(cold),
+            wait_replicas: scenario.wait_replicas,
+            workers: scenario.workers,
+            pool_size: scenario.pool_size,
+            ..RedisOptions::new(kind)
+        };
+        RedisStore::on(node.clone(), options)
     };
     let (main, per_second) = match scenario.layout {
         Layout::Single => (on(Kind::Single(host("main"))), None),
@@ -96,10 +100,12 @@ pub(super) fn counters(scenario: &Scenario, lease_time: Time, node: &Node) -> (C
     };
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), node.wall());
-    let options = SharedStoreOptions::default()
-        .deny_cache_bytes(scenario.deny_cache_bytes)
-        .local_share(f64::from(scenario.local_share_percent) / 100.0)
-        .lease_time(Duration::from_nanos(lease_time));
+    let options = SharedStoreOptions {
+        deny_cache_bytes: scenario.deny_cache_bytes,
+        local_share: f64::from(scenario.local_share_percent) / 100.0,
+        lease_time: Duration::from_nanos(lease_time),
+        ..SharedStoreOptions::default()
+    };
     let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);
     (Counters::Shared(Arc::new(store)), clock)
 }
