@@ -280,6 +280,7 @@ impl<R: Runtime> KnownRecords<R> {
     }
 
     /// The record of this key is this one, or it has none.
+    #[cfg(any(test, feature = "fixture"))]
     pub(super) fn know(&self, key: &RecordKey, record: Option<Record>) {
         self.cache.insert(self.name(key), record);
     }
