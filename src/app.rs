@@ -194,6 +194,7 @@ impl App {
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes)
             .recorded(looked_up)
             .logging(log)
+            .spreading_retries(configuration.retry_jitter)
             .telling(telling.events.clone())
             .counting_denied_keys(denied.clone());
         let service = Arc::new(service);

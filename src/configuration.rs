@@ -78,6 +78,8 @@ pub struct Configuration {
     pub rules: Rules,
     /// Modes that apply to every request.
     pub modes: Modes,
+    /// By up to this share waits of the denied are lengthened at random.
+    pub retry_jitter: f64,
     /// Bounds of one request.
     pub bounds: Bounds,
     /// What answers carry beside codes and limits.
@@ -236,6 +238,7 @@ fn resolve(
             quota: settings.quota_mode,
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         },
+        retry_jitter: settings.retry_after_jitter.0,
         bounds: Bounds {
             descriptors_max: settings.max_descriptors.0,
             entries_max: settings.max_entries.0,

@@ -171,6 +171,7 @@ settings! {
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header with the seconds to wait";
         "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy what was asked, the metadata of the rules that let their descriptors pass, and the exceptions that were met";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
+        "RETRY_AFTER_JITTER" retry_after_jitter: Share = "0", "lengthen each wait that a denied request is answered, at random and by up to this share of it, so that clients that were denied together do not come back together";
         "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
         optional {
             "BACKEND_TYPE" backend_type: Backend, "where counters live; unset: redis when any REDIS_* below is set, else memory";

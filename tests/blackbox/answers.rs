@@ -1,5 +1,7 @@
 //! Settings of decisions and answers, one by one, as a client sees them.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::harness::grpc::{OK, OVER_LIMIT, ask_only, question};
@@ -151,4 +153,27 @@ fn a_full_store_answers_as_it_is_told_to() {
         limiter.client().ask(question("shop", &[USER])).overall_code
     };
     assert_eq!((passed("deny"), passed("allow")), (OVER_LIMIT, OK));
+}
+
+#[test]
+fn clients_that_are_denied_together_do_not_come_back_together() {
+    let waits = |limiter: &Tidegate| {
+        let client = limiter.client();
+        let denied = (0..22).map(|_| client.ask(question("shop", &[USER, PATH]))).skip(2);
+        let seconds = denied.map(|answer| {
+            assert_eq!(answer.overall_code, OVER_LIMIT);
+            answer.statuses[0].duration_until_reset.as_ref().expect("a time").seconds
+        });
+        seconds.collect::<Vec<_>>()
+    };
+    let exact = waits(&with(&[]));
+    let (shortest, longest) = (exact[19], exact[0]);
+    assert!(longest - shortest < 60, "they all wait for the same moment: {exact:?}");
+    let spread = waits(&with(&[("RETRY_AFTER_JITTER", "0.5")]));
+    assert!(
+        spread.iter().all(|&wait| wait > shortest - 60 && wait <= longest + longest / 2 + 1),
+        "{spread:?}"
+    );
+    let distinct: BTreeSet<_> = spread.iter().collect();
+    assert!(distinct.len() > 15, "{spread:?}");
 }

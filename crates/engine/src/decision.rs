@@ -187,6 +187,22 @@ impl<'a> Decision<'a> {
         wait.filter(|_| self.code == Code::OverLimit)
     }
 
+    /// Lengthens the waits of denied descriptors, all by this share of each, if the request is denied. A client that waits
+    /// longer than it has to is admitted as well.
+    pub fn lengthen_waits(&mut self, share: f64) {
+        if self.code != Code::OverLimit {
+            return;
+        }
+        for status in &mut self.statuses {
+            if let Status::Limited(limited) = status
+                && limited.is_denied()
+            {
+                let nanos = &mut limited.verdict.reset_nanos;
+                *nanos = nanos.saturating_add((*nanos as f64 * share) as u64);
+            }
+        }
+    }
+
     /// The descriptors with a verdict, in request order.
     fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
         self.statuses.iter().filter_map(|status| match status {
@@ -273,6 +289,22 @@ mod tests {
         assert_eq!(tightest(&[counter(1, 1, false, 0), quota, shadow]), Some(1));
         assert_eq!(tightest(&[counter(1, 2, false, 0), quota, shadow]), Some(1));
         assert_eq!(tightest(&[counter(1, 3, false, 0), shadow, quota]), Some(3), "they count as any other");
+    }
+
+    #[test]
+    fn waits_of_denied_descriptors_are_lengthened_if_the_request_is_denied() {
+        let limited = [counter(1, 0, true, 600), counter(1, 0, true, 60), counter(1, 9, false, 80)];
+        let secs = |code, share| {
+            let mut decision = decision(code, &limited);
+            decision.lengthen_waits(share);
+            decision.limited().map(Limited::reset_secs).collect::<Vec<_>>()
+        };
+        assert_eq!(secs(Code::OverLimit, 0.25), [750, 75, 80]);
+        assert_eq!(secs(Code::OverLimit, 0.0), [600, 60, 80]);
+        assert_eq!(secs(Code::Ok, 0.25), [600, 60, 80], "it does not wait");
+        let mut never = decision(Code::OverLimit, &[counter(1, 0, true, u64::MAX / SECOND_NANOS)]);
+        never.lengthen_waits(1.0);
+        assert_eq!(never.retry_after_secs(), Some(u64::MAX / SECOND_NANOS + 1), "no wait is longer");
     }
 
     #[test]

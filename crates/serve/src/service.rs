@@ -13,6 +13,7 @@ mod records;
 pub mod fixture;
 
 use std::cell::RefCell;
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -62,6 +63,8 @@ pub struct Service<R: Runtime = Tokio> {
     events: Option<Arc<Events>>,
     /// The keys that are denied most, if their names are kept.
     denied: Option<Arc<DeniedKeys>>,
+    /// By up to this share waits are lengthened at random.
+    retry_jitter: f64,
 }
 
 /// A set of rules, with its counters in metrics and the times of its log lines.
@@ -166,6 +169,11 @@ struct Planned<'p, 'r, 'o> {
     overlay: Overlay<'p>,
 }
 
+/// A random number from 0 to 1. Nothing that is secret hangs on it.
+fn random_share() -> f64 {
+    RandomState::new().hash_one(()) as f64 / u64::MAX as f64
+}
+
 /// What a thread keeps of the service that it served last: a reader of the rules in force.
 struct ThreadReader {
     live: Arc<LiveRules<Option<Loaded>>>,
@@ -203,7 +211,15 @@ impl<R: Runtime> Service<R> {
             log,
             events,
             denied,
+            retry_jitter: 0.0,
         }
+    }
+
+    /// The same service, lengthening each wait of a denied request at random by up to this share: clients that were denied
+    /// together do not come back together.
+    #[must_use]
+    pub fn spreading_retries(self, retry_jitter: f64) -> Self {
+        Self { retry_jitter, ..self }
     }
 
     /// The same service, logging decisions with these options.
@@ -477,6 +493,9 @@ impl<R: Runtime> Service<R> {
         watches.observe(request, plan, &decision, at);
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);
+        }
+        if self.retry_jitter > 0.0 {
+            decision.lengthen_waits(self.retry_jitter * random_share());
         }
         render(&decision)
     }
