@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 pub use crate::app::error::AppError;
-use crate::app::events::Telling;
+use crate::app::events::EventTasks;
 use crate::app::listen::{Ports, listen};
 use crate::app::lookup::Follower;
 use crate::app::reload::{Following, Starting};
@@ -118,7 +118,7 @@ struct App {
     reloads: Arc<ReloadLog>,
     denied: Option<Arc<DeniedKeys>>,
     tracer: Option<Tracer>,
-    telling: Telling,
+    event_tasks: EventTasks,
 }
 
 async fn serve(
@@ -183,7 +183,8 @@ impl App {
         let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome, grace, &metrics));
         let counters = shared::counters(configuration.redis.clone(), &store, clock, &metrics)?;
         let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
-        let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
+        let event_tasks =
+            EventTasks::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
         let Admin { certificate_names, .. } = &configuration.admin;
         let has_bearers = configuration.admin.has_token() || !certificate_names.is_empty();
         // Where nobody may see names of keys, none are kept.
@@ -193,9 +194,9 @@ impl App {
             lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes)
             .recorded(looked_up)
-            .logging(log)
             .spreading_retries(configuration.retry_jitter)
-            .telling(telling.events.clone())
+            .logging(log)
+            .emitting(event_tasks.events.clone())
             .counting_denied_keys(denied.clone());
         let service = Arc::new(service);
         state::register_cold(&metrics, &service, clock);
@@ -221,7 +222,7 @@ impl App {
             reloads,
             denied,
             tracer,
-            telling,
+            event_tasks,
         })
     }
 
@@ -233,7 +234,7 @@ impl App {
         let installer = Installer::new(rules.load.clone(), service, metrics, self.clock)
             .with_cold_windows(self.configuration.state.deny_cold)
             .with_reloads(Arc::clone(&self.reloads))
-            .telling(self.telling.events.clone());
+            .emitting(self.event_tasks.events.clone());
         let installer = match rules.health_needs_domain {
             true => installer.with_health(Arc::clone(&self.health)),
             false => installer,
@@ -360,7 +361,7 @@ impl App {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
             dead = sending.died() => return Err(dead),
-            dead = self.telling.died() => return Err(dead),
+            dead = self.event_tasks.died() => return Err(dead),
             () = end.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -376,7 +377,7 @@ impl App {
             state.save(is_stopped, &mut end).await;
         }
         exceptions::copy_at_the_end(&self.exceptions).await;
-        tokio::join!(sending.finish(), self.telling.finish());
+        tokio::join!(sending.finish(), self.event_tasks.finish());
         spans::finish(self.tracer).await;
         Ok(())
     }

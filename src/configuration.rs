@@ -15,7 +15,7 @@
 //! - `redis`: the shared store
 //! - `metrics`: the metrics port and StatsD; `mogrifiers`: what rewrites names for it
 //! - `tracing`: where spans go
-//! - `events`: what is told of keys, rules and the store, and to whom
+//! - `events`: which events are emitted, and where they go
 //! - `inside`: the settings of a limiter inside another process
 //! - `machine`: what the machine gives the process
 
@@ -94,7 +94,7 @@ pub struct Configuration {
     pub metrics: Metrics,
     /// Spans, if calls are traced.
     pub tracing: Option<Tracing>,
-    /// Events, if they are told.
+    /// Events, if there are outlets.
     pub events: Option<Events>,
     pub logging: Logging,
     /// Whether names of keys, which hold values of requests, are kept and shown.

@@ -8,7 +8,7 @@
 //! | `tidegate-redis` | the shared store: counters in Redis, and the fallback when Redis does not answer |
 //! | `tidegate-records` | limits for single keys, millions of them in a folder |
 //! | `tidegate-grpc` | HTTP/2 and gRPC as a state machine that knows no service |
-//! | `tidegate-serve` | the way of a request without sockets: planned, counted, concluded, told. A simulation runs it too |
+//! | `tidegate-serve` | the way of a request without sockets: planned, counted, concluded, reported. A simulation runs it too |
 //! | `tidegate-operate` | what operators change and see: exceptions, resets, records, their API, the debug pages |
 //! | `tidegate-state` | counters in a file: what a process leaves, and what the next one believes |
 //! | `tidegate-trial` | rules tried offline: on access logs, in cases, on what Envoy would ask |
@@ -105,7 +105,7 @@
 //!   see that the key is gone, and a node sees on every new connection who is primary. With COLD_START=allow the scripts are others, without any of this.
 //! - **Exceptions change a plan, not a rule** (`overlay` of the engine, `service` of `crates/serve`). They change N and never
 //!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
-//!   decision that waits for Redis plans twice, under the overlay that it began with, and tells of that one.
+//!   decision that waits for Redis plans twice, under the overlay that it began with, and reports that one.
 //! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets` of `crates/operate`). Counters are known by
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. For a counter that is
 //!   reset by itself, a copy of its rule with other seeds stands in for the rule, looked up by the key: rules without such

@@ -1,4 +1,4 @@
-//! Starts to tell events: opens the outlets, and shows them in metrics.
+//! Starts to emit events: opens the outlets, and shows them in metrics.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use tidegate_operate::disk;
 use tidegate_serve::events::{Events, KeyNames, Lines, Outlet, OutletTotals};
 use tidegate_serve::metrics::{Kind, Metrics};
 
-/// How long telling the last events may take.
+/// How long sending the last events may take.
 const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the secret of hashes is made for: it has nothing in common with the keys of counters.
 const PURPOSE: &[u8] = b"tidegate: hashes of keys in events";
 
-/// Events that are told, and the tasks that tell them. Without outlets there are neither.
-pub(super) struct Telling {
+/// Events, and the tasks that send them. Without outlets there are neither.
+pub(super) struct EventTasks {
     pub(super) events: Option<Arc<Events>>,
     tasks: JoinSet<()>,
     end: watch::Sender<()>,
 }
 
-impl Telling {
-    /// Opens the outlets and begins to tell. Keys are hashed under a secret that is made of this one.
+impl EventTasks {
+    /// Opens the outlets and begins to send. Keys are hashed under a secret that is made of this one.
     pub(super) fn start(
         configuration: Option<&configuration::Events>,
         secret: &KeySecret,
         metrics: &Metrics,
     ) -> Result<Self, AppError> {
         let (end, ending) = watch::channel(());
-        let mut telling = Self { events: None, tasks: JoinSet::new(), end };
-        let Some(configuration) = configuration else { return Ok(telling) };
+        let mut sending = Self { events: None, tasks: JoinSet::new(), end };
+        let Some(configuration) = configuration else { return Ok(sending) };
         let secret = secret.seed([PURPOSE]).key([]).0.to_le_bytes();
         let names = KeyNames::new(&secret, configuration.shows_entries);
         let (mut outlets, wall) = (Vec::new(), Clock::start());
@@ -48,31 +48,31 @@ impl Telling {
             tracing::info!("events: written to {} (EVENTS_LOG)", to.name());
             let (outlet, queue) = open("log");
             outlets.push(outlet);
-            telling.tasks.spawn(lines.run(queue));
+            sending.tasks.spawn(lines.run(queue));
         }
         if let Some(settings) = &configuration.webhook {
             let webhook = webhook(settings, wall)?;
             let (outlet, queue) = open("webhook");
             outlets.push(outlet);
-            telling.tasks.spawn(webhook.run(queue));
+            sending.tasks.spawn(webhook.run(queue));
         }
         let events = Events::new(configuration.options.clone(), &names, (monotonic(), wall), outlets);
         let events = Arc::new(events);
         register(metrics, &events);
-        telling.events = Some(events);
-        Ok(telling)
+        sending.events = Some(events);
+        Ok(sending)
     }
 
     /// Waits until a task has died. None ends by itself.
     pub(super) async fn died(&mut self) -> AppError {
         match self.tasks.join_next().await {
-            Some(Err(panic)) => dead("telling events", panic),
-            Some(Ok(())) => dead("telling events", "it must not end"),
+            Some(Err(panic)) => dead("sending events", panic),
+            Some(Ok(())) => dead("sending events", "it must not end"),
             None => std::future::pending().await,
         }
     }
 
-    /// Tells the last events, for at most [`LAST_EVENTS_TIMEOUT`].
+    /// Sends the last events, for at most [`LAST_EVENTS_TIMEOUT`].
     pub(super) async fn finish(mut self) {
         self.end.send_replace(());
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -99,17 +99,17 @@ fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError>
 }
 
 fn register(metrics: &Metrics, events: &Arc<Events>) {
-    let told = Arc::clone(events);
+    let emitted = Arc::clone(events);
     metrics.register(
         "tidegate_events_total",
-        "Events that were told, by kind.",
+        "Events that were emitted, by kind.",
         Kind::Counter,
         move |samples| {
-            told.told().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count));
+            emitted.emitted().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count));
         },
     );
     let left_out = Arc::clone(events);
-    let help = "Events that were left out because their rule had told enough in that second.";
+    let help = "Events that were left out because their rule had emitted enough in that second.";
     metrics.register("tidegate_events_left_out_total", help, Kind::Counter, move |samples| {
         samples.push(&[], left_out.left_out());
     });
@@ -129,7 +129,7 @@ fn register(metrics: &Metrics, events: &Arc<Events>) {
     });
     type Read = fn(&OutletTotals) -> u64;
     let families: [(&'static str, &'static str, Read); 2] = [
-        ("tidegate_events_sent_total", "Events that an outlet has told.", OutletTotals::sent),
+        ("tidegate_events_sent_total", "Events that an outlet has sent.", OutletTotals::sent),
         ("tidegate_events_failures_total", "Attempts of an outlet that failed.", OutletTotals::failures),
     ];
     for (name, help, read) in families {

@@ -27,7 +27,7 @@ impl RecordSource for Source {
     }
 
     fn get(&self, key: RecordKey) -> RecordAnswer<'_> {
-        // The store is told of as a whole: one line for each key would be one for each request.
+        // The store is reported as a whole: one line for each key would be one for each request.
         Box::pin(async move { self.0.get(key).await.map_err(|_| NoAnswer) })
     }
 }
@@ -67,7 +67,7 @@ pub(super) fn records(
 impl Follower {
     /// Reads the stream of changes, for ever.
     pub(super) async fn follow(self) -> Infallible {
-        let (mut position, mut confirmed, mut told) = (None, monotonic(), None);
+        let (mut position, mut confirmed, mut logged) = (None, monotonic(), None);
         loop {
             let read = self.read(&mut position).await;
             self.store.note_answers(read.is_ok());
@@ -76,9 +76,10 @@ impl Follower {
             }
             let silent = monotonic().saturating_duration_since(confirmed);
             // At the start it is not connected yet.
-            if told != Some(read.is_ok()) && (read.is_ok() || told.is_some() || silent > FIRST_ANSWER_MAX) {
-                told = Some(read.is_ok());
-                self.tell(read.as_ref().err());
+            if logged != Some(read.is_ok()) && (read.is_ok() || logged.is_some() || silent > FIRST_ANSWER_MAX)
+            {
+                logged = Some(read.is_ok());
+                self.log(read.as_ref().err());
             }
             self.records.doubt(read.is_err() && silent > self.stale_max);
             tokio::time::sleep(READ_INTERVAL).await;
@@ -112,7 +113,7 @@ impl Follower {
     }
 
     /// Whether the store answers has changed.
-    fn tell(&self, error: Option<&StoreError>) {
+    fn log(&self, error: Option<&StoreError>) {
         match error {
             None => tracing::info!("records: the store answers (LIMITS_URL)"),
             Some(error) => tracing::warn!(

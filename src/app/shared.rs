@@ -66,8 +66,8 @@ pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut declared = Vec::new();
     for options in [Some(main), per_second].into_iter().flatten() {
-        let told = runtime.block_on(whole(Tokio, options));
-        declared.extend(told.map_err(|error| AppError::Redis { problem: error.to_string() })?);
+        let whole = runtime.block_on(whole(Tokio, options));
+        declared.extend(whole.map_err(|error| AppError::Redis { problem: error.to_string() })?);
     }
     Ok(declared)
 }

@@ -45,7 +45,7 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         denied_for_all: configuration.keep_keys,
         connections: Box::new(move || workers.connections()),
         events_dropped: {
-            let events = app.telling.events.clone();
+            let events = app.event_tasks.events.clone();
             Box::new(move || events.iter().map(|events| events.dropped()).sum())
         },
         exceptions: configuration.admin.has_token().then(|| exceptions(Arc::clone(&app.exceptions), refused)),

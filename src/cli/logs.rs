@@ -93,7 +93,7 @@ pub(super) fn logs(matches: &ArgMatches) -> Vec<PathBuf> {
     texts(matches, "logs").into_iter().map(PathBuf::from).collect()
 }
 
-/// Says why nothing came out. The exit code tells wrong arguments from the rest.
+/// Says why nothing came out. The exit code differs for wrong arguments.
 pub(super) fn failed(error: &impl Display, is_of_arguments: bool) -> (String, ExitCode) {
     print_error(format_args!("{error}"));
     (String::new(), if is_of_arguments { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE })

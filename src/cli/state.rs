@@ -56,7 +56,7 @@ pub(super) fn command() -> Command {
 }
 
 const INIT_HELP: &str = "Once, before the first start with COLD_START=deny, by hand: what was lost before is believed \
-to be nothing. With Redis, its settings are those of the limiter, and every primary is told.";
+to be nothing. With Redis, its settings are those of the limiter, and every primary is written to.";
 
 fn settings_of(command: &str) -> String {
     [SETTINGS, if command == "init" { SETTINGS_OF_REDIS } else { "" }].join(" ")
@@ -132,11 +132,11 @@ fn begin_without(state: &State) -> Result<String, StateError> {
 
 fn begin_without_in_redis(redis: Redis) -> Result<String, StateError> {
     let (used, new): (Vec<_>, Vec<_>) =
-        declare_whole(redis)?.into_iter().partition(|told| told.whole_since_micros > 0);
+        declare_whole(redis)?.into_iter().partition(|server| server.whole_since_micros > 0);
     if !used.is_empty() {
-        return Err(StateError::Used(used.into_iter().map(|told| told.server).collect()));
+        return Err(StateError::Used(used.into_iter().map(|server| server.server).collect()));
     }
-    Ok(new.iter().map(|told| format!("{}: there is no history\n", told.server)).collect())
+    Ok(new.iter().map(|server| format!("{}: there is no history\n", server.server)).collect())
 }
 
 /// Shows both files, as far as they can be read.

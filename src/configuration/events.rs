@@ -1,4 +1,4 @@
-//! Which events are told, and to whom.
+//! Which events are emitted, and where they go.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::settings::value::Secret;
 use crate::settings::{Problem, Settings};
 use tidegate_serve::events::{EventOptions, LinesTo};
 
-/// Which events are told, and to whom: to one outlet at least.
+/// Which events are emitted, and where they go: to one outlet at least.
 #[derive(Clone)]
 pub struct Events {
     /// Which, and how many.
     pub options: EventOptions,
-    /// Keys are told by the entries of their descriptors too.
+    /// Events show the entries of descriptors.
     pub shows_entries: bool,
     /// Where lines of JSON go.
     pub lines: Option<LinesTo>,
@@ -97,14 +97,14 @@ mod tests {
 
     #[test]
     fn events_are_told_where_somebody_listens() {
-        let told = |pairs: &[(&str, &str)]| {
+        let outlets = |pairs: &[(&str, &str)]| {
             let events = configured(pairs).expect("good settings").events;
             events.map(|events| (events.lines.is_some(), events.webhook.is_some()))
         };
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&[("EVENTS_LOG", ""), (URL, "")]), None);
-        assert_eq!(told(&[("EVENTS_LOG", "-")]), Some((true, false)));
-        assert_eq!(told(&[(URL, "https://example.com/hook?key=1")]), Some((false, true)));
+        assert_eq!(outlets(&[]), None);
+        assert_eq!(outlets(&[("EVENTS_LOG", ""), (URL, "")]), None);
+        assert_eq!(outlets(&[("EVENTS_LOG", "-")]), Some((true, false)));
+        assert_eq!(outlets(&[(URL, "https://example.com/hook?key=1")]), Some((false, true)));
     }
 
     #[test]

@@ -106,9 +106,9 @@ mod tests {
             configuration.redis.expect("a URL is set").main.options.deny_cold
         };
         let deny = ("COLD_START", "deny");
-        let told = deny_cold(&[redis, deny, ("COLD_START_MAX_WINDOW", "2m"), ("REDIS_LEASE_TIME", "50ms")]);
+        let denies = deny_cold(&[redis, deny, ("COLD_START_MAX_WINDOW", "2m"), ("REDIS_LEASE_TIME", "50ms")]);
         let (window_max, lease_time) = (Duration::from_secs(120), Duration::from_millis(50));
-        assert_eq!(told, Some(DenyCold { window_max, lease_time }));
+        assert_eq!(denies, Some(DenyCold { window_max, lease_time }));
         assert_eq!(deny_cold(&[redis]), None);
     }
 

@@ -1,6 +1,6 @@
 //! The queue of spans with a count of what becomes of them.
 //!
-//! The library's own queue drops a span when it is full, and tells nobody how many. So spans are counted in front of it: what
+//! The library's own queue drops a span when it is full, and does not say how many. So spans are counted in front of it: what
 //! would be one too many never gets there.
 
 use std::sync::Arc;

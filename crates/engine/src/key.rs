@@ -72,7 +72,7 @@ impl KeySeed {
         self.key(values)
     }
 
-    /// The seed of other counters, which these parts tell apart from its own.
+    /// The seed of other counters, which these parts distinguish from its own.
     pub fn with<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let (high, low) = hash_parts(SipHash13::new(self.0, self.1), parts);
         Self(high, low)

@@ -138,7 +138,7 @@ impl Limit {
         self
     }
 
-    /// What tells its counters apart from those of other limits of the same path, for the constant part of their keys:
+    /// What distinguishes its counters from those of other limits of the same path, for the constant part of their keys:
     /// algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not.
     pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
         let is_bucketed = self.algorithm == Algorithm::SlidingWindow;

@@ -38,7 +38,7 @@ impl Leaving {
         Self::of_waits(limit, (now.before, now.left), |hits| counter.wait_nanos(limit, hits))
     }
 
-    /// Of a counter with so many hits before and so many left, from the times that it tells clients to wait: for how
+    /// Of a counter with so many hits before and so many left, from the times that it asks clients to wait: for how
     /// many nanoseconds, if they want so many hits. More hits never wait shorter. `None`: nothing counts, or the
     /// algorithm is not strict.
     pub fn of_waits(limit: &Limit, (before, free): (u64, u64), wait: impl Fn(u64) -> u64) -> Option<Self> {

@@ -1,7 +1,7 @@
 //! What lies over the rules: records of single keys, and exceptions that operators made.
 //!
 //! In: a request with its plan under the rules. Out: its plan under the overlay. Records come first, exceptions change what
-//! is under records already. A request is decided, counted and told of under one [`Overlay`], however long it waits for its
+//! is under records already. A request is decided, counted and reported under one [`Overlay`], however long it waits for its
 //! counters; whoever plans it holds what the overlay borrows.
 //!
 //! - `record`: the limit of one key; `found`: those of a request's descriptors

@@ -7,7 +7,7 @@
 //! clock and knows no sockets.
 //!
 //! - `authored`: one exception as people write it, and its JSON
-//! - `pages`: what is known of each id, and what a change would do; `known`: one of these, as nodes tell it each other
+//! - `pages`: what is known of each id, and what a change would do; `known`: one of these, as nodes exchange it
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
 //! - `file`: all of them in a file
 //! - `audit`: who did what, when
@@ -315,7 +315,7 @@ impl Book {
         self.file.as_ref().map(|_| self.unwritable.lock().is_none())
     }
 
-    /// Tells whoever follows that something has changed.
+    /// Wakes whoever follows: something has changed.
     fn changed(&self, pages: &Pages) {
         let count = pages.count();
         self.version.send_modify(|version| *version = Version { number: version.number + 1, count });

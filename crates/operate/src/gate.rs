@@ -30,7 +30,7 @@ const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
 /// The scheme of the token, and what follows it.
 const BEARER: &[u8] = b"Bearer ";
 
-/// The header in which browsers tell where a request comes from.
+/// The header in which browsers say where a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a request may not use the admin API.

@@ -82,7 +82,7 @@ impl RecordStore {
         }
     }
 
-    /// Opens the folder, which is made if it is not there. One that cannot be used is told in the log: the store is away
+    /// Opens the folder, which is made if it is not there. One that cannot be used is logged: the store is away
     /// then, and [`keep`](Self::keep) tries again.
     pub async fn open(&self) {
         if let Store::Folder(store) = &self.store {
@@ -135,7 +135,7 @@ impl RecordStore {
         }
     }
 
-    /// Tells one listener of all changes from now on. There is one: those that come later hear nothing.
+    /// Notifies one listener of all changes from now on. There is one: those that come later hear nothing.
     pub fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
     }

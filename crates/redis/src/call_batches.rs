@@ -192,7 +192,7 @@ fn command(how: &str, script: &str, calls: &[Waiting], mark: Option<&Mark>) -> C
     calls.iter().for_each(|call| _ = command.arg(&call.key));
     command.arg(named);
     calls.iter().for_each(|call| _ = command.arg(&call.first_arg).arg(&*call.check));
-    command.arg(mark.map(|mark| &mark.told));
+    command.arg(mark.map(|mark| &mark.argument));
     command
 }
 

@@ -255,7 +255,7 @@ impl<R: Runtime> Connection<R> {
         let named = mark.as_deref().and_then(Mark::named);
         command.arg(call.keys.len() + named.iter().len()).arg(&*call.keys).arg(named);
         command.arg(&call.first_arg(self.time_at(until))).arg(&*call.args);
-        command.arg(mark.as_deref().map(|mark| &mark.told));
+        command.arg(mark.as_deref().map(|mark| &mark.argument));
         command
     }
 

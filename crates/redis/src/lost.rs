@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::address::Address;
 use crate::options::DenyCold;
-use crate::script::{Memory, told_cold};
+use crate::script::{Memory, cold_argument};
 
 /// Nodes that come to a new primary one after the other make one loss.
 const ONE_LOSS: Duration = Duration::from_secs(1);
@@ -247,7 +247,7 @@ impl ServerMemory {
 pub(super) struct Mark {
     key: Vec<u8>,
     /// The last argument of calls.
-    pub(super) told: Vec<u8>,
+    pub(super) argument: Vec<u8>,
     /// Since when nothing is missing, in microseconds of the server's clock.
     since_micros: u64,
     /// The longest lease time of nodes.
@@ -258,8 +258,8 @@ pub(super) struct Mark {
 
 impl Mark {
     fn new(key: Vec<u8>, since_micros: u64, lease_micros: u64, deny: &DenyCold, is_named: bool) -> Self {
-        let told = told_cold(micros(deny.window_max), lease_micros, since_micros, &key);
-        Self { key, told, since_micros, lease_micros, is_named }
+        let argument = cold_argument(micros(deny.window_max), lease_micros, since_micros, &key);
+        Self { key, argument, since_micros, lease_micros, is_named }
     }
 
     /// The key, if calls name it among theirs.
@@ -270,7 +270,7 @@ impl Mark {
     /// The memory in which hits are charged, if nothing is missing since this time.
     pub(super) fn memory(&self, since_micros: u64) -> Memory {
         let generation = (since_micros as f64).to_le_bytes().to_vec();
-        // The key names the process: connections are not told apart.
+        // The key names the process: connections share it.
         Memory { key: self.key.clone(), generation, connection: 0 }
     }
 }
@@ -336,7 +336,7 @@ impl Marked {
     /// Keeps a mark. Returns whether it is another one.
     fn set(&self, mark: Mark) -> bool {
         let mut known = self.0.lock();
-        let is_other = known.as_ref().is_none_or(|known| known.told != mark.told);
+        let is_other = known.as_ref().is_none_or(|known| known.argument != mark.argument);
         if is_other {
             *known = Some(Arc::new(mark));
         }

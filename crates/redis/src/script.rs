@@ -46,7 +46,7 @@ pub enum Lost {
     /// They begin anew.
     Allow,
     /// They count as full until the hits would be over. Every call but a give-back has one more argument:
-    /// [`told_cold`].
+    /// [`cold_argument`].
     Deny,
 }
 
@@ -72,7 +72,12 @@ fn mark_life() -> String {
 /// The last argument of a call with [`Lost::Deny`]: the longest that hits may count in a limit that is held, the longest
 /// lease time that the node has read, since when nothing is missing as the node knows it, all in microseconds; and the
 /// key of the mark.
-pub fn told_cold(held_micros_max: u64, lease_micros: u64, whole_since_micros: u64, mark: &[u8]) -> Vec<u8> {
+pub fn cold_argument(
+    held_micros_max: u64,
+    lease_micros: u64,
+    whole_since_micros: u64,
+    mark: &[u8],
+) -> Vec<u8> {
     let numbers = [held_micros_max, lease_micros, whole_since_micros].map(double);
     [numbers.as_flattened(), mark].concat()
 }
@@ -101,7 +106,7 @@ pub fn source(purpose: Purpose, clock: Clock, lost: Lost) -> String {
     let fragments = match purpose {
         Purpose::Decide => match lost {
             Lost::Allow => decide,
-            Lost::Deny => as_function(&decide) + "return told(decide(KEYS, ARGV))\n",
+            Lost::Deny => as_function(&decide) + "return with_since(decide(KEYS, ARGV))\n",
         },
         Purpose::DecideEach => as_function(&decide) + include_str!("lua/each.lua"),
         Purpose::Renew => include_str!("lua/renew.lua").to_owned(),
@@ -109,7 +114,9 @@ pub fn source(purpose: Purpose, clock: Clock, lost: Lost) -> String {
     };
     let cold = match (purpose, lost) {
         (Purpose::GiveBack, _) => String::new(),
-        (_, Lost::Allow) => "local is_cold, told\n".to_owned(),
+        (_, Lost::Allow) => "local is_cold, with_since
+"
+        .to_owned(),
         (_, Lost::Deny) => mark_life() + include_str!("lua/cold.lua"),
     };
     [prelude(clock), &algorithms(), &cold, window, &fragments].concat()

@@ -242,7 +242,7 @@ impl<R: Runtime> Shared<R> {
                 Contact::Unusable(_) => return false,
                 Contact::Up | Contact::Lost(_) => Contact::Lost(why),
             };
-            // A reason that changes is told too: what is in the way now is seldom what came first.
+            // A changed reason is shown too: what is in the way now is seldom what came first.
             let changed = *contact != now;
             *contact = now;
             changed
@@ -284,14 +284,14 @@ mod tests {
         shared.lost(true, ConnectError::Unanswered);
         shared.reached(true);
         assert_eq!(contact(), Contact::Lost(ConnectError::Unanswered), "the other one still probes");
-        let mut told = shared.contact.subscribe();
+        let mut seen = shared.contact.subscribe();
         shared.lost(false, ConnectError::Unanswered);
-        assert!(!told.has_changed().expect("it lives"), "the same once more");
+        assert!(!seen.has_changed().expect("it lives"), "the same once more");
         shared.lost(false, ConnectError::NoSlots);
-        assert_eq!(*told.borrow_and_update(), Contact::Lost(ConnectError::NoSlots));
-        assert!(!told.has_changed().expect("it lives"));
+        assert_eq!(*seen.borrow_and_update(), Contact::Lost(ConnectError::NoSlots));
+        assert!(!seen.has_changed().expect("it lives"));
         shared.lost(false, ConnectError::Unanswered);
-        assert!(told.has_changed().expect("it lives"), "another reason is told");
+        assert!(seen.has_changed().expect("it lives"), "another reason is shown");
         shared.reached(false);
         assert_eq!(contact(), Contact::Up);
         let too_old = || ConnectError::TooOld("5".to_owned());

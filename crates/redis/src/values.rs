@@ -6,7 +6,7 @@
 //! batch is announced after the last.
 //!
 //! A node that keeps values reads the stream from where it was. If the entry that it read last is gone, it may have missed
-//! changes, or the server has lost some, and the node is told so.
+//! changes, or the server has lost some, and the node learns that.
 
 use redis::{FromRedisValue, Value};
 
@@ -143,11 +143,13 @@ impl<R: Runtime> Values<R> {
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
             let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
             if is_done {
-                let told = async {
+                let announced = async {
                     self.list(name, after.is_some()).await?;
                     self.announce(&[(name, after)]).await
                 };
-                told.await.map_err(|error: ConnectError| ConnectError::Unannounced(error.to_string()))?;
+                announced
+                    .await
+                    .map_err(|error: ConnectError| ConnectError::Unannounced(error.to_string()))?;
             }
             return Ok(is_done);
         }

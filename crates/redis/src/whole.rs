@@ -28,7 +28,7 @@ pub struct Declared {
 
 /// Says of every primary that nothing is missing of what was counted there, whatever it holds. It is true of servers that
 /// no node has used, and of those that have lost nothing since.
-/// Fails when a server cannot be used. Those before it say it already, and may be told again.
+/// Fails when a server cannot be used. Those before it are declared already, and may be declared again.
 pub async fn declare_whole<R: Runtime>(
     runtime: R,
     options: RedisOptions,

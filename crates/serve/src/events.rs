@@ -5,12 +5,12 @@
 //! the queue of each outlet.
 //!
 //! No decision waits for an event. Most need one comparison: is the key near its limit? For those that are, a table of
-//! keys says whether that was told in this window. It holds a bounded number of keys and is never waited for. What is to
-//! be told goes into a bounded queue for each outlet, or is dropped and counted if that is full. At most so many events a
-//! second are told for each rule; the next one has the number of those that were left out.
+//! keys says whether that was emitted in this window. It holds a bounded number of keys, and nobody waits for it. An event goes
+//! into a bounded queue for each outlet, or is dropped and counted if the queue is full. Each rule emits at most so many
+//! events a second; the next one has the number of those that were left out.
 //!
 //! - `kind`: what can happen; `near`: from which share of its limit on a key is near it, for each rule
-//! - `keys`, `recent`: what was told of which key, and what this thread asked that table a moment ago
+//! - `keys`, `recent`: what was emitted about which key, and what this thread asked that table a moment ago
 //! - `budget`: how many events a rule has left in this second
 //! - `event`: an event, and its JSON
 //! - `outlet`: the queue to an outlet, and what became of its events; `lines`: the outlet to a file
@@ -44,10 +44,10 @@ use tidegate_engine::plan::{Hits, Plan, Step};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
 
-/// What is told, and how much of it.
+/// Which events are emitted, and how many.
 #[derive(Clone, Debug)]
 pub struct EventOptions {
-    /// The kinds that are told.
+    /// The kinds that are emitted.
     pub kinds: Kinds,
     /// From this share of a limit on, a key is near it, unless its rule says otherwise.
     pub near: f64,
@@ -57,16 +57,16 @@ pub struct EventOptions {
     pub queue_max: usize,
 }
 
-/// Tells what happens, to every outlet.
+/// Emits events to every outlet.
 pub struct Events {
     options: EventOptions,
-    /// Whether the entries of descriptors are told.
+    /// Whether events show the entries of descriptors.
     shows_entries: bool,
     began: Instant,
     wall: Clock,
     keys: Keys,
     outlets: Vec<Outlet>,
-    told: [AtomicU64; Kind::ALL.len()],
+    emitted: [AtomicU64; Kind::ALL.len()],
     left_out: AtomicU64,
 }
 
@@ -98,9 +98,9 @@ impl Events {
         (began, wall): (Instant, Clock),
         outlets: Vec<Outlet>,
     ) -> Self {
-        let (told, left_out) = Default::default();
+        let (emitted, left_out) = Default::default();
         let shows_entries = names.shows_entries;
-        Self { options, shows_entries, began, wall, keys: Keys::default(), outlets, told, left_out }
+        Self { options, shows_entries, began, wall, keys: Keys::default(), outlets, emitted, left_out }
     }
 
     /// What is needed of these rules.
@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    /// Tells what there is to tell of a decision that was made at this time, under these rules.
+    /// Emits the events of a decision that was made at this time, under these rules.
     #[inline(never)] // Most have no events: the way of a decision stays short.
     pub fn decided(&self, rules: &RuleEvents, decided: Decided<'_, '_, '_>, at: Instant) {
         for (index, status) in decided.decision.statuses.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Events {
         }
     }
 
-    /// Tells of a key that is near its limit or over it, unless that was told already.
+    /// Emits that a key is near its limit or over it, unless that was emitted already.
     #[cold]
     fn near_or_over(
         &self,
@@ -139,17 +139,17 @@ impl Events {
         };
         // Times of the table start at 1, because 0 means never.
         let (now, window) = (self.nanos(at).max(1), limited.limit.window_nanos());
-        let told = match limited.verdict.over {
+        let notice = match limited.verdict.over {
             true => self.keys.denied(check.key, now, window),
             false => self.keys.near(check.key, now, window),
         };
-        let Some(told) = told.filter(|told| self.options.kinds.has(told.kind())) else { return };
+        let Some(notice) = notice.filter(|notice| self.options.kinds.has(notice.kind())) else { return };
         let second = (now / 1_000_000_000) as u32;
         match rules.budgets.take(limited, second, self.options.per_second_max) {
             Some(left_out) => {
                 let counts = Counts { hits, left_out };
                 let key = KeyEvent::new(decided, index, limited, check.key, counts, self.shows_entries);
-                self.tell(What::Key(told, key), at);
+                self.emit(What::Key(notice, key), at);
             }
             None => {
                 self.left_out.fetch_add(1, Relaxed);
@@ -159,27 +159,27 @@ impl Events {
 
     /// A set of rules was refused for these problems.
     pub fn reload_refused(&self, problems: &[String], at: Instant) {
-        self.tell_of_process(What::reload_refused(problems), at);
+        self.emit_if_wanted(What::reload_refused(problems), at);
     }
 
     /// This shared store does not answer any more, for this reason.
     pub fn store_lost(&self, store: &str, why: &str, at: Instant) {
-        self.tell_of_process(What::store_lost(store, why), at);
+        self.emit_if_wanted(What::store_lost(store, why), at);
     }
 
     /// This shared store answers again.
     pub fn store_back(&self, store: &str, at: Instant) {
-        self.tell_of_process(What::StoreBack { store: store.to_owned() }, at);
+        self.emit_if_wanted(What::StoreBack { store: store.to_owned() }, at);
     }
 
-    fn tell_of_process(&self, what: What, at: Instant) {
+    fn emit_if_wanted(&self, what: What, at: Instant) {
         if self.options.kinds.has(what.kind()) {
-            self.tell(what, at);
+            self.emit(what, at);
         }
     }
 
-    fn tell(&self, what: What, at: Instant) {
-        self.told[what.kind() as usize].fetch_add(1, Relaxed);
+    fn emit(&self, what: What, at: Instant) {
+        self.emitted[what.kind() as usize].fetch_add(1, Relaxed);
         let event = Arc::new(Event { at: self.wall.at(at), what });
         self.outlets.iter().for_each(|outlet| outlet.push(&event));
     }
@@ -188,12 +188,12 @@ impl Events {
         u64::try_from(at.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Events that were told, by kind.
-    pub fn told(&self) -> impl Iterator<Item = (Kind, u64)> {
-        Kind::ALL.into_iter().zip(&self.told).map(|(kind, told)| (kind, told.load(Relaxed)))
+    /// Events that were emitted, by kind.
+    pub fn emitted(&self) -> impl Iterator<Item = (Kind, u64)> {
+        Kind::ALL.into_iter().zip(&self.emitted).map(|(kind, count)| (kind, count.load(Relaxed)))
     }
 
-    /// Events that were left out because their rule had told enough in that second.
+    /// Events that were left out because their rule had emitted enough in that second.
     pub fn left_out(&self) -> u64 {
         self.left_out.load(Relaxed)
     }

@@ -1,9 +1,9 @@
 //! The way of a request through a limiter, without sockets and settings: planned under the rules in force and what lies over
-//! them, counted, concluded, told.
+//! them, counted, concluded, reported.
 //!
 //! [`service`] is the spine: it calls every stage and holds no logic of its own. It takes times, timers and tasks from the
 //! runtime that it is generic over, as the shared store does, so that a simulation drives the very same code. What it knows
-//! of the rules in force is in [`live`]; what it tells goes to [`metrics`], [`decisions`] (the decision log), [`denied`] and
+//! of the rules in force is in [`live`]; what it reports goes to [`metrics`], [`decisions`] (the decision log), [`denied`] and
 //! [`watches`] (keys by name, bounded) and [`events`].
 //!
 //! ```text

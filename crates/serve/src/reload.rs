@@ -1,6 +1,6 @@
 //! Puts sets of rules in force, and remembers what became of each.
 //!
-//! In: the texts of a set, from any source. Out: its rules in force, or every problem of it, logged, counted and told. A set
+//! In: the texts of a set, from any source. Out: its rules in force, or every problem of it, logged, counted and emitted as events. A set
 //! is taken whole or not at all. A bad set leaves the rules in force; each of its problems is logged once, and the failure is
 //! counted.
 //!
@@ -40,7 +40,7 @@ pub struct Installer {
     health: Option<Arc<Health>>,
     /// Lost counters of longer windows do not count as full, as others do.
     cold_window_max: Option<Duration>,
-    /// Told of each set that is refused.
+    /// They emit each refused set.
     events: Option<Arc<Events>>,
     /// Remembers what became of each set.
     reloads: Arc<ReloadLog>,
@@ -125,8 +125,8 @@ impl Installer {
         Self { cold_window_max, ..self }
     }
 
-    /// Tells these events of each set that is refused.
-    pub fn telling(self, events: Option<Arc<Events>>) -> Self {
+    /// Emits an event for each set that is refused.
+    pub fn emitting(self, events: Option<Arc<Events>>) -> Self {
         Self { events, ..self }
     }
 
@@ -227,7 +227,7 @@ impl Installer {
         self.remember(false, what, problems.problems());
     }
 
-    /// Counts and tells that the texts of a set cannot be read. `remedy`: what to change.
+    /// Counts and logs that the texts of a set cannot be read. `remedy`: what to change.
     pub fn unreadable(&self, error: &dyn Display, remedy: &str) {
         self.failed(&[error.to_string()]);
         let what = format!("cannot be read; {}: {error} ({remedy})", self.rules_left());
@@ -252,7 +252,7 @@ impl Installer {
         &self.metrics
     }
 
-    /// Counts and tells a failure.
+    /// Counts and logs a failure.
     fn failed(&self, problems: &[String]) {
         self.metrics.config_failed();
         if let Some(events) = &self.events {

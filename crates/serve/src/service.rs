@@ -59,7 +59,7 @@ pub struct Service<R: Runtime = Tokio> {
     /// `None`: there are none, and no rule asks for them.
     records: Option<Arc<KnownRecords<R>>>,
     log: DecisionLog,
-    /// `None`: nobody is told of events.
+    /// `None`: there are no outlets for them.
     events: Option<Arc<Events>>,
     /// The keys that are denied most, if their names are kept.
     denied: Option<Arc<DeniedKeys>>,
@@ -73,8 +73,8 @@ struct Loaded {
     handles: RuleHandles,
     /// When a denial by these rules was last logged.
     denials: Denials,
-    /// What was told of these rules.
-    told: RuleEvents,
+    /// The events of these rules.
+    rule_events: RuleEvents,
     /// The fullest counters of some rules, while somebody asks.
     watches: Watches,
     /// Indices of all rules in the order of their paths, made when they are first needed.
@@ -228,9 +228,9 @@ impl<R: Runtime> Service<R> {
         Self { log, ..self }
     }
 
-    /// The same service, telling these events. They have to be set before rules are.
+    /// The same service, emitting these events. They have to be set before rules are.
     #[must_use]
-    pub fn telling(self, events: Option<Arc<Events>>) -> Self {
+    pub fn emitting(self, events: Option<Arc<Events>>) -> Self {
         Self { events, ..self }
     }
 
@@ -472,20 +472,20 @@ impl<R: Runtime> Service<R> {
     ) -> T {
         let mut decision = Decision::empty();
         conclude_into(plan, verdicts, &mut decision);
-        let Loaded { rules, handles, denials, told, watches, .. } = live.loaded;
+        let Loaded { rules, handles, denials, rule_events, watches, .. } = live.loaded;
         if plan.learns_costs {
             rules.observe_costs(request, plan);
         }
         self.metrics.observe(handles, request, &decision);
         if overlay.exceptions.is_some() {
-            self.exceptions.tell(overlay, request, plan, &mut decision);
+            self.exceptions.report(overlay, request, plan, &mut decision);
         }
         if DecisionLog::is_on() {
             let context = Context { rules, denials, overlay, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);
         }
         if let Some(events) = &self.events {
-            events.decided(told, Decided { request, plan, overlay, decision: &decision }, at);
+            events.decided(rule_events, Decided { request, plan, overlay, decision: &decision }, at);
         }
         if let Some(denied) = &self.denied {
             denied.observe(request, plan, &decision, || self.clock.at(at));
@@ -529,9 +529,9 @@ impl<R: Runtime> Service<R> {
     fn put_in_force(&self, rules: RuleSet) -> usize {
         let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
         let without_room = handles.without_room();
-        let told = self.events.as_ref().map(|events| events.of_rules(&rules)).unwrap_or_default();
+        let rule_events = self.events.as_ref().map(|events| events.of_rules(&rules)).unwrap_or_default();
         let (watches, by_path, by_series) = Default::default();
-        self.live.install(Some(Loaded { rules, handles, denials, told, watches, by_path, by_series }));
+        self.live.install(Some(Loaded { rules, handles, denials, rule_events, watches, by_path, by_series }));
         if let Counters::Shared(shared) = &self.counters {
             shared.clear_deny_cache();
         }

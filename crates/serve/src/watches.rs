@@ -128,10 +128,10 @@ impl Watches {
                 Arc::clone(watches.last().expect("it was just added"))
             }
         };
-        let told = watch.tell(most, now);
+        let report = watch.report(most, now);
         self.watches.store(Arc::new(watches));
         self.is_any.store(true, Relaxed);
-        Ok(told)
+        Ok(report)
     }
 
     /// Ends watches that nobody asks for any more.
@@ -171,7 +171,7 @@ impl Watch {
         seen.note_full(key, Full { name: Box::default(), used, limit, at, until }, name);
     }
 
-    fn tell(&self, most: usize, now: Instant) -> Watched {
+    fn report(&self, most: usize, now: Instant) -> Watched {
         let mut seen = self.seen.lock();
         seen.asked = now;
         seen.fullest.retain(|_, full| full.until > now);
@@ -257,7 +257,7 @@ descriptors:
             }
         }
 
-        fn told(&self, most: usize, after: Duration) -> Watched {
+        fn report(&self, most: usize, after: Duration) -> Watched {
             self.watches.ask(0, most, self.began + after).expect("it is watched")
         }
     }
@@ -271,15 +271,15 @@ descriptors:
             limiter.ask(times, "user", user);
             limiter.ask(50, "other", user);
         }
-        let told = limiter.told(2, NOW);
-        let fullest = told.fullest.iter().map(|(_, full)| (&*full.name, full.used, full.limit));
+        let watched = limiter.report(2, NOW);
+        let fullest = watched.fullest.iter().map(|(_, full)| (&*full.name, full.used, full.limit));
         let mut fullest: Vec<_> = fullest.collect();
         fullest.sort_unstable();
         assert_eq!(fullest, [("user=b", 10, 10), ("user=c", 10, 10)]);
-        let denied = told.denied.iter().map(|(_, denied)| (&*denied.name, denied.count));
+        let denied = watched.denied.iter().map(|(_, denied)| (&*denied.name, denied.count));
         assert_eq!(denied.collect::<Vec<_>>(), [("user=c", 4)]);
-        assert_eq!(limiter.told(9, NOW).fullest.len(), 3);
-        assert!(limiter.told(9, Duration::from_secs(61)).fullest.is_empty(), "the window is over");
+        assert_eq!(limiter.report(9, NOW).fullest.len(), 3);
+        assert!(limiter.report(9, Duration::from_secs(61)).fullest.is_empty(), "the window is over");
     }
 
     #[test]
@@ -290,9 +290,9 @@ descriptors:
             limiter.ask(1, "user", &format!("u{stranger}"));
         }
         limiter.ask(8, "user", "late");
-        let told = limiter.told(usize::MAX, NOW);
-        assert_eq!(told.fullest.len(), COUNTERS_MAX);
-        let names = [0, 1].map(|place| &*told.fullest[place].1.name);
+        let watched = limiter.report(usize::MAX, NOW);
+        assert_eq!(watched.fullest.len(), COUNTERS_MAX);
+        let names = [0, 1].map(|place| &*watched.fullest[place].1.name);
         assert_eq!(names, ["user=early", "user=late"]);
     }
 

@@ -40,7 +40,7 @@ impl Moment {
     }
 
     /// # Errors
-    /// When this was written later than `now` by more than `skew`, as far as wall clocks can tell.
+    /// When this was written later than `now` by more than `skew`, as far as wall clocks show.
     pub(super) fn check_past(&self, now: &Self, skew: Duration) -> Result<(), Distrust> {
         let ahead = Duration::from_nanos(self.wall.nanos_since(now.wall));
         if self.is_same_boot(now) || ahead <= skew { Ok(()) } else { Err(Distrust::Ahead(ahead)) }

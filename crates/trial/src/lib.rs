@@ -1,5 +1,5 @@
 //! Rules tried offline, before anybody is denied: on access logs, in cases, and on what Envoy would ask. `replay` and
-//! `cases` decide through the engine itself, at times that they are told.
+//! `cases` decide through the engine itself, at times that they are given.
 //!
 //! ```text
 //! log ─▶ input ─▶ lines ─▶ format ─Record─▶ map ──Request──▶ plan ─▶ order ─▶ decide ─▶ tally ─▶ Report ─▶ text, JSON, HTML

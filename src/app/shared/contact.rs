@@ -22,7 +22,7 @@ const LOST: &str = "redis does not answer";
 /// Reports every change, if there is a shared store.
 pub(in crate::app) fn keep(tasks: &mut Essential, app: &App) {
     if let (Some(shared), Some(redis)) = (app.service.counters().shared(), &app.configuration.redis) {
-        let (health, events) = (Arc::clone(&app.health), app.telling.events.clone());
+        let (health, events) = (Arc::clone(&app.health), app.event_tasks.events.clone());
         let options = (redis.startup_timeout, redis.health_follows);
         tasks.spawn(watch(Arc::clone(shared), health, events, options));
     }
@@ -104,7 +104,7 @@ impl Watched {
         Self { name, contact: store.contact(), names, place, logged_up: None }
     }
 
-    /// Reads the current state. Logs it if it has changed, and tells these events.
+    /// Reads the current state. Logs it if it has changed, and emits an event.
     fn update(&mut self, events: Option<&Events>) -> State {
         let contact = self.contact.borrow_and_update();
         let explain = |error| self.names.explain(error);

@@ -1,7 +1,7 @@
 //! `tidegate limit load`: a file of records, sent in pieces.
 //!
 //! In: a file of JSON lines or CSV. Out: how many each limiter has taken. A file is read once before anything is sent: if a line
-//! is bad, all bad lines are told, and nothing is loaded.
+//! is bad, all bad lines are printed, and nothing is loaded.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,7 +21,7 @@ use tidegate_trial::replay::Progress;
 
 /// Bytes that are sent at once: some 50,000 records, of which the limiter stores 10,000 at a time.
 const PIECE_BYTES: usize = 4 << 20;
-/// Bad lines that are told. All are counted.
+/// Bad lines that are printed. All are counted.
 const PROBLEMS_MAX: usize = 100;
 /// Warnings that are shown.
 const WARNINGS_MAX: usize = 10;
@@ -112,7 +112,7 @@ impl Loaded {
     }
 }
 
-/// Whether all lines of a file are good. Tells those that are not.
+/// Whether all lines of a file are good. Prints those that are not.
 fn is_good(path: &Path, format: Format) -> io::Result<bool> {
     let (mut reader, mut bad) = (Reader::new(format), 0);
     let mut take = |line: tidegate_records::Line| {

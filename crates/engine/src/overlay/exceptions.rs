@@ -56,7 +56,7 @@ pub struct Exceptions {
     hasher: FixedState,
     /// By domain and keys.
     shapes: HashTable<Shape>,
-    /// By id. Empty if nobody is told.
+    /// By id. Empty if nobody is shown them.
     labels: Vec<Arc<Label>>,
 }
 

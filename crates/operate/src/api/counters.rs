@@ -48,9 +48,9 @@ impl AdminApi {
         let Some(rule) = live.rules().rule_at(&path) else {
             return Err(Problem(StatusCode::NOT_FOUND, "no rule has this path".to_owned()));
         };
-        let told = self.service.watched(live.in_force(), rule.id, most);
-        let told = told.map_err(|error| Problem(StatusCode::CONFLICT, error.to_string()))?;
-        Ok(shown(StatusCode::OK, &top_of(rule, &told)))
+        let watched = self.service.watched(live.in_force(), rule.id, most);
+        let watched = watched.map_err(|error| Problem(StatusCode::CONFLICT, error.to_string()))?;
+        Ok(shown(StatusCode::OK, &top_of(rule, &watched)))
     }
 
     /// The same of the first rules, a line each. Those that somebody has asked about are watched already.
@@ -58,13 +58,13 @@ impl AdminApi {
         let limited = live.rules().rules().iter().filter(|rule| rule.limit.is_some());
         let (first, left) = (limited.clone().take(ALL_MAX), limited.count().saturating_sub(ALL_MAX));
         let top = |rule: &rules::Rule| {
-            let told = self.service.watched(live.in_force(), rule.id, most);
-            told.map(|told| line(&top_of(rule, &told)))
+            let watched = self.service.watched(live.in_force(), rule.id, most);
+            watched.map(|watched| line(&top_of(rule, &watched)))
         };
-        let told = first.map(top).collect::<Result<Vec<_>, _>>();
-        let mut told = told.map_err(|error| Problem(StatusCode::CONFLICT, error.to_string()))?;
-        told.extend((left > 0).then(|| line(&LeftOut { rules_left_out: left })));
-        Ok(lines(told))
+        let watched = first.map(top).collect::<Result<Vec<_>, _>>();
+        let mut watched = watched.map_err(|error| Problem(StatusCode::CONFLICT, error.to_string()))?;
+        watched.extend((left > 0).then(|| line(&LeftOut { rules_left_out: left })));
+        Ok(lines(watched))
     }
 
     /// What a counter holds, or why that is not known.
@@ -80,18 +80,18 @@ impl AdminApi {
 }
 
 /// What is known of the counters of a rule.
-fn top_of(rule: &rules::Rule, told: &Watched) -> Top {
+fn top_of(rule: &rules::Rule, watched: &Watched) -> Top {
     let (now, asked) = (wall(), monotonic());
     let ago = |at: Instant| asked.saturating_duration_since(at);
     let shown_at = |at: Instant| {
         let ago = u64::try_from(ago(at).as_nanos()).unwrap_or(u64::MAX);
         Time(Timestamp::from_nanos(now.as_nanos().saturating_sub(ago)))
     };
-    let fullest = told.fullest.iter().map(|(key, full)| {
+    let fullest = watched.fullest.iter().map(|(key, full)| {
         let (entries, at) = (full.name.to_string(), shown_at(full.at));
         Fullest { key: hex(*key), entries, used: full.used, limit: full.limit, at }
     });
-    let denied = told.denied.iter().map(|(key, denied)| Denied {
+    let denied = watched.denied.iter().map(|(key, denied)| Denied {
         key: hex(*key),
         entries: denied.name.to_string(),
         count: denied.count,
@@ -99,8 +99,8 @@ fn top_of(rule: &rules::Rule, told: &Watched) -> Top {
     });
     Top {
         rule: rule.path().to_string(),
-        since: shown_at(told.since),
-        watched_seconds: ago(told.since).as_secs(),
+        since: shown_at(watched.since),
+        watched_seconds: ago(watched.since).as_secs(),
         fullest: fullest.collect(),
         denied: denied.collect(),
     }

@@ -140,7 +140,7 @@ pub struct Top {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Fullest {
-    /// Tells counters apart.
+    /// Distinguishes counters.
     pub key: CounterKey,
     /// The descriptor.
     pub entries: String,
@@ -156,7 +156,7 @@ pub struct Fullest {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Denied {
-    /// Tells counters apart.
+    /// Distinguishes counters.
     pub key: CounterKey,
     /// The descriptor.
     pub entries: String,
@@ -166,7 +166,7 @@ pub struct Denied {
     pub error: u64,
 }
 
-/// A key in hex, which tells counters apart.
+/// A key in hex, which distinguishes counters.
 #[derive(Debug, Serialize)]
 pub struct CounterKey(pub String);
 

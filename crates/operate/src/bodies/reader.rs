@@ -167,7 +167,7 @@ impl<'de> Deserializer<'de> for Part<'de> {
     }
 
     /// Unknown fields come first, which may be known ones that are misspelt, then the others in the order of the type: of
-    /// several mistakes the first one is told. Serde would take a list for an object too, by the order of its fields.
+    /// several mistakes the first one is reported. Serde would take a list for an object too, by the order of its fields.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,

@@ -53,9 +53,9 @@ pub struct Audit(Mutex<Lines>);
 struct Lines {
     log: Option<Log>,
     recent: VecDeque<String>,
-    /// Tells the changes of a process apart.
+    /// Distinguishes the changes of a process.
     next: u64,
-    /// Tells processes apart.
+    /// Distinguishes processes.
     process: String,
 }
 
@@ -72,7 +72,7 @@ struct Log {
 pub struct Intended(String);
 
 impl Audit {
-    /// In memory alone. `began` tells this process from those before.
+    /// In memory alone. `began` distinguishes this process from those before.
     pub fn in_memory(began: Timestamp) -> Self {
         let process = format!("{:x}", began.as_nanos());
         Self(Mutex::new(Lines { log: None, recent: VecDeque::new(), next: 0, process }))

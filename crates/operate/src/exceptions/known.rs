@@ -1,4 +1,4 @@
-//! What is known of an id: an exception, or that it was ended. Nodes that share a Redis tell each other both.
+//! What is known of an id: an exception, or that it was ended. Nodes that share a Redis exchange both.
 //!
 //! The newest entry of an id wins, by its number: the nanoseconds since 1970 at which it was made. It is remembered for 90
 //! days also when it has ended. A node that was away for less, or a Redis that went back to an older state, would else bring

@@ -2,7 +2,7 @@
 //! looked at.
 //!
 //! Each address has a few wrong tokens at once, and one more each second. Beyond that not even the right one is looked
-//! at, so that an answer tells nothing. Bounded: more addresses than have a place share one.
+//! at, so that an answer says nothing. Bounded: more addresses than have a place share one.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! Records in a folder of this machine: the threads that wait for its disk, and what is told when it cannot be used.
+//! Records in a folder of this machine: the threads that wait for its disk, and what is logged when it cannot be used.
 //!
 //! In: calls for the folder. Out: what they return. A folder that cannot be used, at the start or later, is tried again with
 //! growing pauses. Meanwhile keys that are not in memory are decided as if the store were away.
@@ -34,7 +34,7 @@ pub(super) struct FolderStore {
     writer: Pool,
     /// It answers reads.
     is_up: AtomicBool,
-    /// It was told that it does not.
+    /// It was logged that it does not.
     is_told: AtomicBool,
     failed: Notify,
     /// How often it had been opened when somebody last asked.
@@ -71,8 +71,8 @@ impl FolderStore {
         }
     }
 
-    /// Tries again, whenever the folder cannot be used, until it can; then it calls `tell`. Never returns.
-    pub(super) async fn keep(&self, tell: impl Fn()) -> Infallible {
+    /// Tries again, whenever the folder cannot be used, until it can; then it calls `notify`. Never returns.
+    pub(super) async fn keep(&self, notify: impl Fn()) -> Infallible {
         let mut pause = PAUSE_MIN;
         loop {
             // One that fails at once when it was just opened is no better than before.
@@ -88,7 +88,7 @@ impl FolderStore {
                     Err(error) => tracing::warn!("records: {error}; the next try is in {pause:?}"),
                 }
             }
-            tell();
+            notify();
         }
     }
 
@@ -114,7 +114,7 @@ impl FolderStore {
         }
     }
 
-    /// Tells it once for each time that it is away.
+    /// Logs it once for each time that it is away.
     fn is_away(&self, error: &StoreError) {
         self.is_up.store(false, Relaxed);
         if !self.is_told.swap(true, Relaxed) {

@@ -80,7 +80,7 @@ fn not_serving(parts: &Parts) -> Option<Value> {
     match parts.health.status() {
         Status::Serving => None,
         Status::NotServing(why) => {
-            bad("health", &format!("This process tells proxies not to ask it: {why}."))
+            bad("health", &format!("Proxies are asked not to use this process: {why}."))
         }
         Status::Draining => warning("health", "This process is ending."),
     }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(
             texts(&parts, &[last, last]),
             [
-                "This process tells proxies not to ask it: starting.",
+                "Proxies are asked not to use this process: starting.",
                 "14 requests got an error within 2 s.",
                 "The last change of the rules was refused. shop.yaml:3:1: unknown key `limt`",
                 "The last change of the TLS files of the HTTP port was refused. HTTP_SERVER_TLS_CERT: bad",

@@ -251,7 +251,7 @@ fn r1_a_mark_that_was_read_is_named_by_calls() {
     assert_eq!(marked.read(b"m".to_vec(), &read, &DENY, true), Some(read.begins));
     let mark = marked.get().expect("it was read");
     assert_eq!(mark.named(), Some(&b"m".to_vec()));
-    assert_eq!(mark.told, told_cold(60_000_000, OWN, 5, b"m"));
+    assert_eq!(mark.argument, cold_argument(60_000_000, OWN, 5, b"m"));
     assert_eq!(marked.read(b"n".to_vec(), &read, &DENY, false), Some(read.begins));
     assert_eq!(marked.get().expect("it was read").named(), None, "in a Cluster it is in another slot");
 }
@@ -267,8 +267,8 @@ fn r3_another_mark_is_believed() {
     for (key, read) in [(b"m", mark_read(6, OWN)), (b"m", mark_read(5, OWN + 1)), (b"n", mark_read(5, OWN))] {
         let known = marked(&[mark_read(5, OWN)]);
         assert_eq!(known.read(key.to_vec(), &read, &DENY, true), Some(read.begins));
-        let told = told_cold(60_000_000, read.lease_micros, read.begins.since_micros, key);
-        assert_eq!(known.get().expect("it was read").told, told);
+        let argument = cold_argument(60_000_000, read.lease_micros, read.begins.since_micros, key);
+        assert_eq!(known.get().expect("it was read").argument, argument);
     }
 }
 
@@ -287,7 +287,7 @@ fn r5_a_call_shows_that_memory_begins_later() {
     let shown = Begins::of_reply(&[9, 1, 0, 3, 6]).expect("a reply");
     assert_eq!(known.answered(shown, &DENY), Some(begins(6, 9)));
     let mark = known.get().expect("it was read");
-    assert_eq!(mark.told, told_cold(60_000_000, 3 * OWN, 6, b"m"), "the lease time stays");
+    assert_eq!(mark.argument, cold_argument(60_000_000, 3 * OWN, 6, b"m"), "the lease time stays");
     assert_eq!(known.answered(shown, &DENY), None);
 }
 
@@ -296,7 +296,7 @@ fn r6_a_call_that_shows_nothing_later_is_no_news() {
     let known = marked(&[mark_read(5, OWN)]);
     assert_eq!(known.answered(begins(5, 9), &DENY), None);
     assert_eq!(known.answered(begins(4, 9), &DENY), None);
-    assert_eq!(known.get().expect("it was read").told, told_cold(60_000_000, OWN, 5, b"m"));
+    assert_eq!(known.get().expect("it was read").argument, cold_argument(60_000_000, OWN, 5, b"m"));
     assert_eq!(Begins::of_reply(&[9]), None, "it came too late, and did nothing");
     assert_eq!(Marked::default().answered(begins(5, 9), &DENY), None);
 }

@@ -4,9 +4,9 @@
 -- read, since when nothing is missing as the node knows it; all in microseconds. Then the key of the server's mark,
 -- which is the last key too unless it is in another slot. The mark says since when nothing is missing (see mark.lua).
 -- Without it everything may be.
-local told_cold = table.remove(ARGV)
-local held_max, lease, whole_since, mark = struct.unpack('<ddd', told_cold)
-mark = told_cold:sub(mark)
+local cold_argument = table.remove(ARGV)
+local held_max, lease, whole_since, mark = struct.unpack('<ddd', cold_argument)
+mark = cold_argument:sub(mark)
 if KEYS[#KEYS] == mark then table.remove(KEYS) end
 local marked = redis.pcall('GET', mark)
 if not marked then
@@ -32,7 +32,7 @@ local function is_cold(algorithm, requests, burst, window)
 end
 
 -- A reply, with since when nothing is missing. A call that came too late did nothing, and has none.
-local function told(reply)
+local function with_since(reply)
   if type(reply) ~= 'string' or #reply <= 8 then return reply end
   return reply .. struct.pack('<d', whole_since)
 end

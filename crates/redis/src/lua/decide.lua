@@ -101,9 +101,9 @@ local function settled(stands_in)
   local any_over, denied, quotas, quotas_over = any_over, denied, quotas, quotas_over
   for i, c in ipairs(checks) do
     if not c.of then
-      local told = stands_in and stands_in[i] or c
-      local over = told.over and not has(c.flags, SHADOW)
-      any_over = any_over or told.over
+      local asked = stands_in and stands_in[i] or c
+      local over = asked.over and not has(c.flags, SHADOW)
+      any_over = any_over or asked.over
       if has(c.flags, QUOTA) then
         quotas = quotas + 1
         if over then quotas_over = quotas_over + 1 end

@@ -3,7 +3,7 @@
 local replies = {}
 for i = 1, #KEYS do
   local fine, reply = pcall(decide, { KEYS[i] }, { ARGV[2 * i - 1], ARGV[2 * i] })
-  if fine and told then reply = told(reply) end
+  if fine and with_since then reply = with_since(reply) end
   -- An error is a text, or a table that holds one, depending on the server's version.
   replies[i] = (fine or type(reply) == 'table') and reply or { err = reply }
 end

@@ -14,4 +14,4 @@ for i, key in ipairs(KEYS) do
   granted[i] = fine and hits or pack('<dd', 0, 0)
 end
 local reply = table.concat(replies) .. table.concat(granted)
-return told and told(reply) or reply
+return with_since and with_since(reply) or reply

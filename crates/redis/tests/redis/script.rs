@@ -4,7 +4,7 @@ use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Plan, Step};
 use tidegate_redis::script::{
-    Answered, Call, Clock, Lost, Purpose, Whole, mark_value, numbers, source, told_cold,
+    Answered, Call, Clock, Lost, Purpose, Whole, cold_argument, mark_value, numbers, source,
 };
 
 /// How far expiry is moved: no key expires while a test runs, at any time of the test's clock.
@@ -123,7 +123,7 @@ impl Asked {
             invocation.arg(arg);
         }
         if let Some(ToldCold { mark, held_micros_max }) = &self.cold {
-            invocation.arg(told_cold(*held_micros_max, 0, 0, mark));
+            invocation.arg(cold_argument(*held_micros_max, 0, 0, mark));
         }
         invocation.arg(now_micros).arg(shift);
         let mut moved = None;

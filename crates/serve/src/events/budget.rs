@@ -1,4 +1,4 @@
-//! How many events a rule may still tell in a second, and how many were left out since the last one that was told.
+//! How many events a rule may still emit in a second, and how many were left out since the last one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -11,8 +11,8 @@ pub(super) struct Budgets(Box<[Budget]>);
 
 #[derive(Debug, Default)]
 struct Budget {
-    /// The second, and how many events were told in it.
-    told: AtomicU64,
+    /// The second, and how many events were emitted in it.
+    emitted: AtomicU64,
     left_out: AtomicU32,
 }
 
@@ -22,8 +22,8 @@ impl Budgets {
         Self((0..=rules).map(|_| Budget::default()).collect())
     }
 
-    /// Takes one event of this second for the rule of this limit. Returns how many were left out since the last one that
-    /// was told; `None`: this one is left out too.
+    /// Takes one event of this second for the rule of this limit. Returns how many were left out since the last one
+    /// that was emitted; `None`: this one is left out too.
     pub(super) fn take(&self, limited: &Limited<'_>, second: u32, per_second_max: u32) -> Option<u32> {
         let rule = match limited.origin {
             Origin::Rule { rule, .. } => rule.id,
@@ -35,14 +35,14 @@ impl Budgets {
 
 impl Budget {
     fn take(&self, second: u32, per_second_max: u32) -> Option<u32> {
-        // Seconds are kept one later, because 0 means that nothing was told.
+        // Seconds are kept one later, because 0 means that nothing was emitted.
         let second = u64::from(second) + 1;
-        let taken = |told: u64| match (told >> 32, told & u64::from(u32::MAX)) {
-            (of, count) if of == second => (count < u64::from(per_second_max)).then_some(told + 1),
+        let taken = |emitted: u64| match (emitted >> 32, emitted & u64::from(u32::MAX)) {
+            (of, count) if of == second => (count < u64::from(per_second_max)).then_some(emitted + 1),
             // It can lie in the past: the decision may have waited for its store.
             (of, _) => (of < second).then_some(second << 32 | 1),
         };
-        match self.told.fetch_update(Relaxed, Relaxed, taken) {
+        match self.emitted.fetch_update(Relaxed, Relaxed, taken) {
             Ok(_) => Some(self.left_out.swap(0, Relaxed)),
             Err(_) => {
                 self.left_out.fetch_add(1, Relaxed);
@@ -57,11 +57,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_told_in_a_second_and_the_next_one_has_the_number_of_the_others() {
+    fn so_many_are_emitted_in_a_second_and_the_next_one_has_the_number_of_the_others() {
         let budget = Budget::default();
-        let told = |second, times| [(); 4].map(|()| budget.take(second, times));
-        assert_eq!(told(0, 2), [Some(0), Some(0), None, None]);
-        assert_eq!(told(1, 2), [Some(2), Some(0), None, None]);
+        let emitted = |second, times| [(); 4].map(|()| budget.take(second, times));
+        assert_eq!(emitted(0, 2), [Some(0), Some(0), None, None]);
+        assert_eq!(emitted(1, 2), [Some(2), Some(0), None, None]);
         assert_eq!(budget.take(0, 2), None, "a second that is over");
         assert_eq!(budget.take(5, 2), Some(3));
     }
@@ -69,11 +69,11 @@ mod tests {
     #[test]
     fn threads_tell_no_more_together() {
         let budget = Budget::default();
-        let told: usize = std::thread::scope(|scope| {
+        let emitted: usize = std::thread::scope(|scope| {
             let ask = || (0..1_000).filter(|_| budget.take(1, 10).is_some()).count();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
         });
-        assert_eq!((told, budget.take(2, 10)), (10, Some(3_990)));
+        assert_eq!((emitted, budget.take(2, 10)), (10, Some(3_990)));
     }
 }

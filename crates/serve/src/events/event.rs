@@ -6,7 +6,7 @@ use ring::hmac;
 use serde_json::{Map, Value, json};
 
 use super::Decided;
-use super::keys::Told;
+use super::keys::Notice;
 use super::kind::Kind;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Limited};
@@ -18,13 +18,13 @@ use tidegate_engine::unit::Window;
 
 /// The most characters of a text from a request.
 const TEXT_CHARS_MAX: usize = 64;
-/// Problems of refused rules that are told, and the most characters of each.
+/// Problems of refused rules that an event shows, and the most characters of each.
 const PROBLEMS_MAX: usize = 10;
 const PROBLEM_CHARS_MAX: usize = 300;
-/// Bytes of a hash that are told.
+/// Bytes of a hash that an event shows.
 const HASH_BYTES: usize = 16;
 
-/// How the keys of counters are told: by a hash under a secret, so that nobody without it can try names, and by the
+/// How events name the keys of counters: by a hash under a secret, so that nobody without it can try names, and by the
 /// entries of their descriptors if these may be shown.
 #[derive(Clone)]
 pub struct KeyNames {
@@ -43,7 +43,7 @@ pub(super) struct Event {
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// To a key.
-    Key(Told, KeyEvent),
+    Key(Notice, KeyEvent),
     /// To a set of rules.
     ReloadRefused {
         /// The first of them.
@@ -59,7 +59,7 @@ pub(super) enum What {
     },
 }
 
-/// What is told of a key.
+/// What an event says of a key.
 #[derive(Clone, Debug)]
 pub(super) struct KeyEvent {
     domain: String,
@@ -71,7 +71,7 @@ pub(super) struct KeyEvent {
     /// Neither shadow mode nor quota mode lets it pass.
     is_enforced: bool,
     key: Key,
-    /// The entries of the descriptor, where they may be told.
+    /// The entries of the descriptor, where events may show them.
     entries: Vec<(String, String)>,
     counts: Counts,
     /// The exception that changed its limit.
@@ -176,7 +176,7 @@ impl What {
 
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Self::Key(told, _) => told.kind(),
+            Self::Key(notice, _) => notice.kind(),
             Self::ReloadRefused { .. } => Kind::ReloadRefused,
             Self::StoreLost { .. } => Kind::StoreLost,
             Self::StoreBack { .. } => Kind::StoreBack,
@@ -191,9 +191,9 @@ impl Event {
         fields.insert("event".to_owned(), json!(self.what.kind().name()));
         fields.insert("time".to_owned(), json!(rfc_3339(self.at)));
         match &self.what {
-            What::Key(told, key) => {
+            What::Key(notice, key) => {
                 key.write(names, &mut fields);
-                if let Told::DeniedWholeWindow(nanos) = told {
+                if let Notice::DeniedWholeWindow(nanos) = notice {
                     fields.insert("denied_seconds".to_owned(), json!(nanos / 1_000_000_000));
                 }
             }

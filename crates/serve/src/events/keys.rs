@@ -1,7 +1,7 @@
-//! What was told of which key, so that it is told once in a window.
+//! What was emitted about which key, so that it is emitted once in a window.
 //!
 //! A table of a fixed size. A key has a few places it may be in; if they are taken, the one that was not heard of for
-//! longest is forgotten, and what happens to that key may be told again. Nobody waits for a lock: whoever finds one taken
+//! longest is forgotten, and what happens to that key may be emitted again. Nobody waits for a lock: whoever finds one taken
 //! goes on, for another thread is at it with the same key.
 
 use parking_lot::Mutex;
@@ -23,9 +23,9 @@ pub(super) struct Keys {
     salt: u64,
 }
 
-/// What is to be told of a key.
+/// What there is to say of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Notice {
     Near,
     Denied,
     /// Nanoseconds for which it has been denied.
@@ -45,7 +45,7 @@ struct Known {
     denied_last: u64,
 }
 
-impl Told {
+impl Notice {
     pub(super) const fn kind(self) -> Kind {
         match self {
             Self::Near => Kind::NearLimit,
@@ -65,12 +65,12 @@ impl Default for Keys {
 
 impl Keys {
     /// A key was near its limit at this time.
-    pub(super) fn near(&self, key: Key, now: u64, window: u64) -> Option<Told> {
+    pub(super) fn near(&self, key: Key, now: u64, window: u64) -> Option<Notice> {
         self.known(key, now, window, 0, |known| known.near(now, window))
     }
 
     /// A key was denied at this time.
-    pub(super) fn denied(&self, key: Key, now: u64, window: u64) -> Option<Told> {
+    pub(super) fn denied(&self, key: Key, now: u64, window: u64) -> Option<Notice> {
         self.known(key, now, window, 1, |known| known.denied(now, window))
     }
 
@@ -81,8 +81,8 @@ impl Keys {
         now: u64,
         window: u64,
         over: u64,
-        body: impl FnOnce(&mut Known) -> Option<Told>,
-    ) -> Option<Told> {
+        body: impl FnOnce(&mut Known) -> Option<Notice>,
+    ) -> Option<Notice> {
         let recent_key = (key >> 64) as u64 ^ self.salt ^ over;
         if !recent::has_to_ask(recent_key, now) {
             return None;
@@ -104,17 +104,17 @@ impl Keys {
 }
 
 impl Known {
-    /// Told once in a window, and not of a key that was denied in it: that is news of yesterday.
-    fn near(&mut self, now: u64, window: u64) -> Option<Told> {
+    /// Emitted once in a window, and not of a key that was denied in it: that is news of yesterday.
+    fn near(&mut self, now: u64, window: u64) -> Option<Notice> {
         let is_news = is_over(self.near_told, now, window) && is_over(self.denied_last, now, window);
         is_news.then(|| {
             self.near_told = now;
-            Told::Near
+            Notice::Near
         })
     }
 
-    /// Told once in a window: that it was denied, or that it was all the time. A pause of half a window ends that time.
-    fn denied(&mut self, now: u64, window: u64) -> Option<Told> {
+    /// Emitted once in a window: that it was denied, or that it was all the time. A pause of half a window ends that time.
+    fn denied(&mut self, now: u64, window: u64) -> Option<Notice> {
         if is_over(self.denied_last, now, window / 2) {
             self.denied_since = now;
         }
@@ -122,11 +122,11 @@ impl Known {
         let lasted = now.saturating_sub(self.denied_since);
         if lasted >= window && is_over(self.whole_window_told, now, window) {
             (self.whole_window_told, self.denied_told) = (now, now);
-            return Some(Told::DeniedWholeWindow(lasted));
+            return Some(Notice::DeniedWholeWindow(lasted));
         }
         is_over(self.denied_told, now, window).then(|| {
             self.denied_told = now;
-            Told::Denied
+            Notice::Denied
         })
     }
 }
@@ -151,24 +151,28 @@ mod tests {
     fn a_key_is_told_of_once_in_a_window() {
         let keys = Keys::default();
         let near = |now| keys.near(key(1, 1), now, WINDOW);
-        assert_eq!([near(1), near(2), near(1_600)], [Some(Told::Near), None, None]);
-        assert_eq!(near(1_701), Some(Told::Near), "in the next window, when this thread asks again");
-        assert_eq!(keys.near(key(1, 2), 1_702, WINDOW), Some(Told::Near), "another key");
-        assert_eq!(keys.denied(key(1, 1), 1_800, WINDOW), Some(Told::Denied), "another kind");
+        assert_eq!([near(1), near(2), near(1_600)], [Some(Notice::Near), None, None]);
+        assert_eq!(near(1_701), Some(Notice::Near), "in the next window, when this thread asks again");
+        assert_eq!(keys.near(key(1, 2), 1_702, WINDOW), Some(Notice::Near), "another key");
+        assert_eq!(keys.denied(key(1, 1), 1_800, WINDOW), Some(Notice::Denied), "another kind");
         assert_eq!(keys.denied(key(1, 1), 1_901, WINDOW), None);
         assert_eq!(near(3_350), None, "it was denied within a window");
-        assert_eq!(near(3_520), Some(Told::Near));
+        assert_eq!(near(3_520), Some(Notice::Near));
     }
 
     #[test]
     fn a_key_that_is_denied_all_the_time_is_told_of_as_such() {
         let keys = Keys::default();
-        let told: Vec<_> = (0..=40)
+        let notices: Vec<_> = (0..=40)
             .filter_map(|step| Some((step, keys.denied(key(2, 1), 1 + step * 100, WINDOW)?)))
             .collect();
         assert_eq!(
-            told,
-            [(0, Told::Denied), (16, Told::DeniedWholeWindow(1_600)), (32, Told::DeniedWholeWindow(3_200))]
+            notices,
+            [
+                (0, Notice::Denied),
+                (16, Notice::DeniedWholeWindow(1_600)),
+                (32, Notice::DeniedWholeWindow(3_200))
+            ]
         );
     }
 
@@ -177,12 +181,12 @@ mod tests {
         let keys = Keys::default();
         // Denied for 10 steps, then admitted for 8, which is half of a window.
         let is_denied = |step: u64| step % 18 < 10;
-        let told: Vec<_> = (0..72)
+        let notices: Vec<_> = (0..72)
             .filter(|&step| is_denied(step))
             .filter_map(|step| Some((step, keys.denied(key(3, 1), 1 + step * 100, WINDOW)?)))
             .collect();
-        assert!(told.iter().all(|(_, told)| *told == Told::Denied), "{told:?}");
-        assert_eq!(told.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 18, 36, 54]);
+        assert!(notices.iter().all(|(_, notice)| *notice == Notice::Denied), "{notices:?}");
+        assert_eq!(notices.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 18, 36, 54]);
     }
 
     #[test]
@@ -194,7 +198,7 @@ mod tests {
         }
         let hidden = |number| keys.groups[4].lock().iter().all(|known| known.key != number);
         assert!(hidden(1) && !hidden(2) && !hidden(5));
-        assert!(denied(1, 300), "told again, for it was forgotten");
+        assert!(denied(1, 300), "emitted again, because it was forgotten");
         assert!(!denied(5, 400));
     }
 
@@ -204,13 +208,13 @@ mod tests {
         let held = keys.groups[5].lock();
         assert_eq!(keys.denied(key(5, 1), 1, WINDOW), None);
         drop(held);
-        assert_eq!(keys.denied(key(5, 1), 2, WINDOW), Some(Told::Denied));
+        assert_eq!(keys.denied(key(5, 1), 2, WINDOW), Some(Notice::Denied));
     }
 
     #[test]
     fn the_clock_may_differ_between_threads() {
         let keys = Keys::default();
-        assert_eq!(keys.denied(key(6, 1), u64::MAX, WINDOW), Some(Told::Denied));
+        assert_eq!(keys.denied(key(6, 1), u64::MAX, WINDOW), Some(Notice::Denied));
         let earlier = std::thread::scope(|scope| {
             scope.spawn(|| keys.denied(key(6, 1), 5, WINDOW)).join().expect("it does not panic")
         });

@@ -39,9 +39,9 @@ pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
         }
     }
     let kinds = [(added, "added"), (removed, "removed"), (changed, "changed")];
-    let told: Vec<String> = kinds.iter().filter_map(|(shown, done)| shown.text(done)).collect();
-    let told = if told.is_empty() { "no limit has changed".to_owned() } else { told.join(", ") };
-    one_line(&told).into_owned()
+    let texts: Vec<String> = kinds.iter().filter_map(|(shown, done)| shown.text(done)).collect();
+    let text = if texts.is_empty() { "no limit has changed".to_owned() } else { texts.join(", ") };
+    one_line(&text).into_owned()
 }
 
 fn by_path(rules: &RuleSet) -> Vec<(String, &Rule)> {
@@ -182,14 +182,14 @@ mod tests {
     #[test]
     fn each_setting_of_a_limit_is_a_change() {
         let before = rules(&limit("a", "5"));
-        for (more, told) in [
+        for (more, what) in [
             ("5, near: 0.5", "other settings"),
             ("5, sync: leased", "other settings"),
             ("5, candidate: {requests_per_unit: 3}", "candidate none → 3 per day"),
             ("5, cost: asked", "cost auto → asked"),
         ] {
             let said = text(&before, &rules(&limit("a", more)));
-            assert_eq!(said, format!("1 changed (shop.a: {told})"));
+            assert_eq!(said, format!("1 changed (shop.a: {what})"));
         }
     }
 }

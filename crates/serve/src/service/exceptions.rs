@@ -49,7 +49,7 @@ impl InForce {
     /// Counts those that a decision met, and adds them to it. Whom one denies is asked to wait until it ends, by the wall
     /// clock, as it does.
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
-    pub(super) fn tell(
+    pub(super) fn report(
         &self,
         overlay: Overlay<'_>,
         request: &Request<'_>,

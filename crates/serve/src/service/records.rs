@@ -55,7 +55,7 @@ pub trait RecordSource: Send + Sync + 'static {
     fn get(&self, key: RecordKey) -> RecordAnswer<'_>;
 }
 
-/// The store did not answer for a record. Whoever asked it has told why.
+/// The store did not answer for a record. Whoever asked it has logged why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store of records does not answer")]
 pub struct NoAnswer;

@@ -71,9 +71,10 @@ impl ClientRequest for Described<'_> {
         match entries.nth(self.options.trusted_hops) {
             Some(entry) => parse_address(entry.trim_ascii())
                 .ok_or_else(|| Refusal::invalid("x-forwarded-for: the client's entry is no address")),
-            None => self.peer.map(|peer| peer.to_canonical()).ok_or_else(|| {
-                Refusal::invalid("x-forwarded-for is missing (a unix socket does not tell an address)")
-            }),
+            None => self
+                .peer
+                .map(|peer| peer.to_canonical())
+                .ok_or_else(|| Refusal::invalid("x-forwarded-for is missing (a unix socket has no address)")),
         }
     }
 }

@@ -11,7 +11,7 @@ use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
-use tidegate_redis::script::{Call, Clock, Lost, Memory, Purpose, Stamp, Whole, source, told_cold};
+use tidegate_redis::script::{Call, Clock, Lost, Memory, Purpose, Stamp, Whole, cold_argument, source};
 use tidegate_simulation::random::Random;
 use tidegate_simulation::redis::database::{Database, Reply};
 use tidegate_simulation::redis::scripts::{RunBy, Scripts};
@@ -36,7 +36,7 @@ struct Both {
 
 struct Cold {
     mark: Vec<u8>,
-    told: Vec<u8>,
+    argument: Vec<u8>,
     is_named: bool,
 }
 
@@ -50,7 +50,7 @@ impl Both {
         let lost = if self.cold.is_some() { Lost::Deny } else { Lost::Allow };
         if let Some(cold) = self.cold.as_ref().filter(|_| purpose != Purpose::GiveBack) {
             keys.extend(cold.is_named.then(|| cold.mark.clone()));
-            arguments.push(cold.told.clone());
+            arguments.push(cold.argument.clone());
         }
         let text = source(purpose, Clock::Arguments, lost);
         let times = [now.to_string().into_bytes(), SHIFT_MILLIS.to_string().into_bytes()];
@@ -143,8 +143,8 @@ fn asks(limit: Limit) -> Check<'static> {
 fn cold(random: &mut Random, seed: u64, now: u64) -> Cold {
     let mark = format!("mark:{seed}").into_bytes();
     let whole_since = now - random.below(2 * SECOND);
-    let told = told_cold(random.pick(&[0, SECOND, 3_600 * SECOND]), 100_000, whole_since, &mark);
-    Cold { mark, told, is_named: random.one_in(2) }
+    let argument = cold_argument(random.pick(&[0, SECOND, 3_600 * SECOND]), 100_000, whole_since, &mark);
+    Cold { mark, argument, is_named: random.one_in(2) }
 }
 
 /// Calls of all four scripts on a few counters.

@@ -1,4 +1,4 @@
-//! Which exceptions a request met, for those who are told of it: metrics, explanations, the metadata of answers.
+//! Which exceptions a request met, for those who report it: metrics, explanations, the metadata of answers.
 //!
 //! In: a request with its plan under the exceptions. Out: one [`Met`] for each descriptor that met one.
 
@@ -9,12 +9,12 @@ use crate::plan::{Plan, Step};
 use crate::request::Request;
 use crate::time::Timestamp;
 
-/// What people are told of an exception.
+/// What is shown of an exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Its name.
     pub id: String,
-    /// Who made it, and why. `None`: whoever is told may not know.
+    /// Who made it, and why. `None`: whoever reads it may not know.
     pub made: Option<Made>,
     /// When it ends; `None`: when somebody ends it.
     pub until: Option<Timestamp>,
@@ -38,7 +38,7 @@ pub struct Met {
     pub index: usize,
     /// What it does.
     pub effect: Effect,
-    /// What people are told of it, if that is known.
+    /// What is shown of it, if that is known.
     pub label: Option<Arc<Label>>,
 }
 
@@ -62,7 +62,7 @@ impl Effect {
 }
 
 impl Exceptions {
-    /// The same exceptions with what people are told of them, in the order of the list that they were made from.
+    /// The same exceptions with what is shown of them, in the order of the list that they were made from.
     #[must_use]
     pub fn labelled(self, labels: Vec<Arc<Label>>) -> Self {
         Self { labels, ..self }

@@ -33,7 +33,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 const BODY_BYTES_MAX: u64 = 32 << 30;
 /// Bytes that are read from the client before they are looked at.
 const PIECE_BYTES: usize = 256 << 10;
-/// Bad lines that are told. All are counted.
+/// Bad lines that the answer names. All are counted.
 const PROBLEMS_MAX: usize = 100;
 /// Records that no rule reads, with why. All are counted.
 const WARNINGS_MAX: usize = 10;

@@ -23,7 +23,7 @@ pub(super) const CHANCE_SIGMAS: f64 = 3.0;
 /// The probability of a normal value above [`CHANCE_SIGMAS`].
 const CHANCE: f64 = 0.001_35;
 
-/// Two distributions are told apart with this probability of a false alarm.
+/// Two distributions are distinguished with this probability of a false alarm.
 const CHANGE_RISK: f64 = 0.001;
 
 /// Two distributions that differ by less than this part of keys are alike for our purpose, however many keys show it.
