@@ -83,6 +83,8 @@ pub struct Rules<'s> {
     pub lag: Time,
     /// How much of N a node admits that decides alone by `local`.
     pub local_share_percent: u32,
+    /// Of a request that has a counter over, fixed windows that are not count nothing.
+    pub stops_increment: bool,
 }
 
 impl Rules<'_> {

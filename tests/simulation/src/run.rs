@@ -6,6 +6,7 @@ mod batch;
 mod checks;
 mod cluster;
 mod faults;
+mod names;
 mod records;
 mod resets;
 mod told;
@@ -26,6 +27,7 @@ use crate::oracle::{Census, Loss, Record, Refund};
 use crate::scenario::{Layout, Scenario};
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
+use names::RuleIds;
 use records::Shelf;
 use resets::EpochNumbers;
 use told::Excepted;
@@ -91,6 +93,8 @@ struct Run {
     scenario: Scenario,
     /// The rules of each version.
     rules: [RuleSet; 2],
+    /// Which of them each counter meets.
+    rule_ids: RuleIds,
     nodes: Mutex<Vec<State>>,
     records: Mutex<Vec<Record>>,
     shelf: Arc<Shelf>,
@@ -143,12 +147,13 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         Layout::Alone(_) => alone::secret().secret(),
         _ => KeySecret::new(cluster::SECRET),
     };
-    let rules = [0, 1].map(|version| cluster::rules(&scenario.limits, version, secret()));
+    let rules = [0, 1].map(|version| cluster::rules(scenario, version, secret()));
     let nodes = scenario.clocks.iter().map(|_| State { home: Home::of(scenario), ..State::default() });
     let run = Arc::new(Run {
         world,
         network,
         scenario: scenario.clone(),
+        rule_ids: names::rule_ids(&scenario.limits, &rules[0]),
         rules,
         nodes: Mutex::new(nodes.collect()),
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
@@ -227,10 +232,11 @@ impl Run {
         }
         state.started = started;
         state.records = self.records_of(number, &node, seed);
-        let service = simulated(node, counters, clock).recorded(state.records.clone());
+        let modes = self.scenario.modes;
+        let service = simulated(node, counters, clock, modes).recorded(state.records.clone());
         let service = Arc::new(service);
         service.begin_epochs(&state.epochs);
-        service.except(state.excepted.all());
+        service.except(state.excepted.all(&self.scenario.limits));
         service.install(self.rules[state.version].clone());
         state.service = Some(Arc::clone(&service));
         state.asking = Arc::default();

@@ -9,13 +9,17 @@ mod fault;
 mod operators;
 mod plots;
 mod records;
+mod shapes;
 mod stage;
 mod widened;
 
 use std::fmt::{self, Display, Formatter};
 
 use tidegate_engine::limit::Algorithm;
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::Override;
 use tidegate_engine::rules::StoreFailure;
+use tidegate_engine::unit::{Unit, Window};
 use tidegate_serve::service::StaleMode;
 
 use crate::node::NodeClock;
@@ -24,6 +28,7 @@ use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
 pub use fault::{During, Fault, What};
 pub use records::{HEARD_MAX, Terms};
+pub use shapes::{Limitless, Shape};
 use stage::Plot;
 
 /// How long clients ask.
@@ -56,6 +61,10 @@ pub struct Scenario {
     pub denies_cold: bool,
     /// REDIS_LOCAL_SHARE in hundredths.
     pub local_share_percent: u32,
+    /// SHADOW_MODE, QUOTA_MODE, and STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+    pub modes: Modes,
+    /// What the unlimited rule replaces.
+    pub unlimited_replaces: Option<usize>,
     /// How many workers a node has.
     pub workers: usize,
     /// REDIS_POOL_SIZE: workers beyond share connections.
@@ -129,6 +138,8 @@ pub struct LimitSpec {
     pub excepted: Option<u32>,
     /// The largest N that a record gives it. `None`: no counter of it has a record.
     pub recorded: Option<u32>,
+    /// The shape of its rule.
+    pub shape: Shape,
 }
 
 impl LimitSpec {
@@ -146,6 +157,12 @@ impl LimitSpec {
     /// How long a full counter of this window takes until it is empty. A bucket may be larger than what drains in a window.
     pub fn empties_in(&self, window: Time) -> Time {
         window.max(window * self.room(self.requests[0]) / u64::from(self.requests[0]).max(1))
+    }
+
+    /// The limit that requests bring along.
+    pub fn brought(&self, version: usize) -> Override {
+        let window = Window { unit: Unit::Second, multiplier: self.window_secs[version] as u32 };
+        Override { requests_per_unit: self.requests[version], window }
     }
 
     /// Whether N is always the same.
@@ -168,6 +185,8 @@ pub struct Ask {
     pub node: usize,
     /// A descriptor each.
     pub items: Vec<Item>,
+    /// One that comes before them.
+    pub limitless: Option<Limitless>,
     /// How long it waits.
     pub deadline: Option<Time>,
     /// When it goes away without waiting for the answer.
@@ -185,8 +204,19 @@ pub struct Ask {
 impl Ask {
     /// A request that comes alone, of a client that waits for its answer.
     pub fn new(at: Time, node: usize, items: Vec<Item>) -> Self {
-        let (deadline, cancelled, refunded, batch) = (None, None, None, None);
-        Self { at, node, items, deadline, cancelled, refunded, worker: 0, batch, form: Form::Usual }
+        let (limitless, deadline, cancelled, refunded, batch) = Default::default();
+        Self {
+            at,
+            node,
+            items,
+            limitless,
+            deadline,
+            cancelled,
+            refunded,
+            worker: 0,
+            batch,
+            form: Form::Usual,
+        }
     }
 
     /// Whether a worker reads this request together with another.
@@ -278,7 +308,7 @@ impl Display for Scenario {
             self.slow_one_in
         )?;
         for (number, limit) in self.limits.iter().enumerate() {
-            let LimitSpec { algorithm, requests, window_secs, failure, burst, candidate, .. } = limit;
+            let LimitSpec { algorithm, requests, window_secs, failure, burst, candidate, shape, .. } = limit;
             let flags = [
                 (limit.is_override, "of requests"),
                 (limit.is_shadow, "shadow"),
@@ -291,10 +321,11 @@ impl Display for Scenario {
             writeln!(
                 formatter,
                 "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}, burst {burst:?}, \
-                 candidate {candidate:?}",
+                 candidate {candidate:?}, {shape:?}",
                 algorithm.name()
             )?;
         }
+        writeln!(formatter, "{:?}, the unlimited rule replaces {:?}", self.modes, self.unlimited_replaces)?;
         write!(formatter, "{} requests, {} faults", self.asks.len(), self.faults.len())
     }
 }

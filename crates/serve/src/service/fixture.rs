@@ -50,8 +50,8 @@ pub fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> S
 }
 
 /// A service of a node that is simulated, without rules: on the node's runtime, with these counters.
-pub fn simulated<R: Runtime>(runtime: R, counters: Counters<R>, clock: Clock) -> Service<R> {
-    Service::on(runtime, counters, metrics(), clock, Modes::default())
+pub fn simulated<R: Runtime>(runtime: R, counters: Counters<R>, clock: Clock, modes: Modes) -> Service<R> {
+    Service::on(runtime, counters, metrics(), clock, modes)
 }
 
 /// The same service with these records, all of them known, and no store that could be asked for others.

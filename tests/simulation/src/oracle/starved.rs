@@ -163,10 +163,14 @@ fn there_at_most(
     let it = &own[place];
     let is_cut = limit.algorithm == Algorithm::FixedWindow;
     let others = own.iter().enumerate().take_while(|(_, other)| other.asked <= it.answered);
-    // A fixed window counts what it denies.
+    // A fixed window counts what is denied.
+    let counts_denied = |other: &Record| {
+        is_cut && (!rules.stops_increment || other.outcome == Outcome::Denied { over: true })
+    };
     let others = others.filter(|&(number, other)| {
         number != place
-            && (is_cut || rules.may_count_until(limit, other).is_some_and(|until| until >= it.asked))
+            && (counts_denied(other)
+                || rules.may_count_until(limit, other).is_some_and(|until| until >= it.asked))
     });
     let there = others.map(|(_, other)| There {
         charged: rules.charged_until(limit, other),

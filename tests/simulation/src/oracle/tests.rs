@@ -1,6 +1,7 @@
 //! The oracle, tried on records that somebody thought out.
 
 use super::*;
+use crate::scenario::Shape;
 
 fn limit(algorithm: Algorithm) -> LimitSpec {
     LimitSpec {
@@ -16,6 +17,7 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
         candidate: None,
         excepted: None,
         recorded: None,
+        shape: Shape::default(),
     }
 }
 
@@ -69,6 +71,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         lag: 0,
         begins_cold: true,
         local_share_percent: 100,
+        stops_increment: false,
     }
 }
 

@@ -7,25 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
-use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::request::Request;
 use tidegate_engine::rules::StoreFailure;
-use tidegate_engine::unit::{Unit, Window};
 use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
 use super::resets::EpochNumbers;
 use super::told::Told;
-use super::way::{Counter, Decided, Way};
+use super::way::{Counter, Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Outcome, Record, Refund};
 use crate::redis::server::EPOCH_MICROS;
-use crate::scenario::{Ask, Cancelled, Form, Item};
+use crate::scenario::{Ask, Cancelled, Form, Item, Limitless};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
-
-/// The keys of limits in requests, and the values of counters.
-pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
-pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
 
 /// A request that waits for its answer, until this is dropped.
 struct Asking(Arc<AtomicU64>);
@@ -62,6 +58,7 @@ impl Run {
         let asked = |(number, ask): (usize, &Ask)| Asked {
             number,
             items: ask.items.clone(),
+            limitless: ask.limitless,
             gives: false,
             form: ask.form,
             is_gone: AtomicBool::new(false),
@@ -143,8 +140,8 @@ impl Run {
 
     /// A client gives back what it was admitted.
     fn refund(self: &Arc<Self>, number: usize, node: usize) {
-        let items = self.scenario.asks[number].items.clone();
-        let Some(task) = self.request(number, node, items, -1, None) else { return };
+        let ask = &self.scenario.asks[number];
+        let Some(task) = self.request(number, node, (ask.items.clone(), ask.limitless), -1) else { return };
         let run = Arc::clone(self);
         self.world.spawn(node, async move {
             // The node may have stood still meanwhile.
@@ -171,13 +168,12 @@ impl Run {
         self: &Arc<Self>,
         number: usize,
         node: usize,
-        items: Vec<Item>,
+        (items, limitless): (Vec<Item>, Option<Limitless>),
         sign: i8,
-        deadline: Option<Time>,
     ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
         let (form, is_gone) = (Form::Usual, AtomicBool::new(false));
-        let asked = Asked { number, items, gives: sign < 0, form, is_gone };
-        Some(self.answer(Together::new(Way::through(self, node)?, vec![asked]), 0, node, deadline))
+        let asked = Asked { number, items, limitless, gives: sign < 0, form, is_gone };
+        Some(self.answer(Together::new(Way::through(self, node)?, vec![asked]), 0, node, None))
     }
 
     /// The answer to a request of a batch, as of [`request`](Self::request).
@@ -193,11 +189,10 @@ impl Run {
         Box::pin(async move {
             let (way, it) = (&together.way, together.asked(place));
             let (asked, _asking) = (run.world.now(), Asking::begin(&way.asking));
-            // Elsewhere there are no limits.
-            let items = if it.form == Form::Elsewhere { &[][..] } else { &it.items };
+            let items = it.asking(&run);
             let (number, sign) = (it.number, if it.gives { -1 } else { 1 });
             let first = if sign > 0 {
-                run.note((number, node), (asked, deadline), items, (way.version, &way.epochs))
+                run.note((number, node), (asked, deadline), &items, (way.version, &way.epochs))
             } else {
                 usize::MAX
             };
@@ -208,19 +203,9 @@ impl Run {
                     way.finish(read, deadline.map(Duration::from_nanos)).await
                 }
             };
-            run.answered((number, first), node, (asked, deadline), items, sign, answered)
+            let answered = answered.map(|it_is| (it.due(&run), it_is));
+            run.answered((number, first), node, (asked, deadline), &items, sign, answered)
         })
-    }
-
-    /// Adds a descriptor to a request. `gives`: its hits go back.
-    pub(super) fn push(&self, request: &mut Request<'_>, item: &Item, version: usize, gives: bool) {
-        let limit = self.scenario.limits[item.limit];
-        let own = limit.is_override.then(|| Override {
-            requests_per_unit: limit.requests[version],
-            window: Window { unit: Unit::Second, multiplier: limit.window_secs[version] as u32 },
-        });
-        let options = DescriptorOptions { hits_addend: Some(item.hits), is_negative_hits: gives, limit: own };
-        request.push([Entry { key: LIMITS[item.limit], value: KEYS[item.key as usize] }], options);
     }
 
     /// What a client was answered.
@@ -232,7 +217,7 @@ impl Run {
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
         sign: i8,
-        answered: Result<Decided, ServiceError>,
+        answered: Result<(SmallVec<[Met; 4]>, Decided), ServiceError>,
     ) -> Option<bool> {
         let now = self.world.now();
         let what = if sign < 0 { "gives back" } else { "asks for" };
@@ -250,10 +235,10 @@ impl Run {
                 ),
             );
         }
-        let Decided { is_ok, is_full, counters } = match answered {
-            Ok(answered) if answered.counters.len() == items.len() => answered,
-            Ok(answered) => {
-                let what = format!("request {number} has an answer of {} limits", answered.counters.len());
+        let Decided { is_ok, is_full, counters, met } = match answered {
+            Ok((due, answered)) if answered.met == due => answered,
+            Ok((due, answered)) => {
+                let what = format!("request {number} has an answer of {:?}, not of {due:?}", answered.met);
                 self.wrong(Kind::WrongAnswer, what);
                 return None;
             }
@@ -274,38 +259,46 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
-        self.check_cause(number, is_ok, &counters);
+        let passes = self.passes(&met, &counters);
+        if is_ok != (passes || self.scenario.modes.shadow) {
+            let is = if is_ok { "admitted" } else { "denied" };
+            let over = counters.iter().filter(|counter| counter.over).count();
+            self.wrong(Kind::WrongAnswer, format!("request {number} was {is}, with {over} counters over"));
+        }
+        let any_over = counters.iter().any(|counter| counter.over);
         for (record, counter) in lock(&self.records)[first..].iter_mut().zip(counters) {
             let Told { requests, window, .. } = counter.by;
             self.check_rule(record, &counter);
             self.check_limit(record, &counter, deadline.is_none());
+            let limit = &self.scenario.limits[record.limit];
+            let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
             record.outcome = match counter.over {
-                false if is_ok => Outcome::Admitted,
+                false if passes && !(is_stopped && limit.algorithm == Algorithm::FixedWindow) => {
+                    Outcome::Admitted
+                }
                 over => Outcome::Denied { over },
             };
             (record.answered, record.requests, record.window) = (now, requests, window);
             (record.remaining, record.is_full) = (counter.remaining, is_full);
         }
-        Some(is_ok)
+        Some(passes)
     }
 
-    /// A request is denied by a counter of it that has no room, or else not at all.
-    fn check_cause(&self, number: usize, is_ok: bool, counters: &[Counter]) {
+    /// Whether a request passes, but for SHADOW_MODE: no counter denies it that is not in quota mode, and of those that are
+    /// not all are over. With QUOTA_MODE a descriptor without a limit is one that is not over.
+    fn passes(&self, met: &[Met], counters: &[Counter]) -> bool {
         let denies = |counter: &Counter| counter.over && !counter.by.is_shadow;
-        if is_ok == counters.iter().any(denies) {
-            let (is, over) =
-                (if is_ok { "admitted" } else { "denied" }, counters.iter().filter(|it| denies(it)));
-            let what = format!("request {number} was {is}, though {} counters deny it", over.count());
-            self.wrong(Kind::WrongAnswer, what);
-        }
+        let of_rules = counters.iter().filter(|counter| !counter.by.is_quota);
+        let mut in_quota_mode = counters.iter().filter(|counter| counter.by.is_quota).peekable();
+        let has_other = met.iter().any(|met| matches!(met, Met::NoLimit | Met::Replaced));
+        let is_spent = in_quota_mode.peek().is_some() && in_quota_mode.all(denies);
+        !of_rules.clone().any(denies) && (!is_spent || self.scenario.modes.quota && has_other)
     }
 
     /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
     fn check_rule(&self, record: &Record, counter: &Counter) {
         let limits = &self.scenario.limits;
-        // The first rule has no limit.
-        let own = 1 + limits[..record.limit].iter().filter(|it| !it.is_override).count();
-        let own = (!limits[record.limit].is_override).then_some(own);
+        let own = self.rule_ids[record.limit][record.key as usize];
         if counter.rule != own {
             let what = format!("request {} met rule {:?} instead of {own:?}", record.request, counter.rule);
             self.wrong(Kind::WrongAnswer, what);

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_engine::request::Request;
+use tidegate_engine::request::{Descriptor, DescriptorOptions, Entry, Request};
 use tidegate_serve::service::Batch;
 
-use super::ask::{KEYS, LIMITS};
-use super::way::{Decided, Way};
+use super::names::{Entries, entries, entries_of};
+use super::way::{Decided, Met, Way};
 use super::{Kind, Run};
-use crate::scenario::{Form, Item};
+use crate::scenario::{Form, Item, Limitless};
 use crate::world::lock;
 
 /// A request of a batch.
@@ -21,6 +21,8 @@ pub(super) struct Asked {
     /// Its number.
     pub(super) number: usize,
     pub(super) items: Vec<Item>,
+    /// A descriptor before them.
+    pub(super) limitless: Option<Limitless>,
     /// It gives its hits back.
     pub(super) gives: bool,
     pub(super) form: Form,
@@ -34,10 +36,51 @@ impl Asked {
     }
 
     /// Whether this is the request, as it was read.
-    fn is(&self, request: &Request<'_>) -> bool {
-        let entries = request.descriptors().map(|it| (it.entries[0].key, it.entries[0].value));
-        let items = self.items.iter().map(|item| (LIMITS[item.limit], KEYS[item.key as usize]));
-        request.domain() == self.domain() && entries.eq(items)
+    fn is(&self, run: &Run, request: &Request<'_>) -> bool {
+        let mut own = self.descriptors(run);
+        let is_next = |it: Descriptor<'_, '_>| {
+            let is_same = |(entries, _): (Entries, _)| {
+                it.entries.iter().zip(&entries).all(|(own, other)| (own.key, own.value) == *other)
+                    && it.entries.len() == entries.len()
+            };
+            own.next().is_some_and(is_same)
+        };
+        request.domain() == self.domain() && request.descriptors().all(is_next) && own.next().is_none()
+    }
+
+    /// The entries of each descriptor, and what it asks of a limit.
+    fn descriptors<'a>(&'a self, run: &'a Run) -> impl Iterator<Item = (Entries, Option<&'a Item>)> {
+        let entries_of_item = |item: &Item| entries(&run.scenario.limits, item.limit, item.key);
+        let limitless = self.limitless.map(|it| (entries_of(it), None));
+        limitless.into_iter().chain(self.items.iter().map(move |item| (entries_of_item(item), Some(item))))
+    }
+
+    /// What has to become of each descriptor.
+    pub(super) fn due(&self, run: &Run) -> SmallVec<[Met; 4]> {
+        let is_elsewhere = self.form == Form::Elsewhere;
+        let limitless = self.limitless.map(|it| match it {
+            Limitless::Unlimited if !is_elsewhere => Met::Unlimited,
+            _ => Met::NoLimit,
+        });
+        let item = |item: &Item| match () {
+            () if is_elsewhere => Met::NoLimit,
+            () if self.replaces(run, item.limit) => Met::Replaced,
+            () => Met::Limited,
+        };
+        limitless.into_iter().chain(self.items.iter().map(item)).collect()
+    }
+
+    /// Those items that ask a counter.
+    pub(super) fn asking(&self, run: &Run) -> SmallVec<[Item; 4]> {
+        let asks = |item: &&Item| self.form != Form::Elsewhere && !self.replaces(run, item.limit);
+        self.items.iter().filter(asks).copied().collect()
+    }
+
+    /// Whether any descriptor of the request meets a rule that replaces this limit.
+    fn replaces(&self, run: &Run, limit: usize) -> bool {
+        let by_unlimited = self.limitless == Some(Limitless::Unlimited);
+        by_unlimited && run.scenario.unlimited_replaces == Some(limit)
+            || self.items.iter().any(|item| run.scenario.limits[item.limit].shape.replaces == Some(limit))
     }
 }
 
@@ -80,7 +123,7 @@ impl Together {
         let mut all: SmallVec<[Option<Decided>; 1]> = self.asked.iter().map(|_| None).collect();
         let (mut is_wrong, full) = (false, self.way.full());
         self.way.decide(&batch, |place, request, decision| {
-            is_wrong |= !std::mem::take(&mut due[place]) || !self.asked[place].is(request);
+            is_wrong |= !std::mem::take(&mut due[place]) || !self.asked[place].is(run, request);
             all[place] = decision.map(Decided::of);
         });
         let is_full = self.way.full() != full;
@@ -96,6 +139,14 @@ impl Together {
     pub(super) fn read(&self, run: &Run, place: usize, request: &mut Request<'static>) {
         let it = &self.asked[place];
         request.begin(it.domain(), 1);
-        it.items.iter().for_each(|item| run.push(request, item, self.way.version, it.gives));
+        for (entries, item) in it.descriptors(run) {
+            let limit = item.map(|item| run.scenario.limits[item.limit]).filter(|limit| limit.is_override);
+            let options = DescriptorOptions {
+                hits_addend: Some(item.map_or(1, |item| item.hits)),
+                is_negative_hits: it.gives,
+                limit: limit.map(|limit| limit.brought(self.way.version)),
+            };
+            request.push(entries.into_iter().map(|(key, value)| Entry { key, value }), options);
+        }
     }
 }

@@ -67,7 +67,7 @@ impl Run {
         let hits = self.scenario.limits[number].room(requests);
         let items = vec![Item { limit: number, key: 0, hits }];
         let request = self.scenario.asks.len() + number;
-        let Some(task) = self.request(request, node, items, 1, None) else {
+        let Some(task) = self.request(request, node, (items, None), 1) else {
             return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
         };
         let answer = Arc::new(Mutex::new(None));
@@ -217,6 +217,7 @@ impl Run {
             lag: self.lag.load(Relaxed),
             begins_cold: !matches!(self.scenario.layout, Layout::Alone(_)),
             local_share_percent: self.scenario.local_share_percent,
+            stops_increment: self.scenario.modes.stop_increment_when_over,
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };

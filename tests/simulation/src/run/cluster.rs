@@ -12,6 +12,7 @@ use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 use tidegate_serve::service::Counters;
 
+use super::names::NODES;
 use crate::node::Node;
 use crate::redis::server::Server;
 use crate::scenario::{Layout, LimitSpec, Scenario};
@@ -47,17 +48,30 @@ fn servers_of(layout: Layout) -> Vec<Server> {
 }
 
 /// The rules of a version, whose counters have keys under this secret.
-pub(super) fn rules(limits: &[LimitSpec], version: usize, secret: KeySecret) -> RuleSet {
-    let rules = limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
-    let rules: String = rules.map(|(number, limit)| rule(number, limit, version)).collect();
-    let text =
-        format!("domain: sim\ndescriptors:\n  - {{key: none, rate_limit: {{unlimited: true}}}}\n{rules}");
+pub(super) fn rules(scenario: &Scenario, version: usize, secret: KeySecret) -> RuleSet {
+    let limits = &scenario.limits;
+    let is_first = |number: &usize| !limits[*number].is_override && limits[*number].shape.below.is_none();
+    let rules = (0..limits.len()).filter(is_first).flat_map(|number| nodes(limits, number, version));
+    let rules: String = rules.map(|node| format!("  - {node}\n")).collect();
+    let replaces = replaces(scenario.unlimited_replaces);
+    let text = format!(
+        "domain: sim\ndescriptors:\n  - {{key: none, rate_limit: {{unlimited: true{replaces}}}}}\n{rules}"
+    );
     let file = SourceFile { name: "sim.yaml".into(), bytes: text.into(), presumed: false };
     let options = LoadOptions::new(secret).default_cost(Cost::Asked).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
-fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
+/// The nodes of a limit, with all that is below.
+fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
+    let limit = &limits[number];
+    let is_below = |other: &usize| limits[*other].shape.below == Some(number);
+    let below: Vec<_> =
+        (0..limits.len()).filter(is_below).flat_map(|other| nodes(limits, other, version)).collect();
+    let below = match below.is_empty() {
+        true => String::new(),
+        false => format!(", descriptors: [{}]", below.join(", ")),
+    };
     let failure = limit.failure.name();
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
@@ -65,14 +79,26 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
-    format!(
-        "  - {{key: l{number}, {records}shadow_mode: {}, rate_limit: {{window: {}s, requests_per_unit: {}, algorithm: {}, \
-         on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}}}}}\n",
+    let says = format!(
+        "{records}shadow_mode: {}, quota_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
+         algorithm: {}, on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
         limit.is_shadow,
+        limit.shape.is_quota,
         limit.window_secs[version],
         limit.requests[version],
         limit.algorithm.name(),
-    )
+        replaces(limit.shape.replaces),
+    );
+    let node = |value: &Option<&str>| match value {
+        Some(value) => format!("{{key: l{number}, value: \"{value}\", {says}}}"),
+        None => format!("{{key: l{number}, {says}}}"),
+    };
+    let values = if limit.shape.has_nodes { &NODES[..] } else { &[None] };
+    values.iter().map(node).collect()
+}
+
+fn replaces(limit: Option<usize>) -> String {
+    limit.map(|number| format!(", replaces: [{{name: n{number}}}]")).unwrap_or_default()
 }
 
 /// The counters of a node that starts now, in Redis. Its leases last for `lease_time`.

@@ -132,7 +132,7 @@ impl Run {
     fn except(&self, node: usize, change: impl FnOnce(&Excepted)) {
         let state = &lock(&self.nodes)[node];
         change(&state.excepted);
-        state.service.iter().for_each(|service| service.except(state.excepted.all()));
+        state.service.iter().for_each(|service| service.except(state.excepted.all(&self.scenario.limits)));
     }
 
     pub(super) fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {

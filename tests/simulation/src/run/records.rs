@@ -18,8 +18,8 @@ use tidegate_serve::service::{
 };
 
 use super::Run;
-use super::ask::{KEYS, LIMITS};
 use super::cluster::SECRET;
+use super::names::{counter, entries};
 use super::told::Told;
 use crate::node::Node;
 use crate::oracle;
@@ -100,19 +100,11 @@ impl RecordSource for Source {
                 self.world.until(self.world.now() + hangs).await;
                 return Err(NoAnswer);
             }
-            let terms = counter(&key).and_then(|counter| self.shelf.now(counter));
+            let terms = counter(&key.decode().1).and_then(|counter| self.shelf.now(counter));
             self.world.until(self.world.now() + random.below(DELAY_MAX)).await;
             Ok(terms.map(record))
         })
     }
-}
-
-/// The counter that a record is for.
-fn counter(key: &RecordKey) -> Option<(usize, u64)> {
-    let (_, entries) = key.decode();
-    let [(limit, key)] = &entries[..] else { return None };
-    let place = |names: &[&str], name: &str| names.iter().position(|other| *other == name);
-    Some((place(&LIMITS, limit)?, place(&KEYS, key)? as u64))
 }
 
 fn record((requests, window_secs): Terms) -> Record {
@@ -163,7 +155,7 @@ impl Run {
             let run = Arc::clone(self);
             return self.world.at(until, move |_| run.hear_of_record(node, (limit, key)));
         }
-        let key = RecordKey::of("sim", [(LIMITS[limit], KEYS[key as usize])]).expect("a short key");
+        let key = RecordKey::of("sim", entries(&self.scenario.limits, limit, key)).expect("a short key");
         self.with_records(node, |records| records.forget(&key));
     }
 
@@ -209,7 +201,8 @@ impl Run {
     /// client waited.
     pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> Vec<Told> {
         let (limit, node) = (&self.scenario.limits[noted.limit], noted.node);
-        let of = |(requests, window)| Told { requests, window, is_shadow: limit.is_shadow };
+        let is_quota = limit.shape.is_quota || self.scenario.modes.quota;
+        let of = |(requests, window)| Told { requests, window, is_shadow: limit.is_shadow, is_quota };
         if limit.recorded.is_none() {
             return vec![of((noted.requests, noted.window))];
         }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::path::{Path, PathEntry};
-use tidegate_engine::rules::{Epochs, Reach, ResetPath};
+use tidegate_engine::rules::Epochs;
 
 use super::Run;
-use super::ask::{KEYS, LIMITS};
+use super::names::{KEYS, LIMITS, resets, resets_of};
 use crate::world::{Time, lock};
 
 /// More resets than a scenario has.
@@ -33,6 +32,7 @@ impl Run {
 
     fn hear(&self, node: usize, which: Which, epoch: u64) {
         self.world.tell(|| format!("node {node} hears of reset {epoch}"));
+        let paths = resets(&self.scenario.limits, which.0, which.1);
         let mut nodes = lock(&self.nodes);
         // When the run is over, nobody is there any more.
         let Some(state) = nodes.get_mut(node) else { return };
@@ -41,12 +41,12 @@ impl Run {
                 // Nobody reaches a process that is away.
                 let Some(service) = &state.service else { return };
                 let mut one = Epochs::default();
-                one.raise(path(which), epoch);
+                paths.into_iter().for_each(|path| _ = one.raise(path, epoch));
                 home.reset(service, &one);
                 state.epochs = service.epochs();
             }
             None => {
-                state.epochs.raise(path(which), epoch);
+                paths.into_iter().for_each(|path| _ = state.epochs.raise(path, epoch));
                 state.service.iter().for_each(|service| _ = service.begin_epochs(&state.epochs));
             }
         }
@@ -55,25 +55,15 @@ impl Run {
 
     /// Which counters of each limit a node asks that has heard of these resets: another number for each epoch.
     pub(super) fn epochs_of(&self, epochs: &Epochs) -> EpochNumbers {
-        let of = |which| epochs.of(&path(which));
         let mut numbers = EpochNumbers::default();
         // What requests bring along is of no rule.
         let limits = self.scenario.limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
         for (limit, _) in limits {
-            let all = of((None, None)) * EPOCHS_MAX + of((Some(limit), None));
             for (key, number) in (0..).zip(&mut numbers[limit]) {
-                *number = all * EPOCHS_MAX + of((Some(limit), Some(key)));
+                let own = resets_of(&self.scenario.limits, limit, key);
+                *number = own.iter().fold(0, |number, path| number * EPOCHS_MAX + epochs.of(path));
             }
         }
         numbers
     }
-}
-
-/// The path to a counter; to all of a limit, or of all limits.
-fn path((limit, key): Which) -> ResetPath {
-    let value = key.map(|key| KEYS[key as usize].to_owned());
-    let node = |limit: usize| PathEntry { key: LIMITS[limit].to_owned(), value: value.clone() };
-    let reach = if key.is_some() { Reach::Counter } else { Reach::Below };
-    let path = Path { domain: "sim".into(), entries: limit.into_iter().map(node).collect() };
-    ResetPath { path, reach }
 }

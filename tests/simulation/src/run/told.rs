@@ -7,13 +7,13 @@ use std::sync::Mutex;
 
 use tidegate_engine::overlay::Effect;
 
-use super::ask::{KEYS, LIMITS};
+use super::names::path;
 use super::way::Counter;
 use super::{Kind, Run};
 use crate::oracle::Record;
+use crate::scenario::LimitSpec;
 use crate::world::{MILLI, Time, lock};
 use tidegate_engine::overlay::{Exception, Exceptions};
-use tidegate_engine::path::{Path, PathEntry};
 
 /// By which limit a descriptor is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(super) struct Told {
     pub(super) window: Time,
     /// It denies nothing.
     pub(super) is_shadow: bool,
+    /// It denies only with all others of its kind.
+    pub(super) is_quota: bool,
 }
 
 /// One exception of a node.
@@ -38,17 +40,9 @@ pub(super) struct Excepted(Mutex<Vec<(Time, Vec<Made>)>>);
 
 impl Excepted {
     /// Those in force.
-    pub(super) fn all(&self) -> Exceptions {
-        let exception = |made: &Made| Exception {
-            path: Path {
-                domain: "sim".into(),
-                entries: vec![PathEntry {
-                    key: LIMITS[made.limit].to_owned(),
-                    value: made.key.map(|key| KEYS[key as usize].to_owned()),
-                }],
-            },
-            effect: made.effect,
-        };
+    pub(super) fn all(&self, limits: &[LimitSpec]) -> Exceptions {
+        let exception =
+            |made: &Made| Exception { path: path(limits, made.limit, made.key), effect: made.effect };
         let all: Vec<_> = self.now().iter().map(exception).collect();
         Exceptions::new(&all)
     }
@@ -106,7 +100,9 @@ impl Run {
                 Told { requests: requests.unwrap_or(own.requests), is_shadow: limit.is_shadow, ..own }
             }
             Some(Effect::Unlimited) => Told { is_shadow: true, ..own },
-            Some(Effect::Deny) => Told { requests: 0, is_shadow: false, ..own },
+            Some(Effect::Deny) => {
+                Told { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
+            }
         };
         let may = effects.iter().flat_map(|&effect| all.iter().map(move |&own| (under(effect, own), effect)));
         if !may.clone().any(|told| told == (decided, counter.excepted)) {

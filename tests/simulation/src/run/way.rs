@@ -39,8 +39,19 @@ pub(super) struct Decided {
     pub(super) is_ok: bool,
     /// A counter in memory had no room, of this request or of another one of its batch.
     pub(super) is_full: bool,
+    /// What became of each descriptor.
+    pub(super) met: SmallVec<[Met; 4]>,
     /// Of each descriptor that meets a limit.
     pub(super) counters: SmallVec<[Counter; 4]>,
+}
+
+/// What became of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Met {
+    NoLimit,
+    Replaced,
+    Unlimited,
+    Limited,
 }
 
 /// What was decided about one counter, and by which limit.
@@ -73,13 +84,20 @@ impl Decided {
                     requests: limited.limit.requests(),
                     window: limited.limit.window_nanos(),
                     is_shadow: limited.shadow,
+                    is_quota: limited.quota,
                 },
             }),
-            Status::NoLimit => None,
-            Status::Replaced(_) | Status::Unlimited(_) => panic!("no rule is of this kind"),
+            Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => None,
         };
+        let became = |status: &Status<'_>| match status {
+            Status::NoLimit => Met::NoLimit,
+            Status::Replaced(_) => Met::Replaced,
+            Status::Unlimited(_) => Met::Unlimited,
+            Status::Limited(_) => Met::Limited,
+        };
+        let met_all = decision.statuses.iter().map(became).collect();
         let counters = decision.statuses.iter().enumerate().filter_map(counter).collect();
-        Self { is_ok: decision.code == Code::Ok, is_full: false, counters }
+        Self { is_ok: decision.code == Code::Ok, is_full: false, met: met_all, counters }
     }
 }
 

@@ -5,12 +5,13 @@
 //! needs two of them within a millisecond.
 
 use tidegate_engine::limit::Algorithm;
+use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, alone, batches, operators, plots,
-    records, stage, widened,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Shape, What, alone, batches, operators,
+    plots, records, shapes, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -55,6 +56,8 @@ impl Scenario {
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
             denies_cold: random.one_in(3),
             local_share_percent: 100,
+            modes: Modes::default(),
+            unlimited_replaces: None,
             workers: 1,
             pool_size: 10,
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
@@ -68,6 +71,7 @@ impl Scenario {
         let mut own = Random::new(seed ^ alone::OWN);
         if own.one_in(4) && may_be_alone {
             alone::make(&mut own, &mut scenario);
+            shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -84,6 +88,7 @@ impl Scenario {
         batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
         if staged.is_none() {
             widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
+            shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
         }
         scenario
     }
@@ -142,6 +147,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
         candidate: None,
         excepted: None,
         recorded: None,
+        shape: Shape::default(),
     }
 }
 

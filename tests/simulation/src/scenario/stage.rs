@@ -5,7 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{Layout, LimitSpec, Scenario};
+use super::{Layout, LimitSpec, Scenario, Shape};
 use crate::random::Random;
 use crate::world::MILLI;
 
@@ -108,5 +108,6 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
         candidate: None,
         excepted: None,
         recorded: None,
+        shape: Shape::default(),
     }
 }

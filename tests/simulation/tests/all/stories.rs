@@ -2,12 +2,13 @@
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
+use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
-use tidegate_simulation::scenario::{Ask, Fault, Item, Layout, LimitSpec, Scenario, What};
+use tidegate_simulation::scenario::{Ask, Fault, Item, Layout, LimitSpec, Scenario, Shape, What};
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
 
 fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
@@ -24,6 +25,7 @@ fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
         candidate: None,
         excepted: None,
         recorded: None,
+        shape: Shape::default(),
     }
 }
 
@@ -42,6 +44,8 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         deny_cache_bytes: 0,
         denies_cold: false,
         local_share_percent: 100,
+        modes: Modes::default(),
+        unlimited_replaces: None,
         workers: 1,
         pool_size: 10,
         slow_one_in: 1 << 40,

@@ -1,0 +1,112 @@
+//! How counters are called: the entries of their descriptors, and the paths of their rules, which operators name too.
+//!
+//! In: a limit and the number of a counter. Out: its entries, and the node that they meet. A rule below another has two levels,
+//! and a limit may have nodes for one value, for a pattern and for all others: each of its counters has one name nevertheless.
+
+use smallvec::{SmallVec, smallvec};
+use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
+
+use crate::scenario::{LimitSpec, Limitless};
+
+/// The keys of limits in requests, and the values of counters.
+pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
+pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
+/// The nodes of a limit that has several.
+pub(super) const NODES: [Option<&str>; 3] = [Some("k0"), Some("*1"), None];
+
+/// The entries of a descriptor: its keys and values.
+pub(super) type Entries = SmallVec<[(&'static str, &'static str); 2]>;
+/// The rule that each counter of each limit meets.
+pub(super) type RuleIds = [[Option<usize>; KEYS.len()]; LIMITS.len()];
+
+/// The entries that lead to a counter. Two that differ in one of two values are two counters.
+pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
+    let key = key as usize;
+    match limits[limit].shape.below {
+        Some(above) => smallvec![(LIMITS[above], KEYS[key / 2]), (LIMITS[limit], KEYS[key % 2])],
+        None => smallvec![(LIMITS[limit], KEYS[key])],
+    }
+}
+
+/// The entries of a descriptor without a limit.
+pub(super) fn entries_of(limitless: Limitless) -> Entries {
+    match limitless {
+        Limitless::Unlimited => smallvec![("none", KEYS[0])],
+        Limitless::Unmatched => smallvec![("nowhere", KEYS[0])],
+    }
+}
+
+/// The counter to which entries lead.
+pub(super) fn counter(entries: &[(impl AsRef<str>, impl AsRef<str>)]) -> Option<(usize, u64)> {
+    let place = |names: &[&str], name: &str| names.iter().position(|other| *other == name);
+    let (limit, _) = entries.last()?;
+    let digits = entries.iter().map(|(_, value)| place(&KEYS, value.as_ref()));
+    let key = digits.reduce(|key, digit| Some(2 * key? + digit?))?;
+    Some((place(&LIMITS, limit.as_ref())?, key? as u64))
+}
+
+/// The path of an exception: to one counter, or to all of a limit.
+pub(super) fn path(limits: &[LimitSpec], limit: usize, key: Option<u64>) -> Path {
+    let entry = |(name, value): (&str, &str)| PathEntry {
+        key: name.to_owned(),
+        value: key.map(|_| value.to_owned()),
+    };
+    let entries = entries(limits, limit, key.unwrap_or(0)).into_iter().map(entry);
+    Path { domain: "sim".into(), entries: entries.collect() }
+}
+
+/// The node that a counter meets, below the nodes above it.
+fn nodes(limits: &[LimitSpec], limit: usize, key: u64) -> Vec<PathEntry> {
+    let node = |(name, value): (&str, &str)| {
+        let own = &limits[LIMITS.iter().position(|other| *other == name).unwrap_or(limit)];
+        let met = NODES.iter().flatten().find(|node| value.ends_with(node.trim_start_matches('*')));
+        PathEntry {
+            key: name.to_owned(),
+            value: met.filter(|_| own.shape.has_nodes).map(|&node| node.to_owned()),
+        }
+    };
+    entries(limits, limit, key).into_iter().map(node).collect()
+}
+
+/// The resets that concern a counter: of its domain, of each node on its way, and of the counter itself.
+pub(super) fn resets_of(limits: &[LimitSpec], limit: usize, key: u64) -> Vec<ResetPath> {
+    let nodes = nodes(limits, limit, key);
+    let below = |levels| below(nodes[..levels].to_vec());
+    let own = ResetPath { path: path(limits, limit, Some(key)), reach: Reach::Counter };
+    (0..=nodes.len()).map(below).chain([own]).collect()
+}
+
+/// The resets of one counter, of all of a limit, or of all limits. A limit of several nodes has one for each.
+pub(super) fn resets(limits: &[LimitSpec], limit: Option<usize>, key: Option<u64>) -> Vec<ResetPath> {
+    match (limit, key) {
+        (Some(limit), Some(key)) => {
+            vec![ResetPath { path: path(limits, limit, Some(key)), reach: Reach::Counter }]
+        }
+        (Some(limit), None) => {
+            let mut all: Vec<_> =
+                (0..KEYS.len() as u64).map(|key| below(nodes(limits, limit, key))).collect();
+            all.sort();
+            all.dedup();
+            all
+        }
+        (None, _) => vec![below(Vec::new())],
+    }
+}
+
+fn below(entries: Vec<PathEntry>) -> ResetPath {
+    ResetPath { path: Path { domain: "sim".into(), entries }, reach: Reach::Below }
+}
+
+/// The rule that each counter meets.
+pub(super) fn rule_ids(limits: &[LimitSpec], rules: &RuleSet) -> RuleIds {
+    let mut ids = RuleIds::default();
+    let own = limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
+    for (limit, _) in own {
+        for (key, id) in (0..).zip(&mut ids[limit]) {
+            let path = Path { domain: "sim".into(), entries: nodes(limits, limit, key) };
+            *id = rules.rule_at(&path).map(|rule| rule.id);
+        }
+    }
+    ids
+}
