@@ -53,6 +53,8 @@ pub struct Network {
     pub slow: Mutex<Vec<(usize, Time, Time)>>,
     /// Commands that servers have answered.
     pub commands: AtomicU64,
+    /// The clocks of servers are behind by so much.
+    behind: AtomicU64,
 }
 
 /// All servers.
@@ -105,12 +107,18 @@ impl Network {
             open: Mutex::default(),
             slow: Mutex::default(),
             commands: AtomicU64::new(0),
+            behind: AtomicU64::new(0),
         })
     }
 
     /// Changes a server.
     pub fn server<T>(&self, number: usize, change: impl FnOnce(&mut Server) -> T) -> T {
         change(&mut lock(&self.servers).links[number].server)
+    }
+
+    /// The clocks of all servers step back by so much.
+    pub fn step_back(&self, by: Time) {
+        self.behind.fetch_add(by, Relaxed);
     }
 
     /// A server answers nothing until then.
@@ -222,7 +230,7 @@ impl Network {
             .collect();
         let mut servers = lock(&self.servers);
         let Servers { links, map } = &mut *servers;
-        let micros = EPOCH_MICROS + now / MICRO;
+        let micros = EPOCH_MICROS + now / MICRO - self.behind.load(Relaxed) / MICRO;
         SCRIPTS.with_borrow_mut(|scripts| {
             to_value(links[server].server.run(scripts, map, micros, &arguments, asks))
         })

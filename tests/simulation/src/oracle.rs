@@ -77,6 +77,8 @@ pub struct Rules<'s> {
     pub cold_max: Option<Time>,
     /// Whoever decides knows of all that was lost, so nothing of it is admitted once more where it counts as full.
     pub knows_losses: bool,
+    /// Some nodes do not look for losses, and others notice them late: when they ask, or begin.
+    pub knows_late: bool,
     /// Counters of the beginning count as full too.
     pub begins_cold: bool,
     /// The clock of counters may have gone back by so much, when a machine booted: hits count so much longer.

@@ -1,6 +1,7 @@
 //! One run: a scenario is played, and judged.
 
 mod alone;
+mod answers;
 mod ask;
 mod batch;
 mod checks;
@@ -9,15 +10,17 @@ mod faults;
 mod names;
 mod records;
 mod resets;
+mod sums;
 mod told;
 mod way;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Epochs, RuleSet};
-use tidegate_serve::service::fixture::simulated;
+use tidegate_serve::metrics::Metrics;
+use tidegate_serve::service::fixture::metrics;
 use tidegate_serve::service::{Counters, KnownRecords, Service};
 use tokio::sync::Notify;
 
@@ -30,6 +33,7 @@ use alone::Home;
 use names::RuleIds;
 use records::Shelf;
 use resets::EpochNumbers;
+use sums::Sums;
 use told::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
@@ -80,6 +84,8 @@ pub enum Kind {
     WrongLimit,
     /// An answer is none to its request.
     WrongAnswer,
+    /// Metrics are not the sums of what was decided.
+    WrongSum,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
     /// A process began with something else than the one before had left.
@@ -105,6 +111,9 @@ struct Run {
     moves: Mutex<Vec<(usize, Time)>>,
     /// When nodes stood still.
     pauses: Mutex<Vec<(usize, Time, Time)>>,
+    /// What all nodes count, and what they decided.
+    metrics: Arc<Metrics>,
+    sums: Arc<Sums>,
     violation: Mutex<Option<Violation>>,
     codes: Mutex<[u64; 3]>,
     /// By how much the clock of a node without Redis was ever behind, because it moved to another boot.
@@ -115,6 +124,10 @@ struct Run {
 #[derive(Default)]
 struct State {
     service: Option<Arc<Service<Node>>>,
+    /// All of its processes. Those that are stopped end later.
+    lives: Vec<Weak<Service<Node>>>,
+    /// It has the settings that it did not begin with.
+    is_upgraded: bool,
     records: Option<Arc<KnownRecords<Node>>>,
     /// The machine of a node without Redis.
     home: Option<Home>,
@@ -162,6 +175,8 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         refunds: Mutex::default(),
         moves: Mutex::default(),
         pauses: Mutex::default(),
+        metrics: metrics(),
+        sums: Arc::default(),
         violation: Mutex::default(),
         codes: Mutex::default(),
         lag: AtomicU64::default(),
@@ -202,6 +217,7 @@ impl Run {
         self.world.run_until(end);
         self.check_recovered();
         self.check_leases();
+        self.sums.check(&self.metrics).into_iter().for_each(|what| self.wrong(Kind::WrongSum, what));
     }
 
     /// Starts a node, perhaps again.
@@ -217,7 +233,10 @@ impl Run {
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
         let begun = match &mut state.home {
             Some(home) => self.begin(home, &node),
-            None => Some(cluster::counters(&self.scenario, self.scenario.lease_time_of(number), &node)),
+            None => {
+                let settings = self.scenario.settings_of(number, state.is_upgraded);
+                Some(cluster::counters(&self.scenario, settings, &node))
+            }
         };
         let Some((counters, clock)) = begun else {
             drop(nodes);
@@ -233,11 +252,13 @@ impl Run {
         state.started = started;
         state.records = self.records_of(number, &node, seed);
         let modes = self.scenario.modes;
-        let service = simulated(node, counters, clock, modes).recorded(state.records.clone());
+        let service = Service::on(node, counters, Arc::clone(&self.metrics), clock, modes);
+        let service = service.recorded(state.records.clone());
         let service = Arc::new(service);
         service.begin_epochs(&state.epochs);
         service.except(state.excepted.all(&self.scenario.limits));
         service.install(self.rules[state.version].clone());
+        state.lives.push(Arc::downgrade(&service));
         state.service = Some(Arc::clone(&service));
         state.asking = Arc::default();
         state.stopping = (0..self.scenario.workers).map(|_| Arc::default()).collect();

@@ -6,6 +6,7 @@ mod alone;
 mod batches;
 mod drawn;
 mod fault;
+mod fleet;
 mod operators;
 mod plots;
 mod records;
@@ -27,6 +28,7 @@ use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
 pub use fault::{During, Fault, What};
+pub use fleet::Settings;
 pub use records::{HEARD_MAX, Terms};
 pub use shapes::{Limitless, Shape};
 use stage::Plot;
@@ -47,20 +49,16 @@ pub struct Scenario {
     pub scripts_run_by: RunBy,
     /// The limits.
     pub limits: Vec<LimitSpec>,
-    /// How long leases last.
-    pub lease_time: Time,
-    /// A node whose leases do not last as long, and how long they do.
-    pub short_leases: Option<(usize, Time)>,
+    /// What most nodes are set to.
+    pub settings: Settings,
+    /// A node that begins with others, and what those are. After an upgrade a node has those that it did not have before.
+    pub other: Option<(usize, Settings)>,
     /// REDIS_TIMEOUT.
     pub timeout: Time,
     /// REDIS_WAIT_REPLICAS.
     pub wait_replicas: u32,
     /// Bytes of the deny cache.
     pub deny_cache_bytes: usize,
-    /// COLD_START=deny.
-    pub denies_cold: bool,
-    /// REDIS_LOCAL_SHARE in hundredths.
-    pub local_share_percent: u32,
     /// SHADOW_MODE, QUOTA_MODE, and STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
     pub modes: Modes,
     /// What the unlimited rule replaces.
@@ -259,9 +257,34 @@ pub struct Item {
 }
 
 impl Scenario {
-    /// How long leases of a node last.
-    pub fn lease_time_of(&self, node: usize) -> Time {
-        self.short_leases.filter(|(short, _)| *short == node).map_or(self.lease_time, |(_, time)| time)
+    /// All limits that are judged: those of rules and requests, and then the candidate of each, if it has one. Nobody asks
+    /// a candidate while Redis does not answer, by a lease, or where an exception or a record holds.
+    pub fn judged(&self) -> Vec<LimitSpec> {
+        let candidate = |limit: &LimitSpec| LimitSpec {
+            requests: [limit.candidate.unwrap_or(0); 2],
+            is_leased: false,
+            failure: StoreFailure::Error,
+            excepted: None,
+            recorded: None,
+            ..*limit
+        };
+        self.limits.iter().copied().chain(self.limits.iter().map(candidate)).collect()
+    }
+
+    /// The settings of a node, before its upgrade or after it.
+    pub fn settings_of(&self, node: usize, is_upgraded: bool) -> Settings {
+        let other = self.other.filter(|(other, _)| (*other == node) != is_upgraded);
+        other.map_or(self.settings, |(_, settings)| settings)
+    }
+
+    /// All settings that a node may have.
+    pub fn all_settings(&self) -> impl Iterator<Item = Settings> {
+        [Some(self.settings), self.other.map(|(_, other)| other)].into_iter().flatten()
+    }
+
+    /// How long leases last at most.
+    pub fn lease_time(&self) -> Time {
+        self.all_settings().map(|it| it.lease_time).max().unwrap_or(0)
     }
 
     /// When clients have asked everything.
@@ -287,18 +310,14 @@ impl Display for Scenario {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} nodes, {:?}, leases of {} ms{}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}, REDIS_LOCAL_SHARE {} %",
+            "{} nodes, {:?}, {:?}, others {:?}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache",
             self.clocks.len(),
             self.layout,
-            self.lease_time / MILLI,
-            self.short_leases
-                .map(|(node, time)| format!(" ({} ms at node {node})", time / MILLI))
-                .unwrap_or_default(),
+            self.settings,
+            self.other,
             self.timeout / MILLI,
             self.wait_replicas,
             self.deny_cache_bytes,
-            if self.denies_cold { "COLD_START=deny" } else { "COLD_START=allow" },
-            self.local_share_percent
         )?;
         let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
         writeln!(formatter, "{} workers a node, REDIS_POOL_SIZE {}", self.workers, self.pool_size)?;

@@ -1,4 +1,4 @@
-//! Services without settings: for the tests and benchmarks of the fronts, and for nodes that are simulated.
+//! Services without settings: for the tests and benchmarks of the fronts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,6 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_records::{Record, RecordKey};
-use tidegate_redis::runtime::Runtime;
 
 /// Metrics of a small process.
 pub fn metrics() -> Arc<Metrics> {
@@ -47,11 +46,6 @@ pub fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> S
         service.install(rules(text));
     }
     service
-}
-
-/// A service of a node that is simulated, without rules: on the node's runtime, with these counters.
-pub fn simulated<R: Runtime>(runtime: R, counters: Counters<R>, clock: Clock, modes: Modes) -> Service<R> {
-    Service::on(runtime, counters, metrics(), clock, modes)
 }
 
 /// The same service with these records, all of them known, and no store that could be asked for others.

@@ -65,7 +65,7 @@ impl Rules<'_> {
     /// The same, for as long as a node may take to notice.
     fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
-        let since = it.asked.saturating_sub(for_long + SECOND);
+        let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it)
             && (self.begins_cold && since == 0
@@ -129,7 +129,8 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let limit = &rules.limits[number];
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
-        let denied = own.iter().enumerate().filter(|(_, it)| it.outcome == Outcome::Denied { over: true });
+        let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
+        let denied = own.iter().enumerate().filter(|(_, it)| is_denied(it));
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
             let most = limit.burst.map_or_else(|| rules.requests_of_denial(own, it), u64::from);
             let wanted = it.hits.max(1);

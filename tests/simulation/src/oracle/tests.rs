@@ -72,6 +72,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         begins_cold: true,
         local_share_percent: 100,
         stops_increment: false,
+        knows_late: false,
     }
 }
 

@@ -119,7 +119,7 @@ impl Home {
         let Layout::Alone(alone) = scenario.layout else { return None };
         Some(Self {
             alone,
-            denies_cold: scenario.denies_cold,
+            denies_cold: scenario.settings.denies_cold,
             is_undeclared: alone.is_kept && alone.is_declared,
             random: Random::new(scenario.seed),
             folder: MortalFolder::new(&Left::new()),

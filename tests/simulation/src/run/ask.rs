@@ -15,8 +15,7 @@ use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
 use super::resets::EpochNumbers;
-use super::told::Told;
-use super::way::{Counter, Decided, Met, Way};
+use super::way::{Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Outcome, Record, Refund};
 use crate::redis::server::EPOCH_MICROS;
@@ -235,7 +234,7 @@ impl Run {
                 ),
             );
         }
-        let Decided { is_ok, is_full, counters, met } = match answered {
+        let decided = match answered {
             Ok((due, answered)) if answered.met == due => answered,
             Ok((due, answered)) => {
                 let what = format!("request {number} has an answer of {:?}, not of {due:?}", answered.met);
@@ -248,6 +247,7 @@ impl Run {
                 return None;
             }
         };
+        let is_ok = decided.is_ok;
         lock(&self.codes)[usize::from(!is_ok)] += 1;
         self.world.tell(|| {
             let lasted = (now - asked) / MICRO;
@@ -259,66 +259,10 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
-        let passes = self.passes(&met, &counters);
-        if is_ok != (passes || self.scenario.modes.shadow) {
-            let is = if is_ok { "admitted" } else { "denied" };
-            let over = counters.iter().filter(|counter| counter.over).count();
-            self.wrong(Kind::WrongAnswer, format!("request {number} was {is}, with {over} counters over"));
-        }
-        let any_over = counters.iter().any(|counter| counter.over);
-        for (record, counter) in lock(&self.records)[first..].iter_mut().zip(counters) {
-            let Told { requests, window, .. } = counter.by;
-            self.check_rule(record, &counter);
-            self.check_limit(record, &counter, deadline.is_none());
-            let limit = &self.scenario.limits[record.limit];
-            let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
-            record.outcome = match counter.over {
-                false if passes && !(is_stopped && limit.algorithm == Algorithm::FixedWindow) => {
-                    Outcome::Admitted
-                }
-                over => Outcome::Denied { over },
-            };
-            (record.answered, record.requests, record.window) = (now, requests, window);
-            (record.remaining, record.is_full) = (counter.remaining, is_full);
-        }
-        Some(passes)
+        Some(self.judge_answer((number, first), items, &decided, deadline.is_none()))
     }
 
-    /// Whether a request passes, but for SHADOW_MODE: no counter denies it that is not in quota mode, and of those that are
-    /// not all are over. With QUOTA_MODE a descriptor without a limit is one that is not over.
-    fn passes(&self, met: &[Met], counters: &[Counter]) -> bool {
-        let denies = |counter: &Counter| counter.over && !counter.by.is_shadow;
-        let of_rules = counters.iter().filter(|counter| !counter.by.is_quota);
-        let mut in_quota_mode = counters.iter().filter(|counter| counter.by.is_quota).peekable();
-        let has_other = met.iter().any(|met| matches!(met, Met::NoLimit | Met::Replaced));
-        let is_spent = in_quota_mode.peek().is_some() && in_quota_mode.all(denies);
-        !of_rules.clone().any(denies) && (!is_spent || self.scenario.modes.quota && has_other)
-    }
-
-    /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
-    fn check_rule(&self, record: &Record, counter: &Counter) {
-        let limits = &self.scenario.limits;
-        let own = self.rule_ids[record.limit][record.key as usize];
-        if counter.rule != own {
-            let what = format!("request {} met rule {:?} instead of {own:?}", record.request, counter.rule);
-            self.wrong(Kind::WrongAnswer, what);
-        }
-        // A bucket drains as long as its level takes, which another N may have left.
-        let is_bucket = limits[record.limit].algorithm.is_bucket();
-        if !is_bucket && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
-            let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
-            let what =
-                format!("request {} is told to wait {reset} us, of a window of {window} us", record.request);
-            self.wrong(Kind::WrongAnswer, what);
-        }
-        let of = limits[record.limit].room(counter.by.requests);
-        if counter.remaining > of {
-            let left = counter.remaining;
-            self.wrong(Kind::WrongAnswer, format!("request {} left {left} hits of {of}", record.request));
-        }
-    }
-
-    /// Notes what a request asks. Returns the place of its first record.
+    /// Notes what a request asks, and beside that what it asks of candidates. Returns the place of its first record.
     fn note(
         &self,
         (number, node): (usize, usize),
@@ -329,19 +273,20 @@ impl Run {
         let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
         let mut records = lock(&self.records);
         let first = records.len();
-        records.extend(items.iter().map(|item| {
-            let limit = &self.scenario.limits[item.limit];
+        let limits = &self.scenario.limits;
+        let record = |item: &Item, candidate: Option<u32>| {
+            let limit = &limits[item.limit];
             Record {
                 request: number,
                 node,
-                limit: item.limit,
+                limit: item.limit + candidate.map_or(0, |_| limits.len()),
                 key: item.key,
                 epoch: epochs[item.limit][item.key as usize],
                 hits: item.hits,
                 asked,
                 // A server does nothing after the deadline of a call.
                 answered: asked + timeout + LATE_MAX,
-                requests: limit.requests[version],
+                requests: candidate.unwrap_or(limit.requests[version]),
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,
@@ -353,7 +298,10 @@ impl Run {
                 deadline,
                 outcome: Outcome::Unknown,
             }
-        }));
+        };
+        records.extend(items.iter().map(|item| record(item, None)));
+        let candidates = items.iter().filter_map(|item| Some(record(item, Some(self.candidate_of(item)?))));
+        records.extend(candidates);
         first
     }
 }

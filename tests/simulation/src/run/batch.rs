@@ -124,7 +124,7 @@ impl Together {
         let (mut is_wrong, full) = (false, self.way.full());
         self.way.decide(&batch, |place, request, decision| {
             is_wrong |= !std::mem::take(&mut due[place]) || !self.asked[place].is(run, request);
-            all[place] = decision.map(Decided::of);
+            all[place] = decision.map(|decision| self.way.decided(request, decision));
         });
         let is_full = self.way.full() != full;
         all.iter_mut().flatten().for_each(|decided| decided.is_full = is_full);

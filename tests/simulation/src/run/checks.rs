@@ -53,7 +53,7 @@ impl Run {
             let least = all.iter().copied().filter(|&requests| requests > 0).min().unwrap_or(1);
             windows += Time::from(all.into_iter().max().unwrap_or(0).div_ceil(least));
         }
-        windows * window * SECOND + self.scenario.lease_time + self.lag.load(Relaxed)
+        windows * window * SECOND + self.scenario.lease_time() + self.lag.load(Relaxed)
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {
@@ -130,7 +130,7 @@ impl Run {
         }
         // What a lease is spent for is admitted at once, or when other counters or records are known.
         let may_be_leased = |it: &Record| {
-            let limit = &self.scenario.limits[it.limit];
+            let Some(limit) = self.scenario.limits.get(it.limit) else { return false };
             let is_at_once = it.answered == it.asked || !it.is_single || limit.recorded.is_some();
             let is_spent = it.outcome == Outcome::Unknown || it.outcome == Outcome::Admitted && is_at_once;
             it.node == node && limit.is_leased && is_spent
@@ -154,7 +154,11 @@ impl Run {
             What::FailOver { lacks, .. } => lacks < SECOND,
             _ => true,
         };
-        self.scenario.denies_cold && self.scenario.faults.iter().all(|fault| is_known(fault.what))
+        self.all_deny_cold() && self.scenario.faults.iter().all(|fault| is_known(fault.what))
+    }
+
+    fn all_deny_cold(&self) -> bool {
+        self.scenario.all_settings().all(|it| it.denies_cold)
     }
 
     /// When nodes may have had no answer from Redis.
@@ -165,13 +169,15 @@ impl Run {
             let (node, lasts, forgets) = match fault.what {
                 What::Cut { node, lasts, .. } | What::Pause { node, lasts } => (Some(node), lasts, false),
                 What::Break { node, .. } | What::Lose { node, .. } => (Some(node), 0, false),
-                What::Crash { node, lasts } | What::StopNode { node, lasts } => (Some(node), lasts, true),
+                What::Crash { node, lasts }
+                | What::StopNode { node, lasts }
+                | What::Upgrade { node, lasts } => (Some(node), lasts, true),
                 What::Stop { lasts, .. }
                 | What::Refuse { lasts, .. }
                 | What::Restart { lasts, .. }
                 | What::FailOver { lacks: lasts, .. }
                 | What::MoveSlots { lasts, .. } => (None, lasts, false),
-                What::Flush { .. } => (None, 0, false),
+                What::Flush { .. } | What::StepServers { .. } => (None, 0, false),
                 What::Reload { .. }
                 | What::Except { .. }
                 | What::Record { .. }
@@ -199,24 +205,33 @@ impl Run {
         let stays = |done: Time| !losses.iter().any(|loss| loss.since <= done && done <= loss.until);
         let mut refunds = lock(&self.refunds).clone();
         refunds.retain(|refund| stays(refund.done));
+        let limits = self.scenario.judged();
         let rules = Rules {
-            limits: &self.scenario.limits,
+            limits: &limits,
             starts,
             losses: &losses,
             knows_losses: self.nodes_know_losses(),
             refunds: &refunds,
             troubles: &troubles,
             remembers_denials: self.scenario.deny_cache_bytes > 0,
-            lease_time: self.scenario.lease_time,
+            lease_time: self.scenario.lease_time(),
             timeout: self.scenario.timeout,
             is_calm,
-            cold_max: self.scenario.denies_cold.then_some(match self.scenario.layout {
-                Layout::Alone(alone) => alone.cold_max,
-                _ => Time::MAX,
-            }),
+            knows_late: !self.all_deny_cold(),
+            cold_max: self.scenario.all_settings().any(|it| it.denies_cold).then_some(
+                match self.scenario.layout {
+                    Layout::Alone(alone) => alone.cold_max,
+                    _ => Time::MAX,
+                },
+            ),
             lag: self.lag.load(Relaxed),
             begins_cold: !matches!(self.scenario.layout, Layout::Alone(_)),
-            local_share_percent: self.scenario.local_share_percent,
+            local_share_percent: self
+                .scenario
+                .all_settings()
+                .map(|it| it.local_share_percent)
+                .max()
+                .unwrap_or(100),
             stops_increment: self.scenario.modes.stop_increment_when_over,
         };
         let records = lock(&self.records);

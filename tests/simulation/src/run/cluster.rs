@@ -15,8 +15,7 @@ use tidegate_serve::service::Counters;
 use super::names::NODES;
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Layout, LimitSpec, Scenario};
-use crate::world::Time;
+use crate::scenario::{Layout, LimitSpec, Scenario, Settings};
 
 /// Under which keys of counters and names of records are made.
 pub(super) const SECRET: [u8; 16] = [7; 16];
@@ -101,15 +100,15 @@ fn replaces(limit: Option<usize>) -> String {
     limit.map(|number| format!(", replaces: [{{name: n{number}}}]")).unwrap_or_default()
 }
 
-/// The counters of a node that starts now, in Redis. Its leases last for `lease_time`.
-pub(super) fn counters(scenario: &Scenario, lease_time: Time, node: &Node) -> (Counters<Node>, Clock) {
+/// The counters of a node that starts now with these settings, in Redis.
+pub(super) fn counters(scenario: &Scenario, settings: Settings, node: &Node) -> (Counters<Node>, Clock) {
+    let lease_time = Duration::from_nanos(settings.lease_time);
     let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
     let on = |kind| {
-        let cold =
-            DenyCold { window_max: Duration::from_secs(3_600), lease_time: Duration::from_nanos(lease_time) };
+        let cold = DenyCold { window_max: Duration::from_secs(3_600), lease_time };
         let options = RedisOptions {
             timeout: Duration::from_nanos(scenario.timeout),
-            deny_cold: scenario.denies_cold.then_some(cold),
+            deny_cold: settings.denies_cold.then_some(cold),
             wait_replicas: scenario.wait_replicas,
             workers: scenario.workers,
             pool_size: scenario.pool_size,
@@ -128,8 +127,8 @@ pub(super) fn counters(scenario: &Scenario, lease_time: Time, node: &Node) -> (C
     let clock = Clock::new(node.monotonic(), node.wall());
     let options = SharedStoreOptions {
         deny_cache_bytes: scenario.deny_cache_bytes,
-        local_share: f64::from(scenario.local_share_percent) / 100.0,
-        lease_time: Duration::from_nanos(lease_time),
+        local_share: f64::from(settings.local_share_percent) / 100.0,
+        lease_time,
         ..SharedStoreOptions::default()
     };
     let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);

@@ -1,6 +1,7 @@
 //! What goes wrong in a run, and how it heals.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 
 use super::Run;
 use super::alone::{Dies, Home};
@@ -59,6 +60,15 @@ impl Run {
                 self.stop_node(node);
                 later(lasts, Self::heal);
             }
+            What::Upgrade { node, lasts } => {
+                self.stop_node(node);
+                lock(&self.nodes)[node].is_upgraded ^= true;
+                later(lasts, Self::heal);
+            }
+            What::StepServers { by } => {
+                network.step_back(by);
+                self.lag.fetch_add(by, Relaxed);
+            }
             What::Reload { node, version } => {
                 let state = &mut lock(&self.nodes)[node];
                 state.version = version;
@@ -88,9 +98,10 @@ impl Run {
             What::Restart { server, .. } => self.network.set_gone(server, false),
             What::Pause { node, .. } => self.world.thaw(node),
             What::RecordsAway { node, .. } => self.records_are_back(node),
-            What::Crash { node, .. } | What::StopNode { node, .. } | What::Die { node, .. } => {
-                self.start(node)
-            }
+            What::Crash { node, .. }
+            | What::StopNode { node, .. }
+            | What::Upgrade { node, .. }
+            | What::Die { node, .. } => self.start(node),
             What::Except { node, limit, key, .. } => {
                 let now = self.world.now();
                 self.except(node, |excepted| excepted.end(now, (limit, key)));
@@ -132,7 +143,9 @@ impl Run {
     fn except(&self, node: usize, change: impl FnOnce(&Excepted)) {
         let state = &lock(&self.nodes)[node];
         change(&state.excepted);
-        state.service.iter().for_each(|service| service.except(state.excepted.all(&self.scenario.limits)));
+        // A process that is stopped still answers what it was asked before.
+        let lives = state.lives.iter().filter_map(Weak::upgrade);
+        lives.for_each(|service| service.except(state.excepted.all(&self.scenario.limits)));
     }
 
     pub(super) fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {

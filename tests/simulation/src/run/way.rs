@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::memory::FullTotal;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
@@ -17,6 +17,7 @@ use tidegate_serve::service::{Batch, Counters, Service, ServiceError, Snapshot};
 
 use super::Run;
 use super::resets::EpochNumbers;
+use super::sums::Sums;
 use super::told::Told;
 use crate::node::Node;
 use crate::world::lock;
@@ -32,6 +33,7 @@ pub(super) struct Way {
     pub(super) version: usize,
     /// Requests to this service that wait for an answer.
     pub(super) asking: Arc<AtomicU64>,
+    sums: Arc<Sums>,
 }
 
 /// What was decided.
@@ -39,6 +41,12 @@ pub(super) struct Decided {
     pub(super) is_ok: bool,
     /// A counter in memory had no room, of this request or of another one of its batch.
     pub(super) is_full: bool,
+    /// N and the hits left of the limit that headers show.
+    pub(super) shown: Option<(u32, u64)>,
+    /// After so long a client is told to ask again.
+    pub(super) retry_after_secs: Option<u64>,
+    /// What candidates say.
+    pub(super) trials: Vec<Trial>,
     /// What became of each descriptor.
     pub(super) met: SmallVec<[Met; 4]>,
     /// Of each descriptor that meets a limit.
@@ -70,23 +78,38 @@ pub(super) struct Counter {
     pub(super) excepted: Option<Effect>,
 }
 
+/// What a candidate says.
+pub(super) struct Trial {
+    /// Beside which of the counters.
+    pub(super) place: usize,
+    /// The request would pass.
+    pub(super) passes: bool,
+    pub(super) counter: Counter,
+}
+
+impl Counter {
+    fn of(limited: &Limited<'_>, excepted: Option<Effect>) -> Self {
+        Self {
+            rule: limited.origin.rule().map(|rule| rule.id),
+            excepted,
+            over: limited.verdict.over,
+            remaining: limited.verdict.remaining,
+            reset_nanos: limited.verdict.reset_nanos,
+            by: Told {
+                requests: limited.limit.requests(),
+                window: limited.limit.window_nanos(),
+                is_shadow: limited.shadow,
+                is_quota: limited.quota,
+            },
+        }
+    }
+}
+
 impl Decided {
-    pub(super) fn of(decision: &Decision<'_>) -> Self {
+    fn of(decision: &Decision<'_>) -> Self {
         let met = |at: usize| decision.exceptions().iter().find(|met| met.descriptor == at);
         let counter = |(at, status): (usize, &Status<'_>)| match status {
-            Status::Limited(limited) => Some(Counter {
-                rule: limited.origin.rule().map(|rule| rule.id),
-                excepted: met(at).map(|met| met.effect),
-                over: limited.verdict.over,
-                remaining: limited.verdict.remaining,
-                reset_nanos: limited.verdict.reset_nanos,
-                by: Told {
-                    requests: limited.limit.requests(),
-                    window: limited.limit.window_nanos(),
-                    is_shadow: limited.shadow,
-                    is_quota: limited.quota,
-                },
-            }),
+            Status::Limited(limited) => Some(Counter::of(limited, met(at).map(|met| met.effect))),
             Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => None,
         };
         let became = |status: &Status<'_>| match status {
@@ -95,9 +118,22 @@ impl Decided {
             Status::Unlimited(_) => Met::Unlimited,
             Status::Limited(_) => Met::Limited,
         };
-        let met_all = decision.statuses.iter().map(became).collect();
+        let met_all: SmallVec<[Met; 4]> = decision.statuses.iter().map(became).collect();
+        let trial = |trial: &tidegate_engine::decision::Trial<'_>| Trial {
+            place: met_all[..trial.descriptor].iter().filter(|met| **met == Met::Limited).count(),
+            passes: trial.passes,
+            counter: Counter::of(&trial.limited, None),
+        };
         let counters = decision.statuses.iter().enumerate().filter_map(counter).collect();
-        Self { is_ok: decision.code == Code::Ok, is_full: false, met: met_all, counters }
+        Self {
+            is_ok: decision.code == Code::Ok,
+            is_full: false,
+            shown: decision.tightest().map(|it| (it.limit.requests(), it.verdict.remaining)),
+            retry_after_secs: decision.retry_after_secs(),
+            trials: decision.trials().iter().map(trial).collect(),
+            met: met_all,
+            counters,
+        }
     }
 }
 
@@ -108,7 +144,7 @@ impl Way {
         let service = Arc::clone(state.service.as_ref()?);
         let rules = service.snapshot().ok()?;
         let (epochs, asking) = (state.epoch_numbers, Arc::clone(&state.asking));
-        Some(Self { service, rules, epochs, version: state.version, asking })
+        Some(Self { service, rules, epochs, version: state.version, asking, sums: Arc::clone(&run.sums) })
     }
 
     /// Decides those requests of a batch that the node can decide by itself.
@@ -118,6 +154,12 @@ impl Way {
         render: impl FnMut(usize, &Request<'_>, Option<&Decision<'_>>),
     ) {
         self.service.decide(self.rules.in_force(), batch, render);
+    }
+
+    /// A decision, as it is rendered.
+    pub(super) fn decided(&self, request: &Request<'_>, decision: &Decision<'_>) -> Decided {
+        self.sums.add(request, decision);
+        Decided::of(decision)
     }
 
     /// How often there was no room in memory for what had to be counted.
@@ -140,7 +182,7 @@ impl Way {
             read(request);
             Ok::<_, ServiceError>(())
         };
-        let decided = |_: &Request<'_>, decision: &Decision<'_>| Decided::of(decision);
+        let decided = |request: &Request<'_>, decision: &Decision<'_>| self.decided(request, decision);
         self.service.finish(self.rules.in_force(), read, timeout, decided).await
     }
 }

@@ -10,8 +10,8 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Shape, What, alone, batches, operators,
-    plots, records, shapes, stage, widened,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, batches,
+    fleet, operators, plots, records, shapes, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -43,19 +43,18 @@ impl Scenario {
         let clocks = clocks.collect();
         let limits: Vec<_> = (0..1 + random.below(3)).map(|_| limit(&mut random, layout)).collect();
         let timeout = random.pick(&[20, 100, 100]) * MILLI;
+        let (own, lease_time) = (random.bits(), random.pick(&[50, 100, 100, 200]) * MILLI);
         let mut scenario = Self {
-            seed: random.bits(),
+            seed: own,
             clocks,
             layout,
             scripts_run_by: RunBy::Model,
             limits,
-            lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
-            short_leases: None,
             timeout,
             wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
-            denies_cold: random.one_in(3),
-            local_share_percent: 100,
+            settings: Settings { lease_time, denies_cold: random.one_in(3), local_share_percent: 100 },
+            other: None,
             modes: Modes::default(),
             unlimited_replaces: None,
             workers: 1,
@@ -89,6 +88,7 @@ impl Scenario {
         if staged.is_none() {
             widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
+            fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
         }
         scenario
     }

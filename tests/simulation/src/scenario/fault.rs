@@ -97,6 +97,18 @@ pub enum What {
         /// It is away for so long.
         lasts: Time,
     },
+    /// A node is stopped, and comes back with other settings.
+    Upgrade {
+        /// Which.
+        node: usize,
+        /// It is away for so long.
+        lasts: Time,
+    },
+    /// The clocks of all servers step back.
+    StepServers {
+        /// By so much.
+        by: Time,
+    },
     /// A node without Redis dies, and comes back.
     Die {
         /// Which.
@@ -200,6 +212,7 @@ impl What {
             | Self::Pause { node, .. }
             | Self::Crash { node, .. }
             | Self::StopNode { node, .. }
+            | Self::Upgrade { node, .. }
             | Self::Die { node, .. }
             | Self::StepWall { node, .. }
             | Self::Reload { node, .. }
@@ -209,6 +222,7 @@ impl What {
             | Self::Refuse { .. }
             | Self::Flush { .. }
             | Self::Restart { .. }
+            | Self::StepServers { .. }
             | Self::FailOver { .. }
             | Self::MoveSlots { .. }
             | Self::Record { .. }

@@ -45,7 +45,7 @@ fn late_spender(random: &mut Random, scenario: &mut Scenario, (node, other): (us
     for at in [begins, begins + MILLI] {
         ask(scenario, at, node, &[(limit, hits / 16)]);
     }
-    let ends = begins + MILLI + scenario.lease_time;
+    let ends = begins + MILLI + scenario.settings.lease_time;
     ask(scenario, ends + random.below(back), node, &[(limit, hits / 10)]);
     take_all(scenario, ends + back + MILLI, other, (limit, hits));
     let comes_back = ends + window;
@@ -58,7 +58,7 @@ fn late_spender(random: &mut Random, scenario: &mut Scenario, (node, other): (us
 /// Two requests ask a counter, and another one that denies them: one at once, and the other late. Meanwhile something happens
 /// to the server that charged them, or the counter drains; others ask too. Then the hits of the late one go back.
 fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let denies_cold = scenario.denies_cold;
+    let denies_cold = scenario.settings.denies_cold;
     let limit = a_limit(random, scenario, |limit| !denies_cold || comes_round(limit))?;
     let denies = another(random, scenario, limit)?;
     let (slow, server) = (server_of(random, scenario, denies)?, server_of(random, scenario, limit)?);
@@ -117,7 +117,7 @@ fn denials(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, 
 /// A node takes a lease, servers lose their memory, and the lease is spent as late as it may. When counters are no longer cold,
 /// others take all that is left.
 fn lost_lease(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let is_known = scenario.denies_cold;
+    let is_known = scenario.settings.denies_cold;
     let limit = a_limit(random, scenario, |limit| is_known && limit.is_leased && comes_round(limit))?;
     let (hits, window) = of_limit(scenario, limit);
     let begins = moment(random, window);
@@ -129,7 +129,12 @@ fn lost_lease(random: &mut Random, scenario: &mut Scenario, (node, other): (usiz
         (0..scenario.layout.servers()).map(|server| Fault { at: lost, what: What::Flush { server } });
     scenario.faults.extend(flushes);
     ask(scenario, lost + 100 * MICRO, other, &[(limit, 1)]);
-    ask(scenario, begins + scenario.lease_time - random.below(5 * MILLI), node, &[(limit, hits / 10)]);
+    ask(
+        scenario,
+        begins + scenario.settings.lease_time - random.below(5 * MILLI),
+        node,
+        &[(limit, hits / 10)],
+    );
     take_all(scenario, lost + MILLI + window, other, (limit, hits));
     Some(())
 }
@@ -137,7 +142,7 @@ fn lost_lease(random: &mut Random, scenario: &mut Scenario, (node, other): (usiz
 /// A replica takes over, and a node uses it at once, while another still uses the old master and takes all that is left there.
 /// Others take all from the new one when it is no longer cold.
 fn two_masters(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let is_known = scenario.denies_cold && scenario.layout == Layout::Sentinel;
+    let is_known = scenario.settings.denies_cold && scenario.layout == Layout::Sentinel;
     let limit = a_limit(random, scenario, |limit| is_known && comes_round(limit))?;
     let (hits, window) = of_limit(scenario, limit);
     let (begins, lasts) = (moment(random, window), random.between(250, 500) * MILLI);

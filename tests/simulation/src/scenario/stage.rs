@@ -5,7 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{Layout, LimitSpec, Scenario, Shape};
+use super::{Layout, LimitSpec, Scenario, Settings, Shape};
 use crate::random::Random;
 use crate::world::MILLI;
 
@@ -58,14 +58,18 @@ pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot
             scenario.timeout = 100 * MILLI;
         }
         Plot::LostLease => {
-            scenario.denies_cold = true;
+            scenario.settings.denies_cold = true;
             let node = random.below(scenario.clocks.len() as u64) as usize;
-            scenario.short_leases = random.one_in(2).then_some((node, scenario.lease_time / 10));
+            let lease_time = scenario.settings.lease_time / 10;
+            let short = Settings { lease_time, ..scenario.settings };
+            scenario.other = random.one_in(2).then_some((node, short));
         }
-        Plot::TwoMasters => (scenario.layout, scenario.denies_cold) = (Layout::Sentinel, true),
+        Plot::TwoMasters => {
+            (scenario.layout, scenario.settings.denies_cold) = (Layout::Sentinel, true);
+        }
     }
     // While counters are cold, a denial needs no reason.
-    scenario.denies_cold &= !plot.is_of_denials();
+    scenario.settings.denies_cold &= !plot.is_of_denials();
     scenario.far.fill([0, 0]);
     scenario.slow_one_in = 1 << 40;
     scenario.limits =

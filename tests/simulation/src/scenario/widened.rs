@@ -17,7 +17,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if random.one_in(2) {
         return;
     }
-    scenario.local_share_percent = random.pick(&[100, 100, 50, 25]);
+    scenario.settings.local_share_percent = random.pick(&[100, 100, 50, 25]);
     scenario.limits.iter_mut().filter(|limit| !limit.is_override).for_each(|limit| widen(random, limit));
 }
 

@@ -8,7 +8,7 @@ use tidegate_serve::service::StaleMode;
 use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
-use tidegate_simulation::scenario::{Ask, Fault, Item, Layout, LimitSpec, Scenario, Shape, What};
+use tidegate_simulation::scenario::{Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What};
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
 
 fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
@@ -37,13 +37,11 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         layout: Layout::PerSecond,
         scripts_run_by: RunBy::Lua,
         limits,
-        lease_time: 100 * MILLI,
-        short_leases: None,
+        settings: Settings { lease_time: 100 * MILLI, denies_cold: false, local_share_percent: 100 },
+        other: None,
         timeout: 100 * MILLI,
         wait_replicas: 0,
         deny_cache_bytes: 0,
-        denies_cold: false,
-        local_share_percent: 100,
         modes: Modes::default(),
         unlimited_replaces: None,
         workers: 1,
@@ -155,11 +153,11 @@ fn a_loss_is_over_when_the_longest_leases_are() {
     asks.extend(each(lost + MILLI, 50 * MILLI, 1).map(|at| ask(at, 1, &[(0, 1)])));
     asks.extend(each(lost + 2 * SECOND, MILLI, 30).map(|at| ask(at, 0, &[(0, 1)])));
     asks.extend(each(lost + window, 10 * MILLI, 310).map(|at| ask(at, 1, &[(0, 20)])));
+    let settings = Settings { lease_time: 100 * MILLI, denies_cold: true, local_share_percent: 100 };
     let story = Scenario {
         layout: Layout::Single,
-        lease_time: 3 * SECOND,
-        short_leases: Some((1, 100 * MILLI)),
-        denies_cold: true,
+        settings: Settings { lease_time: 3 * SECOND, ..settings },
+        other: Some((1, settings)),
         ..scenario(limits, asks, vec![Fault { at: lost, what: What::Flush { server: 0 } }])
     };
     let outcome = run(&story, true);

@@ -1,0 +1,170 @@
+//! What an answer says: judged by what it says of each counter, by rules that are written here once more.
+//!
+//! In: a decision, and what the request asked. Out: what each counter was charged, for the oracle. A candidate has a counter of
+//! its own, which is judged as any other.
+
+use tidegate_engine::limit::Algorithm;
+
+use super::told::Told;
+use super::way::{Counter, Decided, Met, Trial};
+use super::{Kind, Run};
+use crate::oracle::{Outcome, Record};
+use crate::scenario::{Item, Layout, LimitSpec};
+use crate::world::{MICRO, SECOND, lock};
+
+/// So many bytes of memory have room for all counters.
+const ROOMY: u64 = 1 << 20;
+
+/// Denies a request, alone or with all others of its kind.
+fn denies(counter: &Counter) -> bool {
+    counter.over && !counter.by.is_shadow
+}
+
+impl Run {
+    /// Judges what a request was answered, and notes it. `first`: the place of its first record. `is_patient`: its client
+    /// waited. Returns whether it passes, but for SHADOW_MODE.
+    pub(super) fn judge_answer(
+        &self,
+        (number, first): (usize, usize),
+        items: &[Item],
+        decided: &Decided,
+        is_patient: bool,
+    ) -> bool {
+        let Decided { is_ok, counters, met, .. } = decided;
+        let passes = self.passes(met, counters.iter());
+        let is_wrong = |what: String| self.wrong(Kind::WrongAnswer, format!("request {number} {what}"));
+        if *is_ok != (passes || self.scenario.modes.shadow) {
+            let is = if *is_ok { "admitted" } else { "denied" };
+            is_wrong(format!(
+                "was {is}, with {} counters over",
+                counters.iter().filter(|it| it.over).count()
+            ));
+        }
+        self.check_shown(decided).into_iter().for_each(is_wrong);
+        let any_over = counters.iter().any(|counter| counter.over);
+        let records = &mut lock(&self.records)[first..];
+        for (record, counter) in records.iter_mut().zip(counters) {
+            self.check_rule(record, counter);
+            self.check_limit(record, counter, is_patient);
+            self.settle(record, (passes, any_over), counter, decided.is_full);
+        }
+        let with_candidates = items.iter().enumerate().filter(|(_, item)| self.candidate_of(item).is_some());
+        for ((place, item), record) in with_candidates.zip(&mut records[items.len()..]) {
+            let trial = decided.trials.iter().find(|trial| trial.place == place);
+            self.judge_trial(decided, (place, item), trial, record);
+        }
+        passes
+    }
+
+    /// Whether a request passes, but for SHADOW_MODE: no counter denies it that is not in quota mode, and of those that are
+    /// not all are over. With QUOTA_MODE a descriptor without a limit is one that is not over.
+    fn passes<'c>(&self, met: &[Met], counters: impl Iterator<Item = &'c Counter> + Clone) -> bool {
+        let mut of_rules = counters.clone().filter(|counter| !counter.by.is_quota);
+        let mut in_quota_mode = counters.filter(|counter| counter.by.is_quota).peekable();
+        let has_other = met.iter().any(|met| matches!(met, Met::NoLimit | Met::Replaced));
+        let is_spent = in_quota_mode.peek().is_some() && in_quota_mode.all(denies);
+        !of_rules.any(denies) && (!is_spent || self.scenario.modes.quota && has_other)
+    }
+
+    /// What is wrong with the limit that headers show, and with how long a client is told to wait: the last limit that denies
+    /// the request, or the first of those that have least left; and as long as all that deny it need.
+    fn check_shown(&self, decided: &Decided) -> Option<String> {
+        let denying = decided.counters.iter().filter(|counter| denies(counter));
+        let last = denying.clone().rfind(|counter| !counter.by.is_quota);
+        let least = || decided.counters.iter().min_by_key(|counter| counter.remaining);
+        let shown = last.or_else(least).map(|counter| (counter.by.requests, counter.remaining));
+        let waits = denying.map(|counter| counter.reset_nanos.div_ceil(SECOND).max(1)).max();
+        let waits = waits.filter(|_| !decided.is_ok);
+        ((decided.shown, decided.retry_after_secs) != (shown, waits)).then(|| {
+            let (said, secs) = (decided.shown, decided.retry_after_secs);
+            format!("shows {said:?} and waits {secs:?} s, though {shown:?} and {waits:?} s are due")
+        })
+    }
+
+    /// Notes what a counter was charged. `passes`: with it the request does.
+    fn settle(
+        &self,
+        record: &mut Record,
+        (passes, any_over): (bool, bool),
+        counter: &Counter,
+        is_full: bool,
+    ) {
+        let limit = &self.scenario.limits[record.limit % self.scenario.limits.len()];
+        let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
+        record.outcome = match counter.over {
+            false if passes && !(is_stopped && limit.algorithm == Algorithm::FixedWindow) => {
+                Outcome::Admitted
+            }
+            over => Outcome::Denied { over },
+        };
+        let Told { requests, window, .. } = counter.by;
+        (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
+        (record.remaining, record.is_full) = (counter.remaining, is_full);
+    }
+
+    /// The N of the candidate beside the limit of an item.
+    pub(super) fn candidate_of(&self, item: &Item) -> Option<u32> {
+        self.scenario.limits[item.limit].candidate
+    }
+
+    /// Judges what a candidate says, which stands in for its rule's limit wherever the request asks that. It says nothing where
+    /// Redis does not answer, and where an exception or a record holds.
+    fn judge_trial(
+        &self,
+        decided: &Decided,
+        (place, item): (usize, &Item),
+        trial: Option<&Trial>,
+        record: &mut Record,
+    ) {
+        let is_wrong = |what: String| {
+            self.wrong(Kind::WrongAnswer, format!("request {}: the candidate {what}", record.request));
+        };
+        let LimitSpec { candidate, excepted, recorded, .. } = self.scenario.limits[item.limit];
+        let Some(Trial { passes: said, counter, .. }) = trial else {
+            let is_due = matches!(self.scenario.layout, Layout::Alone(_)) && excepted.or(recorded).is_none();
+            if is_due {
+                is_wrong("was not asked".to_owned());
+            }
+            return;
+        };
+        if (counter.rule, Some(counter.by.requests)) != (decided.counters[place].rule, candidate) {
+            is_wrong(format!("is one of {} hits", counter.by.requests));
+        }
+        // All candidates of the rule stand in together. Where one did not answer, nobody knows what would have become.
+        let of_rule = || decided.trials.iter().filter(|other| other.counter.rule == counter.rule);
+        if of_rule().count() < decided.counters.iter().filter(|other| other.rule == counter.rule).count() {
+            return;
+        }
+        let stands_in =
+            |(place, own)| of_rule().find(|other| other.place == place).map_or(own, |other| &other.counter);
+        let counters = decided.counters.iter().enumerate().map(stands_in);
+        let passes = self.passes(&decided.met, counters.clone());
+        if *said != (passes || self.scenario.modes.shadow) {
+            is_wrong(format!("would let it pass: {said}, though that is {passes}"));
+        }
+        let any_over = counters.into_iter().any(|counter| counter.over);
+        // Nobody counts how often there is no room for candidates.
+        let may_be_full = matches!(self.scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY);
+        self.settle(record, (passes, any_over), counter, may_be_full);
+    }
+
+    /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
+    fn check_rule(&self, record: &Record, counter: &Counter) {
+        let limit = &self.scenario.limits[record.limit];
+        let own = self.rule_ids[record.limit][record.key as usize];
+        let is_wrong =
+            |what: String| self.wrong(Kind::WrongAnswer, format!("request {} {what}", record.request));
+        if counter.rule != own {
+            is_wrong(format!("met rule {:?} instead of {own:?}", counter.rule));
+        }
+        // A bucket drains as long as its level takes, which another N may have left.
+        if !limit.algorithm.is_bucket() && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
+            let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
+            is_wrong(format!("is told to wait {reset} us, of a window of {window} us"));
+        }
+        let of = limit.room(counter.by.requests);
+        if counter.remaining > of {
+            is_wrong(format!("left {} hits of {of}", counter.remaining));
+        }
+    }
+}
