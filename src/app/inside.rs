@@ -110,6 +110,20 @@ impl Inside {
         self.handler.check(Front::Inside, ask, None)
     }
 
+    /// Charges what a request has cost, by the `rate_limits` of its domain that are applied when the stream is done.
+    pub fn report(self: &Arc<Self>, domain: &str, request: &impl ClientRequest<Error = Refusal>) {
+        let Some(question) = self.handler.reported(domain, request) else { return };
+        if let Reply::Later(charged) = self.handler.check(Front::Inside, |_| Ok(question), None) {
+            // Our thread does not end before.
+            let inside = Arc::clone(self);
+            self.spawn(async move {
+                // A failure is counted.
+                let _ = charged.await;
+                drop(inside);
+            });
+        }
+    }
+
     /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
     pub fn describes(&self, domain: &str) -> Option<bool> {
         self.handler.describes(domain)

@@ -53,6 +53,7 @@ pub(super) fn parse<'a>(message: &'a RateLimitRequest, bounds: &Bounds) -> Resul
             limit,
             hits_addend: descriptor.hits_addend,
             is_negative_hits: descriptor.is_negative_hits,
+            ..DescriptorOptions::default()
         };
         let entries = descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
         request.push(entries, options);
@@ -154,7 +155,9 @@ mod tests {
         assert_eq!(descriptors[0].options, DescriptorOptions::default());
         assert_eq!(descriptors[1].entries, [Entry { key: "user", value: "alice" }]);
         let limit = Override { requests_per_unit: 9, window: Window { unit: Unit::Week, multiplier: 2 } };
-        let options = DescriptorOptions { limit: Some(limit), hits_addend: Some(0), is_negative_hits: true };
+        let (limit, hits_addend) = (Some(limit), Some(0));
+        let options =
+            DescriptorOptions { limit, hits_addend, is_negative_hits: true, ..DescriptorOptions::default() };
         assert_eq!(descriptors[1].options, options);
     }
 

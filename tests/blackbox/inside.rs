@@ -1,11 +1,15 @@
 //! The limiter inside a real Envoy, with `examples/inside/`: what its clients get, and what Envoy counts and logs.
 
+mod costs;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use crate::harness::envoy::Envoy;
 use crate::harness::http::Answer;
 use crate::harness::redis::Redis;
+
+const EXAMPLE: &str = include_str!("../../examples/inside/envoy.yaml");
 
 const ALICE: &str = "203.0.113.1";
 const BOB: &str = "203.0.113.2";

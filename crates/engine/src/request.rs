@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 pub use buf::RequestBuf;
 
+use crate::cost::Cost;
 use crate::unit::Window;
 
 /// One (key, value) pair of a descriptor.
@@ -39,6 +40,8 @@ pub struct DescriptorOptions {
     pub hits_addend: Option<u64>,
     /// Its hits are given back instead of taken.
     pub is_negative_hits: bool,
+    /// What its own cost means, if whoever asks knows it. `auto`: its rule says it.
+    pub cost: Cost,
 }
 
 impl DescriptorOptions {

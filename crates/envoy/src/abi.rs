@@ -9,6 +9,7 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 
 use http::HeaderName;
+use tidegate_engine::rules::{Metadata, MetadataSource};
 
 /// A text, of Envoy's or of ours.
 #[repr(C)]
@@ -51,6 +52,7 @@ struct Header {
 pub enum Headers {
     Request = 0,
     Response = 2,
+    ResponseTrailer = 3,
 }
 
 /// What becomes of a request, as `FilterHeadersStatus` says it.
@@ -123,6 +125,8 @@ callbacks! {
     http_set_header(Pointer, u32, Text, Text) -> bool;
     http_send_response(Pointer, u32, *mut Header, usize, Text, Text);
     http_set_dynamic_metadata_number(Pointer, Text, Text, f64);
+    http_get_metadata_number(Pointer, u32, Text, Text, *mut f64) -> bool;
+    http_get_metadata_string(Pointer, u32, Text, Text, *mut Text) -> bool;
     http_add_custom_flag(Pointer, Text);
     http_filter_get_attribute_string(Pointer, u32, *mut Text) -> bool;
     http_filter_continue_decoding(Pointer);
@@ -204,6 +208,28 @@ impl Stream<'_> {
         }
     }
 
+    /// A text in metadata.
+    pub fn metadata_text(&self, of: &Metadata) -> Option<&[u8]> {
+        let (source, namespace, key) = place(of);
+        let mut value = Text::NONE;
+        // SAFETY: as in `header`.
+        unsafe {
+            let get = callbacks().http_get_metadata_string;
+            get(self.envoy, source, namespace, key, &raw mut value).then(|| value.bytes())
+        }
+    }
+
+    /// A number in metadata.
+    pub fn metadata_number(&self, of: &Metadata) -> Option<f64> {
+        let (source, namespace, key) = place(of);
+        let mut value = 0.0;
+        // SAFETY: as in `header`.
+        let found = unsafe {
+            (callbacks().http_get_metadata_number)(self.envoy, source, namespace, key, &raw mut value)
+        };
+        found.then_some(value)
+    }
+
     /// The address and port of the client.
     pub fn source_address(&self) -> Option<&[u8]> {
         let mut value = Text::NONE;
@@ -282,6 +308,15 @@ impl Stream<'_> {
         // SAFETY: as in `header`. It is deleted when it is dropped.
         Waker(unsafe { (callbacks().http_filter_scheduler_new)(self.envoy) })
     }
+}
+
+/// Where a value in metadata is, in Envoy's words.
+fn place(of: &Metadata) -> (u32, Text, Text) {
+    let source = match of.source {
+        MetadataSource::Dynamic => 0,
+        MetadataSource::Route => 1,
+    };
+    (source, Text::of(of.namespace.as_bytes()), Text::of(of.key.as_bytes()))
 }
 
 /// The namespace of dynamic metadata.

@@ -12,23 +12,35 @@ use crate::abi::{Headers, Stream};
 pub struct Client<'s, 'h>(pub &'s Stream<'h>);
 
 impl Client<'_, '_> {
-    fn value(&self, name: &str, place: usize) -> Result<Option<&str>, Refusal> {
-        let value = self.0.header(Headers::Request, name, place);
-        value.map(str::from_utf8).transpose().map_err(|_| Refusal::not_utf8(name))
+    fn value(&self, field: &Field, place: usize) -> Result<Option<&str>, Refusal> {
+        let (headers, name) = match field {
+            Field::Path | Field::RawPath => (Headers::Request, ":path"),
+            Field::Method => (Headers::Request, ":method"),
+            Field::Authority => (Headers::Request, ":authority"),
+            Field::Header(name) => (Headers::Request, &**name),
+            Field::ResponseHeader(name) => (Headers::Response, &**name),
+            Field::ResponseTrailer(name) => (Headers::ResponseTrailer, &**name),
+            Field::Metadata(metadata) => return utf8(&metadata.key, self.0.metadata_text(metadata)),
+        };
+        utf8(name, self.0.header(headers, name, place))
     }
+}
+
+fn utf8<'t>(name: &str, value: Option<&'t [u8]>) -> Result<Option<&'t str>, Refusal> {
+    value.map(str::from_utf8).transpose().map_err(|_| Refusal::not_utf8(name))
 }
 
 impl ClientRequest for Client<'_, '_> {
     type Error = Refusal;
 
     fn first(&self, field: &Field) -> Result<Option<&str>, Refusal> {
-        self.value(name(field), 0)
+        self.value(field, 0)
     }
 
     fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, Refusal> {
         let mut any = None;
         let mut place = 0;
-        while let Some(value) = self.value(name(field), place)? {
+        while let Some(value) = self.value(field, place)? {
             any = Some(any.unwrap_or(false) | test(value));
             place += 1;
         }
@@ -48,13 +60,13 @@ impl ClientRequest for Client<'_, '_> {
         let unknown = || Refusal::unimplemented("Envoy does not tell the address of the client");
         Ok(address.ok_or_else(unknown)?.ip().to_canonical())
     }
-}
 
-fn name(field: &Field) -> &str {
-    match field {
-        Field::Path | Field::RawPath => ":path",
-        Field::Method => ":method",
-        Field::Authority => ":authority",
-        Field::Header(name) => name,
+    fn number(&self, field: &Field) -> Result<Option<f64>, Refusal> {
+        if let Field::Metadata(metadata) = field
+            && let Some(number) = self.0.metadata_number(metadata)
+        {
+            return Ok(Some(number));
+        }
+        Ok(self.first(field)?.and_then(|text| text.parse().ok()))
     }
 }

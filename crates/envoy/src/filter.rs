@@ -18,6 +18,8 @@ pub struct Filter {
     waiting: OnceCell<Arc<Mutex<Waiting>>>,
     /// What was decided, if the answer of the upstream is to carry it.
     decided: Cell<Option<Answer>>,
+    /// Its domain was asked about it, and has answered or failed to.
+    is_answered: Cell<bool>,
 }
 
 /// A request that waits.
@@ -36,11 +38,7 @@ impl Filter {
         route: Option<&Route>,
         stream: &mut Stream<'_>,
     ) -> Flow {
-        let domain = match route {
-            Some(route) => route.domain.as_deref(),
-            None => Some(&*configured.domain),
-        };
-        let Some(domain) = domain else { return Flow::GoOn };
+        let Some(domain) = domain(configured, route) else { return Flow::GoOn };
         match configured.inside.check(domain, &Client(stream)) {
             Reply::Now(answer) => self.answered(configured, stream, answer),
             Reply::Later(answer) => {
@@ -72,7 +70,15 @@ impl Filter {
         }
     }
 
-    /// The stream has ended. From now on nobody wakes it.
+    /// Charges what the request has cost, now that it is over. As Envoy's own filter, it leaves out a request whose client
+    /// left while it waited, and not one that was denied.
+    pub fn on_end(&self, configured: &Configured, route: Option<&Route>, stream: &Stream<'_>) {
+        if let Some(domain) = domain(configured, route).filter(|_| self.is_answered.get()) {
+            configured.inside.report(domain, &Client(stream));
+        }
+    }
+
+    /// The stream is gone. From now on nobody wakes it.
     pub fn on_destroy(&self) {
         if let Some(waiting) = self.waiting.get() {
             *waiting.lock() = Waiting::Over;
@@ -85,6 +91,7 @@ impl Filter {
         stream: &mut Stream<'_>,
         answer: Result<Answer, Refusal>,
     ) -> Flow {
+        self.is_answered.set(true);
         let answer = match answer {
             Ok(answer) => answer,
             Err(refusal) => return configured.refused(stream, &refusal),
@@ -106,6 +113,11 @@ impl Filter {
         stream.respond(configured.deny_status, &headers, "rate limited", "tidegate_over_limit");
         Flow::Answered
     }
+}
+
+/// The domain that is asked about a request. `None`: its route is not limited.
+fn domain<'c>(configured: &'c Configured, route: Option<&'c Route>) -> Option<&'c str> {
+    route.map_or(Some(&*configured.domain), |route| route.domain.as_deref())
 }
 
 /// A request that is asked about. A task that panics, or that is dropped with its runtime, leaves nobody waiting.

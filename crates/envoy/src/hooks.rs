@@ -145,8 +145,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     // SAFETY: as the caller promises.
     let flow = unsafe {
         on(envoy, made, Configured::failed, |filter, configured, stream| {
-            // What a route is configured with was made by the hook for it, and lives as long as the route.
-            let route = stream.route().cast::<Route>().as_ref();
+            let route = route(stream);
             filter.on_request(configured, route, stream)
         })
     };
@@ -194,6 +193,30 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
     0
 }
 
+/// # Safety
+/// As `on`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(envoy: Pointer, made: *const Made) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        on(
+            envoy,
+            made,
+            |_, _| (),
+            |filter, configured, stream| filter.on_end(configured, route(stream), stream),
+        )
+    };
+}
+
+/// What the route of a stream is configured with.
+///
+/// # Safety
+/// The stream is Envoy's.
+unsafe fn route<'r>(stream: &Stream<'_>) -> Option<&'r Route> {
+    // SAFETY: it was made by the hook for routes, and lives as long as the route, which the stream holds.
+    unsafe { stream.route().cast::<Route>().as_ref() }
+}
+
 /// Hooks that let everything pass. Envoy refuses a module that lacks one.
 macro_rules! pass {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
@@ -211,7 +234,6 @@ pass! {
     envoy_dynamic_module_on_http_filter_request_trailers(Pointer, *const Made) -> u32;
     envoy_dynamic_module_on_http_filter_response_body(Pointer, *const Made, bool) -> u32;
     envoy_dynamic_module_on_http_filter_response_trailers(Pointer, *const Made) -> u32;
-    envoy_dynamic_module_on_http_filter_stream_complete(Pointer, *const Made);
     envoy_dynamic_module_on_http_filter_http_callout_done(Pointer, *const Made, u64, u32, Pointer, usize, Pointer, usize);
     envoy_dynamic_module_on_http_filter_http_stream_headers(Pointer, *const Made, u64, Pointer, usize, bool);
     envoy_dynamic_module_on_http_filter_http_stream_data(Pointer, *const Made, u64, Pointer, usize, bool);

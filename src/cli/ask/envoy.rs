@@ -156,7 +156,7 @@ pub(super) fn head(described: &Described) -> String {
 fn descriptor_text(descriptor: &Descriptor) -> String {
     let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}"));
     let mut words: Vec<_> = entries.collect();
-    let DescriptorOptions { limit, hits_addend, is_negative_hits } = descriptor.options;
+    let DescriptorOptions { limit, hits_addend, is_negative_hits, .. } = descriptor.options;
     words.extend(limit.map(|it| format!("(limit {} per {})", it.requests_per_unit, it.window.unit.name())));
     let verb = if is_negative_hits { "gives back" } else { "takes" };
     words.extend(hits_addend.map(|hits| format!("({verb} {hits})")));

@@ -19,8 +19,8 @@ pub struct RequestBuf {
     hits: Option<u32>,
     /// Where the key and the value of each entry end.
     entries: SmallVec<[(usize, usize); 8]>,
-    /// Where the entries of each descriptor end.
-    descriptors: SmallVec<[usize; 4]>,
+    /// Where the entries of each descriptor end, and its options.
+    descriptors: SmallVec<[(usize, DescriptorOptions); 4]>,
 }
 
 impl RequestBuf {
@@ -76,24 +76,34 @@ impl RequestBuf {
 
     /// Completes the open descriptor, and opens another one.
     pub fn close(&mut self) {
-        self.descriptors.push(self.entries.len());
+        self.close_with(DescriptorOptions::default());
+    }
+
+    /// The same, with these options of the descriptor.
+    pub fn close_with(&mut self, options: DescriptorOptions) {
+        self.descriptors.push((self.entries.len(), options));
+    }
+
+    /// Where the entries of the open descriptor begin.
+    fn open_from(&self) -> usize {
+        self.descriptors.last().map_or(0, |&(end, _)| end)
     }
 
     /// Drops the entries of the open descriptor.
     pub fn reopen(&mut self) {
-        self.entries.truncate(self.descriptors.last().copied().unwrap_or_default());
+        self.entries.truncate(self.open_from());
         self.text.truncate(self.entries.last().map_or(self.domain_end, |&(_, end)| end));
     }
 
     /// How many entries the open descriptor has.
     pub fn open_entries(&self) -> usize {
-        self.entries.len() - self.descriptors.last().copied().unwrap_or_default()
+        self.entries.len() - self.open_from()
     }
 
     /// How many entries each complete descriptor has.
     pub fn entries_of_each(&self) -> impl ExactSizeIterator<Item = usize> {
         let mut first = 0;
-        self.descriptors.iter().map(move |&end| end - std::mem::replace(&mut first, end))
+        self.descriptors.iter().map(move |&(end, _)| end - std::mem::replace(&mut first, end))
     }
 
     /// The domain.
@@ -109,15 +119,18 @@ impl RequestBuf {
     /// The request, with all complete descriptors.
     pub fn as_request(&self) -> Request<'_> {
         let mut request = Request::new(self.domain(), self.hits.unwrap_or(1));
-        let hits_addend = self.hits.filter(|&hits| hits == 0).map(u64::from);
+        let only_asks = self.hits.filter(|&hits| hits == 0).map(u64::from);
         let (mut first, mut start) = (0, self.domain_end);
-        for &end in &self.descriptors {
+        for &(end, options) in &self.descriptors {
             let entries = self.entries[first..end].iter().map(|&(key_end, value_end)| {
                 let entry = Entry { key: &self.text[start..key_end], value: &self.text[key_end..value_end] };
                 start = value_end;
                 entry
             });
-            request.push(entries, DescriptorOptions { hits_addend, ..DescriptorOptions::default() });
+            request.push(
+                entries,
+                DescriptorOptions { hits_addend: options.hits_addend.or(only_asks), ..options },
+            );
             first = end;
         }
         request

@@ -11,12 +11,16 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt::Write as _;
 
-use crate::request::RequestBuf;
+use crate::cost::Cost;
+use crate::request::{DescriptorOptions, RequestBuf};
 use crate::rules::url_path::normalized;
+
+/// The most hits of a descriptor, as in Envoy.
+pub(super) const HITS_MAX: u32 = 1_000_000_000;
 
 /// The `rate_limits` of one domain: each makes one descriptor of a request, or none.
 #[derive(Clone, Debug, Default)]
-pub struct Actions(pub(super) Vec<Vec<Action>>);
+pub struct Actions(pub(super) Vec<Item>);
 
 /// What a proxy says about the request of its client. An error means that a fact is unknown; then nothing must be
 /// decided.
@@ -36,9 +40,14 @@ pub trait ClientRequest {
 
     /// The address of the client.
     fn address(&self) -> Result<IpAddr, Self::Error>;
+
+    /// The number that a field holds, if it holds one.
+    fn number(&self, field: &Field) -> Result<Option<f64>, Self::Error> {
+        Ok(self.first(field)?.and_then(|text| text.parse().ok()))
+    }
 }
 
-/// What a header's name stands for.
+/// Where a fact stands: what a header's name means, or what only a proxy knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
     /// `:path`, with its query. Rules match its normal form; the client may have spelt it otherwise.
@@ -51,6 +60,33 @@ pub enum Field {
     Authority,
     /// A header, its name in lower case.
     Header(Box<str>),
+    /// What a proxy keeps for the request.
+    Metadata(Metadata),
+    /// A header of the answer, its name in lower case. Known at the end of the stream.
+    ResponseHeader(Box<str>),
+    /// A trailer of the answer, likewise.
+    ResponseTrailer(Box<str>),
+}
+
+/// A value in Envoy's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Whose metadata.
+    pub source: MetadataSource,
+    /// The namespace: a filter's name.
+    pub namespace: Box<str>,
+    /// The key in it.
+    pub key: Box<str>,
+}
+
+/// Whose metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MetadataSource {
+    /// The stream's, which filters set.
+    #[default]
+    Dynamic,
+    /// The route's.
+    Route,
 }
 
 /// A fact of a request that actions ask for.
@@ -60,6 +96,24 @@ pub enum Need<'a> {
     Address,
     /// This field; for a parameter of the query, [`Field::RawPath`].
     Field(&'a Field),
+}
+
+/// Makes one descriptor.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) actions: Vec<Action>,
+    /// The hits of the descriptor, if they are said.
+    pub(super) hits: Option<HitsAddend>,
+    /// It is charged when the stream has ended, whatever the answer. Else it is asked before the request passes.
+    pub(super) on_stream_done: bool,
+}
+
+/// The hits of a descriptor.
+#[derive(Clone, Debug)]
+pub(super) enum HitsAddend {
+    Number(u64),
+    /// The number in this field. Without one there is no descriptor.
+    Of(Field),
 }
 
 /// Makes one entry of a descriptor.
@@ -81,6 +135,11 @@ pub(super) enum Value {
         v6_bits: u8,
     },
     RequestHeader(Field),
+    Metadata {
+        field: Field,
+        /// The value where there is none. Empty: there is no default.
+        default: Box<str>,
+    },
     QueryParameter(Box<str>),
     Constant(Box<str>),
     /// A constant, when all matchers hold (or not all, where that is expected).
@@ -144,7 +203,7 @@ impl Actions {
     /// What the actions ask of a request, each once.
     pub fn needs(&self) -> Vec<Need<'_>> {
         let mut needs = Vec::new();
-        for need in self.0.iter().flatten().flat_map(|action| action.value.needs()) {
+        for need in self.of(false).flat_map(Item::needs) {
             if !needs.contains(&need) {
                 needs.push(need);
             }
@@ -152,7 +211,13 @@ impl Actions {
         needs
     }
 
-    /// Adds the descriptors of `request` to `buf`, until its text has more than `bytes_max` bytes.
+    /// Whether anything is charged when a stream has ended.
+    pub fn has_reports(&self) -> bool {
+        self.of(true).next().is_some()
+    }
+
+    /// Adds the descriptors that are asked before `request` passes to `buf`, until its text has more than `bytes_max`
+    /// bytes.
     ///
     /// # Errors
     /// When a fact that is needed cannot be known.
@@ -162,14 +227,41 @@ impl Actions {
         buf: &mut RequestBuf,
         bytes_max: usize,
     ) -> Result<(), R::Error> {
+        self.add(false, request, buf, bytes_max)
+    }
+
+    /// Adds the descriptors that are charged when the stream of `request` has ended, likewise.
+    ///
+    /// # Errors
+    /// When a fact that is needed cannot be known.
+    pub fn report<R: ClientRequest>(
+        &self,
+        request: &R,
+        buf: &mut RequestBuf,
+        bytes_max: usize,
+    ) -> Result<(), R::Error> {
+        self.add(true, request, buf, bytes_max)
+    }
+
+    fn add<R: ClientRequest>(
+        &self,
+        on_stream_done: bool,
+        request: &R,
+        buf: &mut RequestBuf,
+        bytes_max: usize,
+    ) -> Result<(), R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
-        for descriptor in &self.0 {
-            match describe_one(descriptor, request, buf, bytes_max)? {
-                true => buf.close(),
-                false => buf.reopen(),
+        for item in self.of(on_stream_done) {
+            match item.describe(request, buf, bytes_max)? {
+                Some(options) => buf.close_with(options),
+                None => buf.reopen(),
             }
         }
         Ok(())
+    }
+
+    fn of(&self, on_stream_done: bool) -> impl Iterator<Item = &Item> {
+        self.0.iter().filter(move |item| item.on_stream_done == on_stream_done)
     }
 }
 
@@ -207,25 +299,51 @@ impl<R: ClientRequest> ClientRequest for WithNormalPath<'_, R> {
     fn address(&self) -> Result<IpAddr, R::Error> {
         self.request.address()
     }
+
+    fn number(&self, field: &Field) -> Result<Option<f64>, R::Error> {
+        self.request.number(field)
+    }
 }
 
-/// Adds the entries of one descriptor. Returns whether every action had a value that needs one.
-fn describe_one<R: ClientRequest>(
-    actions: &[Action],
-    request: &R,
-    buf: &mut RequestBuf,
-    bytes_max: usize,
-) -> Result<bool, R::Error> {
-    for action in actions {
-        let added = buf.entry(&action.key, |text| action.value.write(request, text))?;
-        if !added && !action.skip_if_absent {
-            return Ok(false);
-        }
-        if buf.text_bytes() > bytes_max {
-            break;
-        }
+impl Item {
+    /// What it asks of a request.
+    fn needs(&self) -> Vec<Need<'_>> {
+        let of_hits = match &self.hits {
+            Some(HitsAddend::Of(field)) => Some(Need::Field(field)),
+            _ => None,
+        };
+        self.actions.iter().flat_map(|action| action.value.needs()).chain(of_hits).collect()
     }
-    Ok(true)
+
+    /// Adds the entries of the descriptor. Returns its options, or `None` if an action or its hits have no value that
+    /// needs one.
+    fn describe<R: ClientRequest>(
+        &self,
+        request: &R,
+        buf: &mut RequestBuf,
+        bytes_max: usize,
+    ) -> Result<Option<DescriptorOptions>, R::Error> {
+        for action in &self.actions {
+            let added = buf.entry(&action.key, |text| action.value.write(request, text))?;
+            if !added && !action.skip_if_absent {
+                return Ok(None);
+            }
+            if buf.text_bytes() > bytes_max {
+                break;
+            }
+        }
+        let cost = if self.on_stream_done { Cost::Reported } else { Cost::Asked };
+        let hits_addend = match &self.hits {
+            None => self.on_stream_done.then_some(1),
+            Some(HitsAddend::Number(hits)) => Some(*hits),
+            Some(HitsAddend::Of(field)) => match request.number(field)? {
+                // As Envoy does, which drops fractions.
+                Some(hits) if (0.0..=f64::from(HITS_MAX)).contains(&hits) => Some(hits as u64),
+                _ => return Ok(None),
+            },
+        };
+        Ok(Some(DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() }))
+    }
 }
 
 impl Value {
@@ -233,7 +351,7 @@ impl Value {
     fn needs(&self) -> Vec<Need<'_>> {
         match self {
             Self::RemoteAddress | Self::MaskedRemoteAddress { .. } => vec![Need::Address],
-            Self::RequestHeader(field) => vec![Need::Field(field)],
+            Self::RequestHeader(field) | Self::Metadata { field, .. } => vec![Need::Field(field)],
             Self::QueryParameter(_) => vec![Need::Field(&Field::RawPath)],
             Self::Constant(_) => Vec::new(),
             Self::HeaderValueMatch { matchers, .. } => {
@@ -252,6 +370,10 @@ impl Value {
             }
             Self::QueryParameter(name) => return request.query_parameter(name, text),
             Self::RequestHeader(field) => request.first(field)?,
+            Self::Metadata { field, default } => {
+                let value = request.first(field)?.filter(|value| !value.is_empty());
+                value.or(Some(&**default).filter(|default| !default.is_empty()))
+            }
             Self::Constant(value) => Some(&**value),
             Self::HeaderValueMatch { value, expected, matchers } => {
                 let holds = holds(matchers, request)?;

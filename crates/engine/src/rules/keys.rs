@@ -24,6 +24,11 @@ pub(super) enum Section {
     QueryParameters,
     GenericKey,
     HeaderValueMatch,
+    Metadata,
+    MetadataKey,
+    /// An item of `path`.
+    MetadataSegment,
+    HitsAddend,
     /// An item of `headers`.
     HeaderMatcher,
     StringMatch,
@@ -73,17 +78,14 @@ const KEYS: [(&str, &[Section]); 29] = [
 pub(super) const MERGE: &str = "<<";
 
 /// Words of Envoy's route configuration that have no support here.
-const OTHER_WORDS_OF_ENVOY: [&str; 27] = [
+const OTHER_WORDS_OF_ENVOY: [&str; 24] = [
     "stage",
     "disable_key",
     "limit",
-    "hits_addend",
-    "apply_on_stream_done",
     "x_ratelimit_option",
     "source_cluster",
     "destination_cluster",
     "dynamic_metadata",
-    "metadata",
     "extension",
     "query_parameter_value_match",
     "default_value",
@@ -110,7 +112,7 @@ impl Section {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
             Self::Candidate => &["requests_per_unit", "burst"],
-            Self::Actions => &["actions"],
+            Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
                 "remote_address",
                 "masked_remote_address",
@@ -118,12 +120,19 @@ impl Section {
                 "query_parameters",
                 "generic_key",
                 "header_value_match",
+                "metadata",
             ],
             Self::MaskedRemoteAddress => &["v4_prefix_mask_len", "v6_prefix_mask_len"],
             Self::RequestHeaders => &["header_name", "descriptor_key", "skip_if_absent"],
             Self::QueryParameters => &["query_parameter_name", "descriptor_key", "skip_if_absent"],
             Self::GenericKey => &["descriptor_key", "descriptor_value"],
             Self::HeaderValueMatch => &["descriptor_key", "descriptor_value", "expect_match", "headers"],
+            Self::Metadata => {
+                &["descriptor_key", "metadata_key", "default_value", "source", "skip_if_absent"]
+            }
+            Self::MetadataKey => &["key", "path"],
+            Self::MetadataSegment => &["key"],
+            Self::HitsAddend => &["number", "format"],
             Self::HeaderMatcher => &["name", "string_match", "present_match", "invert_match"],
             Self::StringMatch => &["exact", "prefix", "suffix", "contains", "ignore_case"],
         }

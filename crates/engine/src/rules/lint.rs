@@ -67,7 +67,11 @@ fn every_node<'n>(nodes: &'n [CheckedNode], visit: &mut impl FnMut(&'n CheckedNo
 /// The constants that the `rate_limits` of a domain make: domain, key, value.
 fn constants_of_actions<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &'f str, &'f str)> {
     let actions = files.iter().flat_map(|file| {
-        file.actions.0.iter().flatten().map(|action| (&*file.domain, &*action.key, &action.value))
+        file.actions
+            .0
+            .iter()
+            .flat_map(|item| &item.actions)
+            .map(|action| (&*file.domain, &*action.key, &action.value))
     });
     actions
         .filter_map(|(domain, key, value)| match value {
@@ -145,7 +149,7 @@ fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
 /// request matches it.
 fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     let mut is_path_alone: HashMap<&str, bool> = HashMap::new();
-    for action in files.iter().flat_map(|file| file.actions.0.iter().flatten()) {
+    for action in files.iter().flat_map(|file| &file.actions.0).flat_map(|item| &item.actions) {
         let is_path = matches!(action.value, Value::RequestHeader(Field::Path));
         *is_path_alone.entry(&action.key).or_insert(true) &= is_path;
     }
@@ -204,7 +208,8 @@ fn actions_without_limit(files: &[&CheckedFile<'_>], visits: &mut usize, warning
         return;
     }
     for file in files {
-        for (actions, at) in file.actions.0.iter().zip(&file.actions_at) {
+        for (item, at) in file.actions.0.iter().zip(&file.actions_at) {
+            let actions = &item.actions;
             let meets = files.iter().any(|file| may_meet(&file.nodes, actions, visits));
             if !meets && *visits > 0 {
                 let keys: Vec<&str> = actions.iter().map(|action| &*action.key).collect();

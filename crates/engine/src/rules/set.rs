@@ -10,7 +10,7 @@ use crate::cost::{Cost, CostUse};
 use crate::key::{Key, KeySecret};
 use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
-use crate::request::{Descriptor, Entry, Override, Request};
+use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
 use crate::rules::hash;
@@ -162,7 +162,11 @@ impl RuleSet {
                 Origin::Rule { rule, .. } => &rule.cost,
                 Origin::Override { .. } => &self.cost_of_overrides,
             };
-            cost.observe(descriptor.options.has_own_cost());
+            let own_cost = descriptor.options.has_own_cost();
+            // One whose meaning is known says nothing about others.
+            if !own_cost || descriptor.options.cost == Cost::Auto {
+                cost.observe(own_cost);
+            }
         }
     }
 
@@ -192,13 +196,14 @@ impl RuleSet {
         let hits = if options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
         if let Some(limit) = &options.limit {
             *learns_costs |= !self.cost_of_overrides.is_settled();
-            return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, own_cost));
+            let reported = own_cost && is_reported(options, &self.cost_of_overrides);
+            return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, reported));
         }
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
         *learns_costs |= !rule.cost.is_settled();
-        let reported = own_cost && rule.cost.is_reported();
+        let reported = own_cost && is_reported(options, &rule.cost);
         Step::Check(Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) })
     }
 
@@ -208,7 +213,7 @@ impl RuleSet {
         entries: &[Entry<'_>],
         limit: &Override,
         hits: Hits,
-        own_cost: bool,
+        reported: bool,
     ) -> Check<'p> {
         let &Override { requests_per_unit, window } = limit;
         let Window { unit, multiplier } = window;
@@ -221,10 +226,20 @@ impl RuleSet {
             limit: Limit::new(self.default_algorithm, requests_per_unit, window_nanos),
             key,
             hits,
-            reported: own_cost && self.cost_of_overrides.is_reported(),
+            reported,
             shadow: false,
             quota: false,
         }
+    }
+}
+
+/// Whether an own cost is spent already: as the request says, or as the rule does.
+#[inline]
+fn is_reported(options: &DescriptorOptions, rule: &CostUse) -> bool {
+    match options.cost {
+        Cost::Auto => rule.is_reported(),
+        Cost::Reported => true,
+        Cost::Asked => false,
     }
 }
 

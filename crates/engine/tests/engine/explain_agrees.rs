@@ -98,6 +98,7 @@ fn request(random: &mut Random) -> Request<'static> {
             limit: random.one_in(12).then_some(limit),
             hits_addend: random.one_in(4).then(|| random.below(5)),
             is_negative_hits: random.one_in(10),
+            ..DescriptorOptions::default()
         };
         request.push(entries, options);
     }

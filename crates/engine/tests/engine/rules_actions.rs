@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use tidegate_engine::request::RequestBuf;
-use tidegate_engine::rules::{ClientRequest, Field, load};
+use tidegate_engine::rules::{ClientRequest, Cost, Field, Metadata, MetadataSource, load};
 
 use crate::rules::{file, loaded, options, refused};
 
@@ -34,6 +34,15 @@ impl ClientRequest for Client {
             Field::Header(name) => {
                 self.headers.iter().find(|(known, _)| *known == &**name).map(|(_, value)| *value)
             }
+            Field::Metadata(Metadata { source, namespace, key }) => match (source, &**namespace, &**key) {
+                (MetadataSource::Dynamic, "auth", "tier") => Some("gold"),
+                (MetadataSource::Dynamic, "auth", "tokens") => Some("30"),
+                (MetadataSource::Dynamic, "auth", "empty") => Some(""),
+                (MetadataSource::Route, "team", "name") => Some("cart"),
+                _ => None,
+            },
+            Field::ResponseHeader(name) => (&**name == "x-cost").then_some("12.7"),
+            Field::ResponseTrailer(name) => (&**name == "x-bad").then_some("-1"),
         })
     }
 
@@ -88,6 +97,21 @@ fn every_action_makes_the_entry_that_envoy_makes() {
         ("query_parameters: {query_parameter_name: e, descriptor_key: key}", Some("key=")),
         ("query_parameters: {query_parameter_name: none, descriptor_key: key}", None),
         ("generic_key: {descriptor_value: v}", Some("generic_key=v")),
+        ("metadata: {descriptor_key: k, metadata_key: {key: auth, path: [{key: tier}]}}", Some("k=gold")),
+        (
+            "metadata: {descriptor_key: k, metadata_key: {key: team, path: [{key: name}]}, source: ROUTE_ENTRY}",
+            Some("k=cart"),
+        ),
+        ("metadata: {descriptor_key: k, metadata_key: {key: team, path: [{key: name}]}}", None),
+        ("metadata: {descriptor_key: k, metadata_key: {key: auth, path: [{key: empty}]}}", None),
+        (
+            "metadata: {descriptor_key: k, metadata_key: {key: auth, path: [{key: empty}]}, default_value: d}",
+            Some("k=d"),
+        ),
+        (
+            "metadata: {descriptor_key: k, metadata_key: {key: auth, path: [{key: x}]}, skip_if_absent: true}",
+            Some(""),
+        ),
         ("generic_key: {descriptor_key: k, descriptor_value: 010}", Some("k=010")),
     ] {
         assert_eq!(entry(action).as_deref(), expected, "{action}");
@@ -129,6 +153,59 @@ fn matchers_hold_as_they_do_in_envoy() {
     }
     let both = "header_value_match: {descriptor_key: k, descriptor_value: v, headers: [{name: x-tier}, {name: x-none}]}";
     assert_eq!(entry(both), None, "all of them have to hold");
+}
+
+/// What each descriptor costs, before the request and at its end.
+#[test]
+fn hits_are_as_in_envoy_and_what_comes_at_the_end_is_reported() {
+    let costs = |rest: &str| {
+        let item = format!("actions: [{{remote_address: {{}}}}], {rest}");
+        let rules = loaded(&format!("domain: d\nrate_limits: [{{{item}}}]\n")).rules;
+        let actions = rules.actions("d").expect("a known domain");
+        let (mut before, mut at_the_end) = (RequestBuf::new("d"), RequestBuf::new("d"));
+        let Ok(()) = actions.describe(&CLIENT, &mut before, 1 << 20);
+        let Ok(()) = actions.report(&CLIENT, &mut at_the_end, 1 << 20);
+        [before, at_the_end].map(|buf| {
+            let request = buf.as_request();
+            request.descriptors().next().map(|it| (it.options.hits_addend, it.options.cost))
+        })
+    };
+    let (asked, reported) = (Cost::Asked, Cost::Reported);
+    assert_eq!(costs("apply_on_stream_done: false"), [Some((None, asked)), None]);
+    assert_eq!(costs("hits_addend: {number: 7}"), [Some((Some(7), asked)), None]);
+    assert_eq!(costs("hits_addend: {number: 0}"), [Some((Some(0), asked)), None]);
+    assert_eq!(costs("apply_on_stream_done: true"), [None, Some((Some(1), reported))]);
+    for (format, expected) in [
+        ("%RESP(X-Cost)%", Some(12)),
+        ("%RESP(x-none)%", None),
+        ("%TRAILER(x-bad)%", None),
+        ("%REQ(x-tier)%", None),
+        ("%DYNAMIC_METADATA(auth:tokens)%", Some(30)),
+        ("%DYNAMIC_METADATA(auth:tier)%", None),
+    ] {
+        let expected = expected.map(|hits| (Some(hits), reported));
+        let rest = format!("apply_on_stream_done: true, hits_addend: {{format: '{format}'}}");
+        assert_eq!(costs(&rest), [None, expected], "{format}");
+    }
+}
+
+#[test]
+fn hits_that_cannot_be_known_are_refused() {
+    let at = |rest: &str| {
+        refused(format!("domain: d\nrate_limits:\n- actions: [{{remote_address: {{}}}}]\n  {rest}"))
+    };
+    let expected = "(expected %REQ(name)%, %DYNAMIC_METADATA(namespace:key)% or, with `apply_on_stream_done: true`, \
+                    %RESP(name)% or %TRAILER(name)%)";
+    for format in
+        ["%RESP(x)%", "%BYTES_SENT%", "5", "%REQ(a b)%", "%DYNAMIC_METADATA(a)%", "%DYNAMIC_METADATA(a:b:c)%"]
+    {
+        let problem = format!("4:25: `format` is `{format}` {expected}");
+        assert_eq!(at(&format!("hits_addend: {{format: '{format}'}}")), [problem]);
+    }
+    let one_of = "4:16: none or several of them stand here (expected one of number, format)";
+    assert_eq!(at("hits_addend: {}"), [one_of]);
+    let number = "4:25: `number` is `1000000001` (expected a whole number from 0 to 1000000000)";
+    assert_eq!(at("hits_addend: {number: 1000000001}"), [number]);
 }
 
 /// Every spelling of `/login` that Envoy's `normalize_path` and `merge_slashes` know.
@@ -271,7 +348,7 @@ fn check(action: &str, expected: &[&str]) {
     );
 }
 
-const ACTIONS: &str = "remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match";
+const ACTIONS: &str = "remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, metadata";
 
 #[test]
 fn what_is_no_list_of_actions() {
@@ -283,13 +360,15 @@ fn what_is_no_list_of_actions() {
     assert_eq!(at("rate_limits: [{actions: {}}]"), ["2:25: a mapping stands here (expected a list)"]);
     assert_eq!(
         at("rate_limits: [{stage: 1, actions: [{remote_address: {}}]}]"),
-        ["2:16: `stage` of Envoy's is not supported here (expected actions)"]
+        [
+            "2:16: `stage` of Envoy's is not supported here (expected actions, hits_addend, apply_on_stream_done)"
+        ]
     );
     assert_eq!(
         at("rate_limits: [{action: [{remote_address: {}}]}]"),
         [
             "2:15: `actions` is missing or empty (expected a list)",
-            "2:16: unknown key `action` (expected actions)"
+            "2:16: unknown key `action` (expected actions, hits_addend, apply_on_stream_done)"
         ]
     );
     assert_eq!(
@@ -339,6 +418,19 @@ fn what_is_no_action() {
             "4:43: `default_value` of Envoy's is not supported here (expected descriptor_key, descriptor_value)",
         ],
     );
+}
+
+#[test]
+fn what_is_no_key_of_metadata() {
+    let metadata = |says: &str, expected: &[&str]| {
+        check(&format!("metadata: {{descriptor_key: k, {says}}}"), expected);
+    };
+    metadata("default_value: x", &["4:18: `metadata_key` is missing (expected `key` and `path`)"]);
+    metadata(
+        "metadata_key: {key: a, path: [{key: b}, {key: c}]}",
+        &["4:78: `path` has a second item (expected one: a key of the namespace)"],
+    );
+    metadata("metadata_key: {key: a}", &["4:52: `path` is missing or empty (expected a list)"]);
 }
 
 #[test]

@@ -106,6 +106,11 @@ descriptors:
         let refund = DescriptorOptions { is_negative_hits: true, ..own(5) };
         assert_eq!(keys.map(|key| reported(key, refund)), [false; 3], "a refund");
         assert_eq!(reported("override", DescriptorOptions { limit, ..own(5) }), unsaid);
+        for (cost, expected) in [(Cost::Asked, false), (Cost::Reported, true)] {
+            let known = DescriptorOptions { cost, ..own(5) };
+            assert_eq!(keys.map(|key| reported(key, known)), [expected; 3], "whoever asks knows it");
+            assert_eq!(reported("override", DescriptorOptions { limit, ..known }), expected);
+        }
     }
 }
 

@@ -172,7 +172,12 @@ fn descriptor(random: &mut Random) -> Descriptor {
         },
     });
     let hits_addend = random.chance(3).then(|| random.below(3));
-    let options = DescriptorOptions { limit, hits_addend, is_negative_hits: random.chance(5) };
+    let options = DescriptorOptions {
+        limit,
+        hits_addend,
+        is_negative_hits: random.chance(5),
+        ..DescriptorOptions::default()
+    };
     Descriptor { entries, options }
 }
 

@@ -38,6 +38,7 @@ impl ClientRequest for HttpRequest {
             Field::Path | Field::RawPath => Some(&self.path),
             Field::Method => Some(&self.method),
             Field::Authority => Some(&self.authority),
+            Field::Metadata(_) | Field::ResponseHeader(_) | Field::ResponseTrailer(_) => None,
             Field::Header(name) => {
                 self.headers.iter().find(|(known, _)| **known == **name).map(|(_, value)| value.as_str())
             }

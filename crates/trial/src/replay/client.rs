@@ -52,6 +52,9 @@ fn name(field: &Field) -> String {
         Field::Method => "method".to_owned(),
         Field::Authority => "host".to_owned(),
         Field::Header(name) => format!("http_{}", name.replace('-', "_")),
+        Field::ResponseHeader(name) => format!("sent_http_{}", name.replace('-', "_")),
+        Field::ResponseTrailer(name) => format!("sent_trailer_{}", name.replace('-', "_")),
+        Field::Metadata(metadata) => format!("metadata_{}", metadata.key),
     }
 }
 

@@ -45,6 +45,9 @@ impl ClientRequest for Described<'_> {
                 let value = self.head.headers.get(&**name);
                 value.map(|value| utf8(name, value)).transpose()
             }
+            (Field::Metadata(_) | Field::ResponseHeader(_) | Field::ResponseTrailer(_), _) => {
+                Err(Refusal::unimplemented("the domain's `rate_limits` ask for what only Envoy knows"))
+            }
         }
     }
 

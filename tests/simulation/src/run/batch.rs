@@ -145,6 +145,7 @@ impl Together {
                 hits_addend: Some(item.map_or(1, |item| item.hits)),
                 is_negative_hits: it.gives,
                 limit: limit.map(|limit| limit.brought(self.way.version)),
+                ..DescriptorOptions::default()
             };
             request.push(entries.into_iter().map(|(key, value)| Entry { key, value }), options);
         }

@@ -2,21 +2,29 @@
 //! Tidegate does not.
 
 use super::Checker;
-use crate::rules::actions::{Action, Actions, Field, HeaderMatcher, Test, TextTest, TextTestKind, Value};
+use crate::rules::actions::{
+    Action, Actions, Field, HITS_MAX, HeaderMatcher, HitsAddend, Item, Metadata, MetadataSource, Test,
+    TextTest, TextTestKind, Value,
+};
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 use crate::rules::quote::quote;
 use tidegate_yaml::{Content, NodeId, Place};
 
 /// The kinds of actions: the key of each, and the section of its value.
-const KINDS: [(&str, Section); 6] = [
+const KINDS: [(&str, Section); 7] = [
     ("remote_address", Section::RemoteAddress),
     ("masked_remote_address", Section::MaskedRemoteAddress),
     ("request_headers", Section::RequestHeaders),
     ("query_parameters", Section::QueryParameters),
     ("generic_key", Section::GenericKey),
     ("header_value_match", Section::HeaderValueMatch),
+    ("metadata", Section::Metadata),
 ];
+
+/// Where metadata is.
+const SOURCES: [(&str, MetadataSource); 2] =
+    [("DYNAMIC", MetadataSource::Dynamic), ("ROUTE_ENTRY", MetadataSource::Route)];
 
 /// The tests of a `string_match`.
 const TEXT_TESTS: [(&str, TextTestKind); 4] = [
@@ -36,11 +44,41 @@ impl Checker<'_, '_> {
         (Actions(descriptors), places)
     }
 
-    /// The actions that make one descriptor.
-    fn descriptor(&mut self, item: NodeId) -> Option<Vec<Action>> {
+    /// What makes one descriptor.
+    fn descriptor(&mut self, item: NodeId) -> Option<Item> {
         let fields = self.reader.fields(&[item], Section::Actions)?;
         let actions = self.at_least_one(&fields, "actions");
-        Some(actions.iter().filter_map(|&item| self.action(item)).collect())
+        let actions = actions.iter().filter_map(|&item| self.action(item)).collect();
+        let on_stream_done = self.reader.flag(&fields, "apply_on_stream_done");
+        let hits = match &fields.all("hits_addend")[..] {
+            [] => None,
+            nodes => Some(self.hits_addend(nodes, on_stream_done)?),
+        };
+        Some(Item { actions, hits, on_stream_done })
+    }
+
+    fn hits_addend(&mut self, nodes: &[NodeId], on_stream_done: bool) -> Option<HitsAddend> {
+        let fields = self.reader.fields(nodes, Section::HitsAddend)?;
+        let (name, is_number) = self.only_one(&fields, &[("number", true), ("format", false)])?;
+        if is_number {
+            let (_, hits) = self.reader.number(&fields, name, 0..=HITS_MAX)?;
+            return Some(HitsAddend::Number(hits.into()));
+        }
+        let (at, format) = self.required(&fields, name)?;
+        let is_known = |field: &Field| {
+            on_stream_done || !matches!(field, Field::ResponseHeader(_) | Field::ResponseTrailer(_))
+        };
+        let field = field_of_format(&format).filter(is_known);
+        if field.is_none() {
+            self.reader.error(at, || {
+                let format = quote(&format);
+                format!(
+                    "`format` is {format} (expected %REQ(name)%, %DYNAMIC_METADATA(namespace:key)% or, with \
+                     `apply_on_stream_done: true`, %RESP(name)% or %TRAILER(name)%)"
+                )
+            });
+        }
+        field.map(HitsAddend::Of)
     }
 
     fn action(&mut self, item: NodeId) -> Option<Action> {
@@ -61,6 +99,7 @@ impl Checker<'_, '_> {
                 Some(action(&key, Value::Constant(value?.1.into())))
             }
             Section::HeaderValueMatch => self.header_value_match(&fields),
+            Section::Metadata => self.metadata_value(&fields),
             _ => self.of_the_request(&fields, section),
         }
     }
@@ -76,6 +115,38 @@ impl Checker<'_, '_> {
         let key = self.required(fields, "descriptor_key");
         let skip_if_absent = self.reader.flag(fields, "skip_if_absent");
         Some(Action { key: key?.1.into(), skip_if_absent, value: value? })
+    }
+
+    fn metadata_value(&mut self, fields: &Fields) -> Option<Action> {
+        let key = self.required(fields, "descriptor_key");
+        let source =
+            self.reader.word(fields, "source", &SOURCES).map_or_else(Default::default, |(_, source)| source);
+        let default = self.optional(fields, "default_value", "").into();
+        let skip_if_absent = self.reader.flag(fields, "skip_if_absent");
+        let field = Field::Metadata(self.metadata_key(fields, source)?);
+        Some(Action { key: key?.1.into(), skip_if_absent, value: Value::Metadata { field, default } })
+    }
+
+    /// The place of a value in metadata. Envoy shows modules no values inside others.
+    fn metadata_key(&mut self, fields: &Fields, source: MetadataSource) -> Option<Metadata> {
+        let nodes = fields.all("metadata_key");
+        if nodes.is_empty() {
+            self.reader
+                .error(fields.at, || "`metadata_key` is missing (expected `key` and `path`)".to_owned());
+            return None;
+        }
+        let fields = self.reader.fields(&nodes, Section::MetadataKey)?;
+        let namespace = self.required(&fields, "key");
+        let path = self.at_least_one(&fields, "path");
+        if let Some(&second) = path.get(1) {
+            let at = self.reader.at(second);
+            self.reader
+                .error(at, || "`path` has a second item (expected one: a key of the namespace)".to_owned());
+            return None;
+        }
+        let segment = self.reader.fields(path.get(..1)?, Section::MetadataSegment)?;
+        let key = self.required(&segment, "key");
+        Some(Metadata { source, namespace: namespace?.1.into(), key: key?.1.into() })
     }
 
     fn header_value_match(&mut self, fields: &Fields) -> Option<Action> {
@@ -193,5 +264,24 @@ impl Checker<'_, '_> {
     fn bits(&mut self, fields: &Fields, name: &str, all: u8) -> u8 {
         let bits = self.reader.number(fields, name, 0..=u32::from(all));
         bits.and_then(|(_, bits)| u8::try_from(bits).ok()).unwrap_or(all)
+    }
+}
+
+/// What the number of a format is taken from, in the words of Envoy's access logs: `%RESP(x-cost)%`.
+fn field_of_format(format: &str) -> Option<Field> {
+    let (command, argument) = format.strip_prefix('%')?.strip_suffix(")%")?.split_once('(')?;
+    if command == "DYNAMIC_METADATA" {
+        let (namespace, key) = argument.split_once(':')?;
+        let is_plain = !namespace.is_empty() && !key.is_empty() && !key.contains(':');
+        let source = MetadataSource::Dynamic;
+        let metadata = Metadata { source, namespace: namespace.into(), key: key.into() };
+        return is_plain.then_some(Field::Metadata(metadata));
+    }
+    let Field::Header(name) = Field::from_name(argument)? else { return None };
+    match command {
+        "REQ" => Some(Field::Header(name)),
+        "RESP" => Some(Field::ResponseHeader(name)),
+        "TRAILER" => Some(Field::ResponseTrailer(name)),
+        _ => None,
     }
 }
