@@ -23,7 +23,7 @@ use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, free_port};
 
 /// Lists of actions, each of which makes one descriptor. Entries of requests have the key `k`.
-const ACTIONS: &[&str] = &[
+pub const ACTIONS: &[&str] = &[
     "{remote_address: {}}",
     "{masked_remote_address: {v4_prefix_mask_len: 16}}",
     "{masked_remote_address: {}}",
@@ -54,22 +54,22 @@ const ACTIONS: &[&str] = &[
 ];
 
 /// What every descriptor may be made of.
-const KEYS: [&str; 5] = ["k", "generic_key", "header_match", "remote_address", "masked_remote_address"];
+pub const KEYS: [&str; 5] = ["k", "generic_key", "header_match", "remote_address", "masked_remote_address"];
 
 const MANY: u32 = 1_000_000;
 
-struct Case {
-    method: &'static str,
-    path: &'static str,
+pub struct Case {
+    pub method: &'static str,
+    pub path: &'static str,
     host: u8,
-    headers: &'static [(&'static str, &'static str)],
+    pub headers: &'static [(&'static str, &'static str)],
 }
 
 const fn get(path: &'static str, headers: &'static [(&'static str, &'static str)]) -> Case {
     Case { method: "GET", path, host: 2, headers }
 }
 
-const CASES: &[Case] = &[
+pub const CASES: &[Case] = &[
     get("/", &[]),
     get("/a?q=1", &[("x-a", "Gold")]),
     get("/a", &[("X-A", "gold")]),

@@ -11,6 +11,7 @@ pub mod faulty;
 pub mod grpc;
 pub mod h2;
 pub mod http;
+pub mod inside;
 pub mod lateness;
 pub mod load;
 pub mod memory_folder;
@@ -30,6 +31,7 @@ pub mod statsd_exporter;
 pub mod tidegate;
 pub mod tls;
 pub mod traffic;
+pub mod users;
 pub mod webhook;
 
 use std::net::TcpListener;

@@ -1,4 +1,14 @@
 //! The limiter inside a real Envoy, with `examples/inside/`: what its clients get, and what Envoy counts and logs.
+//!
+//! TIDEGATE_INSIDE_SOAK makes some of these tests longer (`tests/soak/run inside`).
+
+mod equal;
+mod hostile;
+mod kills;
+mod minors;
+mod reloads;
+mod shared;
+mod waiting;
 
 mod costs;
 
@@ -13,6 +23,11 @@ const EXAMPLE: &str = include_str!("../../examples/inside/envoy.yaml");
 
 const ALICE: &str = "203.0.113.1";
 const BOB: &str = "203.0.113.2";
+
+/// Whether these tests run for long.
+fn soak() -> bool {
+    std::env::var_os("TIDEGATE_INSIDE_SOAK").is_some()
+}
 
 /// A GET of this path by this user, from this address.
 fn get(envoy: &Envoy, path: &str, from: &str, user: &str) -> Answer {

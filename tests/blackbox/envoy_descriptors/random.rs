@@ -53,7 +53,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    fn pick<'t>(&mut self, from: &[&'t str]) -> &'t str {
+    pub fn pick<'t>(&mut self, from: &[&'t str]) -> &'t str {
         from[self.below(from.len() as u64) as usize]
     }
 

@@ -16,6 +16,11 @@ impl Admissions {
         self.0.append(&mut more.0);
     }
 
+    /// How many were asked for since this time.
+    pub fn since(&self, micros: u64) -> usize {
+        self.0.iter().filter(|(asked, _)| *asked >= micros).count()
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }

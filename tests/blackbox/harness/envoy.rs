@@ -1,6 +1,7 @@
 //! A real Envoy with `examples/envoy/envoy.yaml`, on ports of its own.
 
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,10 +15,26 @@ use super::{eventually_true, free_port, http};
 /// A running Envoy.
 pub struct Envoy {
     process: Process,
+    launch: Launch,
     /// Where its clients connect.
     pub port: u16,
     admin: u16,
-    _folder: TempDir,
+    folder: TempDir,
+}
+
+/// Which Envoy is started, and how.
+pub struct Launch {
+    pub program: PathBuf,
+    /// How often another process has taken over. `None`: none can.
+    pub epoch: Option<u32>,
+    /// The hook of the module in which it panics.
+    pub panics_in: &'static str,
+}
+
+impl Default for Launch {
+    fn default() -> Self {
+        Self { program: binary(), epoch: None, panics_in: "" }
+    }
 }
 
 /// The rules that belong to the example.
@@ -31,6 +48,13 @@ const INSIDE: &str = include_str!("../../../examples/inside/envoy.yaml");
 
 /// Its rules, wherever Envoy runs.
 const RULES: (&str, &str) = ("rules: examples", concat!("rules: ", env!("CARGO_MANIFEST_DIR"), "/examples"));
+
+/// Between a bootstrap and the file of its listeners.
+const LISTENERS: &str = "\n# listeners.yaml\n";
+
+const LISTENERS_APART: &str = "node: { id: test, cluster: test }
+dynamic_resources: { lds_config: { path_config_source: { path: ./listeners.yaml } } }
+";
 
 const LIMITER: &str =
     "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }\n";
@@ -138,25 +162,34 @@ impl Envoy {
 
     /// Starts the example of the limiter inside Envoy, with these changes.
     pub fn start_inside(changes: &[(&str, &str)]) -> Self {
-        let own = [("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1"), RULES];
-        Self::start_config(&changed(INSIDE, &[changes, &own].concat()))
+        Self::start_config(&inside(changes))
     }
 
     /// Starts a configuration with the ports of the examples, on ports of its own.
     pub fn start_config(config: &str) -> Self {
-        let mut envoy = Self::spawn_config(config);
+        Self::launch(Launch::default(), config)
+    }
+
+    /// The same, launched like this.
+    pub fn launch(launch: Launch, config: &str) -> Self {
+        let mut envoy = Self::spawn(launch, config);
         eventually_true("Envoy to be ready", || envoy.is_ready());
         envoy
     }
 
     /// What Envoy says of the example of the limiter inside it, with these changes, which it must refuse.
     pub fn refuses_inside(changes: &[(&str, &str)]) -> String {
-        let mut envoy = Self::spawn_config(&changed(INSIDE, &[changes, &[RULES]].concat()));
-        eventually_true("Envoy to end", || envoy.process.ended().is_some());
-        envoy.process.output().join("\n")
+        Self::refuses(Launch::default(), &inside(changes))
     }
 
-    fn spawn_config(config: &str) -> Self {
+    /// What Envoy says of a configuration with which it must not start.
+    pub fn refuses(launch: Launch, config: &str) -> String {
+        let mut envoy = Self::spawn(launch, config);
+        assert_eq!(envoy.exit_code(), 1);
+        envoy.output().join("\n")
+    }
+
+    fn spawn(launch: Launch, config: &str) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
         let own = [("10000", port), ("9901", admin), ("10080", application)]
             .map(|(theirs, own)| (format!("port_value: {theirs} "), format!("port_value: {own} ")));
@@ -164,20 +197,38 @@ impl Envoy {
         let config = changed(config, &own);
 
         let folder = tempfile::tempdir().expect("a folder can be made");
-        let path = folder.path().join("envoy.yaml");
-        fs::write(&path, config).expect("the folder is ours");
-        let mut command = Command::new(binary());
-        // The module lies beside the tests that were built with it.
-        let tests = std::env::current_exe().expect("a test has a path");
-        command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", tests.with_file_name(""));
-        command.arg("-c").arg(path).args([
-            "--concurrency",
-            "2",
-            "--disable-hot-restart",
-            "--log-level",
-            "warning",
-        ]);
-        Self { process: Process::spawn(&mut command), port, admin, _folder: folder }
+        let (bootstrap, listeners) = config.split_once(LISTENERS).unwrap_or((&config, ""));
+        for (name, text) in [("envoy.yaml", bootstrap), ("listeners.yaml", listeners)] {
+            fs::write(folder.path().join(name), text).expect("the folder is ours");
+        }
+        let process = launch.spawn(folder.path(), admin);
+        Self { process, launch, port, admin, folder }
+    }
+
+    /// Starts it again, after its end.
+    pub fn restart(&mut self) {
+        self.process = self.launch.spawn(self.folder.path(), self.admin);
+        eventually_true("Envoy to be ready", || self.is_ready());
+    }
+
+    /// Starts a process that takes over, and waits for the end of the one before.
+    pub fn hot_restart(&mut self) {
+        self.launch.epoch = self.launch.epoch.map(|epoch| epoch + 1);
+        let next = self.launch.spawn(self.folder.path(), self.admin);
+        let mut before = std::mem::replace(&mut self.process, next);
+        eventually_true("the one before to end", || before.ended().is_some());
+        eventually_true("Envoy to be ready", || self.is_ready());
+    }
+
+    /// Changes its listeners, which stand [apart](listeners_apart), and waits until it has them.
+    pub fn change_listeners(&self, change: (&str, &str)) {
+        let updates = || self.stat("listener_manager.lds.update_success");
+        let (file, before) = (self.folder.path().join("listeners.yaml"), updates());
+        let listeners = changed(&fs::read_to_string(&file).expect("it was written"), &[change]);
+        let next = self.folder.path().join("next.yaml");
+        fs::write(&next, listeners).expect("the folder is ours");
+        fs::rename(next, file).expect("both are there");
+        eventually_true("Envoy to take its listeners", || updates() > before);
     }
 
     fn is_ready(&mut self) -> bool {
@@ -206,6 +257,54 @@ impl Envoy {
     pub fn client(&self) -> http::Client {
         http::Client::new(self.port)
     }
+}
+
+impl Deref for Envoy {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Envoy {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+impl Launch {
+    /// Starts it with the configuration in this folder.
+    fn spawn(&self, folder: &Path, id: u16) -> Process {
+        let mut command = Command::new(&self.program);
+        // The module lies beside the tests that were built with it.
+        let tests = std::env::current_exe().expect("a test has a path");
+        command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", tests.with_file_name(""));
+        command.env("TIDEGATE_PANICS_IN", self.panics_in).current_dir(folder);
+        command.args(["-c", "envoy.yaml", "--concurrency", "2", "--log-level", "warning"]);
+        match self.epoch {
+            None => command.arg("--disable-hot-restart"),
+            Some(epoch) => command
+                .args(["--base-id", &id.to_string(), "--restart-epoch", &epoch.to_string()])
+                .args(["--drain-time-s", "1", "--parent-shutdown-time-s", "2"]),
+        };
+        Process::spawn(&mut command)
+    }
+}
+
+/// The example of the limiter inside Envoy, with these changes. It trusts one `x-forwarded-for`.
+pub fn inside(changes: &[(&str, &str)]) -> String {
+    let trusting = ("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1");
+    changed(INSIDE, &[changes, &[trusting]].concat()).replace(RULES.0, RULES.1)
+}
+
+/// The same configuration, with its listeners in a file that Envoy watches.
+pub fn listeners_apart(config: &str) -> String {
+    let (before, rest) = config.split_once("  listeners:\n").expect("it has listeners");
+    let (listeners, clusters) = rest.split_once("  clusters:\n").expect("clusters come last");
+    let listener = "\n    - \"@type\": type.googleapis.com/envoy.config.listener.v3.Listener\n      name: ";
+    let listeners = format!("resources:\n{listeners}").replace("\n    - name: ", listener);
+    format!("{LISTENERS_APART}{before}  clusters:\n{clusters}{LISTENERS}{listeners}")
 }
 
 /// A configuration with these changes, one after the other: (what stands there, what shall stand there).

@@ -1,0 +1,117 @@
+//! The module and the server, asked the same: random rules, random requests, equal answers.
+//!
+//! The server makes descriptors by the same `rate_limits`, for `/check`. Windows are years, so that the two count the same
+//! although they are asked one after the other.
+
+use super::soak;
+use crate::check_descriptors::{ACTIONS, CASES, Case, KEYS};
+use crate::envoy_descriptors::Random;
+use crate::harness::http::{Answer, Client};
+use crate::harness::inside::Inside;
+use crate::harness::tidegate::Setup;
+
+const ALGORITHMS: [&str; 6] = [
+    "sliding_window",
+    "sliding_log",
+    "sliding_window_weighted",
+    "token_bucket",
+    "leaky_bucket",
+    "fixed_window",
+];
+const SEEDS: u64 = 4;
+/// By how many seconds two answers about the same moment may differ.
+const APART_SECS: u64 = 60;
+
+fn requests() -> u64 {
+    if soak() { 25_000 } else { 500 }
+}
+
+/// A limit, in one of all forms.
+fn limit(random: &mut Random) -> String {
+    let requests = random.pick(&["3", "10", "30", "100", "300", "1000", "1000", "1000"]);
+    let algorithm = random.pick(&ALGORITHMS);
+    let mode = random.pick(&["", "", "", ", shadow_mode: true", ", quota_mode: true"]);
+    match random.below(10) {
+        0 => ", rate_limit: {unlimited: true}".to_owned(),
+        1 => String::new(),
+        _ => format!(
+            ", rate_limit: {{unit: year, requests_per_unit: {requests}, algorithm: {algorithm}}}{mode}"
+        ),
+    }
+}
+
+/// Rules for descriptors of up to this many entries.
+fn nodes(random: &mut Random, depth: u32) -> String {
+    let mut nodes = Vec::new();
+    for key in KEYS {
+        for value in ["", ", value: Gold", ", value: 'G*'"] {
+            if value.is_empty() || random.one_in(4) {
+                let below = if depth > 1 { nodes_below(random, depth) } else { String::new() };
+                nodes.push(format!("{{key: {key}{value}{}{below}}}", limit(random)));
+            }
+        }
+    }
+    format!("[{}]", nodes.join(", "))
+}
+
+fn nodes_below(random: &mut Random, depth: u32) -> String {
+    format!(", descriptors: {}", nodes(random, depth - 1))
+}
+
+fn rules(random: &mut Random) -> String {
+    let mut actions: Vec<_> = ACTIONS.iter().filter(|_| random.one_in(5)).collect();
+    actions.push(&ACTIONS[0]);
+    let actions: String = actions.iter().map(|actions| format!("  - actions: [{actions}]\n")).collect();
+    format!("domain: edge\nrate_limits:\n{actions}descriptors: {}\n", nodes(random, 2))
+}
+
+/// What a client can see of an answer but for times.
+fn seen(answer: &Answer) -> (u16, [Option<&str>; 2], [bool; 2]) {
+    let has = |name| answer.header(name).is_some();
+    (
+        answer.status,
+        ["ratelimit-limit", "ratelimit-remaining"].map(|name| answer.header(name)),
+        ["ratelimit-reset", "retry-after"].map(has),
+    )
+}
+
+fn compare(case: &Case, from: u64, module: &mut Client, server: &mut Client) -> u16 {
+    let from = format!("203.0.113.{from}");
+    let headers = [&[("x-forwarded-for", &*from)], case.headers].concat();
+    let inside = module.send(case.method, case.path, &headers, "").expect("Envoy answers");
+    let described = [("x-original-uri", case.path), ("x-original-method", case.method)];
+    let headers = [&described, &headers[..]].concat();
+    let outside = server.send("GET", "/check/edge", &headers, "").expect("the server answers");
+    let what = format!("{} {} from {from}, {:?}", case.method, case.path, case.headers);
+    assert_eq!(seen(&inside), seen(&outside), "inside is left: {what}\n{inside:?}\n{outside:?}");
+    for name in ["ratelimit-reset", "retry-after"] {
+        if inside.header(name).is_some() {
+            let apart = inside.number(name).abs_diff(outside.number(name));
+            assert!(apart <= APART_SECS, "{name}: {what}\n{inside:?}\n{outside:?}");
+        }
+    }
+    inside.status
+}
+
+#[test]
+fn the_module_and_the_server_give_the_same_answers() {
+    let (mut passed, mut denied) = (0, 0);
+    // Envoy itself refuses an escaped slash.
+    let cases: Vec<_> = CASES.iter().filter(|case| !case.path.contains("%2F%41")).collect();
+    for seed in 0..SEEDS {
+        let mut random = Random(seed);
+        let rules = rules(&mut random);
+        let envoy = Inside::new(&rules).start();
+        let server = Setup::new().rules("edge.yaml", &rules).start();
+        let (mut module, mut server) = (envoy.client(), Client::new(server.ports().http));
+        for _ in 0..requests() {
+            let case = cases[random.below(cases.len() as u64) as usize];
+            match compare(case, random.below(20), &mut module, &mut server) {
+                200 => passed += 1,
+                _ => denied += 1,
+            }
+        }
+    }
+    println!("{passed} passed, {denied} denied");
+    assert!(passed > requests() / 4 && denied > requests() / 4, "{passed} passed, {denied} denied");
+}

@@ -1,0 +1,71 @@
+//! Envoys with the limiter inside and servers, all on one Redis: N together.
+
+use std::time::Duration;
+
+use crate::harness::grpc::{OK, question};
+use crate::harness::http::Client;
+use crate::harness::inside::{Inside, rules};
+use crate::harness::redis::Redis;
+use crate::harness::tidegate::Setup;
+use crate::harness::users::{User, ask_while};
+use crate::harness::{eventually_true, whole_machine};
+
+use super::soak;
+
+#[test]
+fn envoys_and_a_server_share_n() {
+    const N: usize = 200;
+    for sync in ["strict", "leased"] {
+        let redis = Redis::start(&[]);
+        let rules = rules(&format!("{{unit: day, requests_per_unit: {N}}}"));
+        let inside = Inside::new(&rules).setting("REDIS_URL", &redis.url()).setting("REDIS_SYNC", sync);
+        let envoys = [inside.start(), inside.start()];
+        let server = Setup::new().rules("edge.yaml", &rules);
+        let server = server.env("REDIS_URL", &redis.url()).env("REDIS_SYNC", sync).start();
+        let mut clients = envoys.each_ref().map(|envoy| Client::new(envoy.port));
+        let asked = server.client();
+        let mut admitted = 0;
+        let mut ask_all = || {
+            let before = admitted;
+            for client in &mut clients {
+                let answer = client.send("GET", "/", &[("x-user", "ann")], "").expect("Envoy answers");
+                admitted += usize::from(answer.status == 200);
+            }
+            let answer = asked.ask(question("edge", &[&[("user", "ann")]]));
+            admitted += usize::from(answer.overall_code == OK);
+            assert!(admitted <= N, "{sync}: {admitted} admitted");
+            (admitted, admitted - before)
+        };
+        // What one of them holds and does not spend comes back when its lease ends.
+        eventually_true("all of them to be admitted", || ask_all().0 == N);
+        assert_eq!(ask_all(), (N, 0), "{sync}");
+    }
+}
+
+/// Of what three Envoys are asked, one gets 90 %, one 9 % and one 1 %: the limit is used, and never exceeded.
+#[test]
+fn envoys_that_are_asked_unequally_use_all_of_the_limit() {
+    const N: usize = 1_000;
+    const WINDOW: Duration = Duration::from_secs(4);
+    let _machine = whole_machine();
+    let redis = Redis::start(&[]);
+    let inside = Inside::new(&rules(&format!("{{window: 4s, requests_per_unit: {N}}}")))
+        .setting("REDIS_URL", &redis.url())
+        .setting("REDIS_TIMEOUT", "10s");
+    let envoys = [inside.start(), inside.start(), inside.start()];
+    let user = |envoy: usize, per_second| User {
+        port: envoys[envoy].port,
+        name: "ann",
+        every: Duration::from_secs(1) / per_second,
+    };
+    let users = [vec![user(0, 90); 6], vec![user(1, 54)], vec![user(2, 6)]].concat();
+    let windows = if soak() { 10 } else { 1 };
+    let log = ask_while(&users, |_| std::thread::sleep(WINDOW * (windows + 1)));
+    let most = log.admitted.most_in_a_window(WINDOW.as_micros() as u64);
+    assert!(most <= N, "{most} in a window, of {}", log.admitted.len());
+    let used = log.admitted.since(WINDOW.as_micros() as u64) as f64 / (N as f64 * f64::from(windows));
+    println!("used {used:.3} of the limit, {most} in the fullest window");
+    // A busy machine does not send as much.
+    assert!(used >= if soak() { 0.97 } else { 0.8 }, "used {used:.3}");
+    assert_eq!((log.failed, log.lost), (0, 0));
+}
