@@ -303,10 +303,7 @@ impl App {
         );
         tracing::info!("workers: {} (WORKER_THREADS)", workers.count);
         if !workers.spin_time.is_zero() {
-            tracing::info!(
-                "workers spin for {:?} at a time while calls do come within it (SPIN_TIME)",
-                workers.spin_time
-            );
+            tracing::info!("workers spin for up to {:?} between calls (SPIN_TIME)", workers.spin_time);
         }
         for line in ports.lines() {
             tracing::info!("{line}");
@@ -390,7 +387,7 @@ impl App {
             tracing::info!("drained");
             return true;
         }
-        tracing::warn!("ended with connections that were still open after {DRAIN_TIMEOUT:?}");
+        tracing::warn!("ended with connections still open after {DRAIN_TIMEOUT:?}");
         workers.cut(CUT_TIMEOUT).await
     }
 }

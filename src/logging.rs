@@ -90,7 +90,7 @@ pub const SWITCH: LogSwitch = LogSwitch { level, set_level };
 pub fn set_level(word: &str) -> Result<(), &'static str> {
     let level = LogLevel::parse(word).ok_or(LogLevel::EXPECTED)?;
     // Logged before the change and at a level that is always on, so the log says why it becomes silent.
-    tracing::error!(target: REPORT, "log level: {} from now on", level.name());
+    tracing::error!(target: REPORT, "log level is now {}", level.name());
     if let Some(handle) = LEVEL.get() {
         // It fails only without the subscriber, which lives as long as the process.
         let _ = handle.reload(LevelFilter::from_level(level.level));

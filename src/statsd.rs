@@ -62,7 +62,7 @@ impl Sender {
             _ = end.changed() => {}
         }
         if let Err(error) = self.send_the_rest().await {
-            tracing::warn!("StatsD: {} did not take the last metrics: {error}", self.address);
+            tracing::warn!("StatsD: {} did not accept the last metrics: {error}", self.address);
         }
     }
 
@@ -79,7 +79,7 @@ impl Sender {
             let failed = match Connection::open(&self.address).await {
                 Ok(mut connection) => {
                     if !reachable {
-                        tracing::info!("StatsD: {} is back", self.address);
+                        tracing::info!("StatsD: {} accepts metrics again", self.address);
                     }
                     reachable = true;
                     self.feed(&mut connection, &mut flush).await.err()
@@ -88,7 +88,10 @@ impl Sender {
             };
             if let Some(error) = failed {
                 if reachable {
-                    tracing::warn!("StatsD: {} does not take metrics, counts wait: {error}", self.address);
+                    tracing::warn!(
+                        "StatsD: {} does not accept metrics; counters wait: {error}",
+                        self.address
+                    );
                 }
                 reachable = false;
                 tokio::time::sleep(RETRY_INTERVAL).await;

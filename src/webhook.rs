@@ -108,7 +108,7 @@ impl Webhook {
 
     fn is_well(&mut self) {
         if std::mem::take(&mut self.is_failing) {
-            tracing::info!("events: {} takes events again", self.client.place());
+            tracing::info!("events: {} accepts events again", self.client.place());
         }
     }
 
@@ -117,11 +117,11 @@ impl Webhook {
         let place = self.client.place();
         if is_last {
             tracing::error!(
-                "events: {place} did not take events, which are dropped: {refusal} (EVENTS_WEBHOOK_URL)"
+                "events: {place} refused events, which are dropped: {refusal} (EVENTS_WEBHOOK_URL)"
             );
         } else if !self.is_failing {
             tracing::warn!(
-                "events: {place} does not take events, which wait: {refusal} (EVENTS_WEBHOOK_URL)"
+                "events: {place} does not accept events, which wait: {refusal} (EVENTS_WEBHOOK_URL)"
             );
         }
         self.is_failing = true;

@@ -63,7 +63,7 @@ pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Serv
 pub(super) async fn copy_at_the_end(book: &Arc<Book>) {
     if tokio::time::timeout(LAST_COPY_MAX, book.copy()).await.is_err() {
         tracing::warn!(
-            "exceptions: no copy within {LAST_COPY_MAX:?}: EXCEPTIONS_FILE may lack the last changes"
+            "exceptions: not copied within {LAST_COPY_MAX:?}: EXCEPTIONS_FILE may miss the last changes"
         );
     }
 }

@@ -191,7 +191,7 @@ impl App {
             }
         };
         if tokio::time::timeout(RULES_MAX, first).await.is_err() {
-            tracing::warn!("no rules within {RULES_MAX:?}: requests are not decided until they come");
+            tracing::warn!("no rules received within {RULES_MAX:?}: requests are not decided until then");
         }
     }
 

@@ -101,7 +101,7 @@ impl Follower {
             match changed.keys {
                 Some(keys) => keys.iter().for_each(|key| self.records.forget(key)),
                 None => {
-                    tracing::warn!("records: changes were missed; what is known of them is dropped");
+                    tracing::warn!("records: changes were missed; cached records are dropped");
                     self.records.forget_all();
                 }
             }
@@ -117,7 +117,7 @@ impl Follower {
         match error {
             None => tracing::info!("records: the store answers (LIMITS_URL)"),
             Some(error) => tracing::warn!(
-                "records: {error}; what is known of them holds for {:?} (LIMITS_STALE_MAX)",
+                "records: {error}; cached records are used for {:?} (LIMITS_STALE_MAX)",
                 self.stale_max
             ),
         }

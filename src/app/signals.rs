@@ -51,7 +51,7 @@ impl EndSignals {
 /// Reads the files of rules and of TLS again at each SIGHUP.
 pub(super) async fn reread_on_hangup(files: Vec<Reread>, mut hangup: Signal) -> Infallible {
     while hangup.recv().await.is_some() {
-        tracing::info!("SIGHUP: rules and certificates in files are read again");
+        tracing::info!("SIGHUP: reading the files of rules and certificates again");
         files.iter().for_each(Reread::now);
     }
     // No more signals can come: the runtime is going down.

@@ -101,7 +101,7 @@ fn report(begun: &tidegate_state::Begun, folder: &Folder) {
         }
         (Outcome::Unclean, None) => {
             tracing::warn!(
-                "state: the process before was killed, or could not write its counters: they are lost ({path})"
+                "state: the last process was killed or could not write its counters: they are lost ({path})"
             );
         }
         (Outcome::None, _) => tracing::info!(
@@ -110,7 +110,10 @@ fn report(begun: &tidegate_state::Begun, folder: &Folder) {
         _ => {}
     }
     if let Some((distrust, aside)) = &begun.refused {
-        tracing::error!("state: counters are not taken: {distrust}; they are kept as {}", aside.display());
+        tracing::error!(
+            "state: counters are not restored: {distrust}; the file is kept as {}",
+            aside.display()
+        );
     }
     if begun.taken.is_some() {
         report_clock(&begun.clock);
@@ -123,7 +126,7 @@ fn report_clock(clock: &Clock) {
     let off = Duration::from_nanos(wall.nanos_since(clock).max(clock.nanos_since(wall)));
     if off >= Duration::from_secs(1) {
         tracing::info!(
-            "state: counters go on by a clock that is {} s {} the wall clock",
+            "state: restored counters use a clock that is {} s {} the wall clock",
             off.as_secs(),
             if clock < wall { "behind" } else { "ahead of" }
         );
@@ -196,7 +199,7 @@ impl State {
         let folder = self.checkpoints.folder().path().display();
         let lost = "the counters of this process are lost";
         if !is_stopped {
-            return tracing::error!("state: {lost}: they were still in use when it had to end ({folder})");
+            return tracing::error!("state: {lost}: they were still in use at the end ({folder})");
         }
         let checkpoints = Arc::clone(&self.checkpoints);
         let writing = tokio::task::spawn_blocking(move || checkpoints.finish());

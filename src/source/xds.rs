@@ -212,7 +212,9 @@ impl XdsSource {
             match (MetadataKey::from_bytes(name.as_bytes()), MetadataValue::try_from(value)) {
                 (Ok(name), Ok(value)) => drop(request.metadata_mut().insert(name, value)),
                 // A value may be a secret.
-                _ => tracing::warn!("rules: {name:?} is no header, or its value is none; left out"),
+                _ => tracing::warn!(
+                    "rules: {name:?} is not a valid header, or its value is not valid; ignored"
+                ),
             }
         }
         request

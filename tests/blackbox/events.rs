@@ -289,7 +289,7 @@ fn a_request_that_fails_is_sent_again_and_arrives_once() {
     let port = free_port();
     let limiter = calling(port).env("EVENTS_WEBHOOK_TIMEOUT", "500ms").start();
     ask(&limiter.client(), "blocked", "alice", 1);
-    eventually_true("an attempt", || limiter.lines_with("does not take events, which wait") == 1);
+    eventually_true("an attempt", || limiter.lines_with("does not accept events, which wait") == 1);
     let webhook = Webhook::start_on(port, Mood::Says(500));
     eventually_true("an answer of 500", || !webhook.requests().is_empty());
     webhook.become_(Mood::Hangs);
@@ -304,7 +304,7 @@ fn a_request_that_fails_is_sent_again_and_arrives_once() {
             .iter()
             .all(|request| request.headers["tidegate-delivery"] == requests[0].headers["tidegate-delivery"])
     );
-    eventually_true("the log to say so", || limiter.lines_with("takes events again") == 1);
+    eventually_true("the log to say so", || limiter.lines_with("accepts events again") == 1);
     assert_eq!((dropped(&limiter, "failed"), dropped(&limiter, "queue")), (0.0, 0.0));
     assert!(limiter.metric("tidegate_events_failures_total") >= 3.0);
 }

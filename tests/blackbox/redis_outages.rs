@@ -247,7 +247,7 @@ fn what_somebody_else_wrote_in_place_of_the_generation_makes_way() {
     assert!(redis.ask::<i64>(&["TTL", generation]) > 0);
     redis.ask::<()>(&["DEL", generation]);
     redis.ask::<()>(&["HSET", generation, "x", "y"]);
-    eventually_true("it to be logged", || node.lines_with("tidegate:generation is not a text") == 2);
+    eventually_true("it to be logged", || node.lines_with("tidegate:generation has another type") == 2);
     eventually_true("the loss to be logged", || node.lines_with("has lost its memory") == 1);
     wait_for_redis(&node);
 }

@@ -302,7 +302,7 @@ fn what_leases_still_have_at_the_end_of_a_node_goes_back() {
     node.signal(Signal::TERM);
     assert_eq!(node.exit_code(), 0);
     assert_eq!(remaining(&other.client(), "many", "x"), left);
-    assert_eq!(node.lines_with("leased hits that were not spent go back"), 1);
+    assert_eq!(node.lines_with("unspent leased hits"), 1);
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn a_receiver_that_never_reads_slows_no_decision_and_takes_no_memory() {
         let began = Instant::now();
         ask_many(&limiter, 2_000);
         slowest = slowest.max(began.elapsed());
-        limiter.lines_with("does not take metrics") > 0
+        limiter.lines_with("does not accept metrics") > 0
     });
     // 34 calls; a single write that waited for the receiver would take seconds.
     let late = watched.allowance();
@@ -206,18 +206,18 @@ fn counts_wait_for_a_receiver_that_is_away() {
     let port = free_port();
     let limiter = sends_to(port).start();
     ask_alice(&limiter, 3);
-    eventually_true("the limiter to notice", || limiter.lines_with("does not take metrics") == 1);
+    eventually_true("the limiter to notice", || limiter.lines_with("does not accept metrics") == 1);
     let first = StatsdExporter::start_at(port, None);
     eventually_true("what came before", || first.scrape().sum(HITS, &[]) == 3.0);
     drop(first);
     eventually_true("the limiter to notice", || {
         ask_alice(&limiter, 1);
-        limiter.lines_with("does not take metrics") == 2
+        limiter.lines_with("does not accept metrics") == 2
     });
     let shown = limiter.scrape().sum("ratelimit_service_rate_limit_total_hits", &[]);
     let second = StatsdExporter::start_at(port, None);
     eventually_true("what came meanwhile", || second.scrape().sum(HITS, &[]) == shown - 3.0);
-    assert_eq!(limiter.lines_with("is back"), 2);
+    assert_eq!(limiter.lines_with("accepts metrics again"), 2);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub enum ConnectError {
     /// The server's version is too old.
     #[error("version {0} is too old (expected {VERSION_MIN}.0 or newer)")]
     TooOld(String),
-    /// Too few replicas have what is written to the server.
+    /// Fewer replicas than REDIS_WAIT_REPLICAS acknowledged the write.
     #[error("fewer than {0} replicas have what is written to {1}")]
     Unreplicated(u32, Address),
     /// A value was changed, and other nodes do not know.
@@ -73,7 +73,7 @@ pub enum ConnectError {
     #[error("there is no connection")]
     NoConnection,
     /// No address is configured.
-    #[error("there is nobody to ask")]
+    #[error("no Redis address is configured")]
     NoAddress,
 }
 

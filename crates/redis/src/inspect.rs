@@ -136,7 +136,7 @@ async fn read<R: Runtime>(
     match connection.ask(shared, redis::cmd("GET").arg(key)).await {
         Err(error) if error.code() == Some("WRONGTYPE") => {
             tracing::warn!(
-                "redis: {}: {key} is not a text: somebody else wrote it; it is replaced",
+                "redis: {}: {key} has another type, written by another program; it is replaced",
                 connection.wire.address
             );
             let mut command = redis::cmd("EVAL");

@@ -112,7 +112,7 @@ impl DecisionLog {
             0 => tracing::info!(target: REPORT, "denied: {}", text.denial(place)),
             _ => tracing::info!(
                 target: REPORT,
-                "denied: {} ({left_out} more denials were left out before)",
+                "denied: {} ({left_out} denials before it were not logged)",
                 text.denial(place)
             ),
         }

@@ -47,7 +47,7 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     let problem = |what: String| vec![Problem { name: path.display().to_string(), what }];
     if path == Path::new(STANDARD_INPUT) {
         if asking.limiters.len() > 1 {
-            return Err(problem("is read once (expected a file for several limiters)".to_owned()));
+            return Err(problem("can be sent to one limiter only (expected the name of a file)".to_owned()));
         }
     } else if !is_good(&path, format).map_err(|error| problem(error.to_string()))? {
         return Ok((String::new(), ExitCode::FAILURE));

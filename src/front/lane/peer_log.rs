@@ -31,7 +31,7 @@ impl PeerLog {
         match self.admit(clock::nanos_since(self.began)) {
             Some(0) => tracing::warn!(code = ?ended.code, "closed a gRPC connection: {why}"),
             Some(others) => {
-                tracing::warn!(code = ?ended.code, others, "closed a gRPC connection (and others before): {why}");
+                tracing::warn!(code = ?ended.code, others, "closed a gRPC connection, and others before: {why}");
             }
             None => {}
         }

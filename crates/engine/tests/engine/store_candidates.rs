@@ -128,7 +128,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 7, ALGORITHM, candidate: {requests_per_unit: 4}}
 ";
 
-/// Asked about alone, a candidate says what its rule would say if it had the candidate's numbers.
+/// A candidate gives the verdicts that its rule would give with the candidate's numbers.
 #[test]
 fn a_candidate_says_what_the_rule_with_its_numbers_would_say() {
     for algorithm in Algorithm::ALL {

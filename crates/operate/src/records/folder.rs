@@ -85,7 +85,7 @@ impl FolderStore {
                 pause = (2 * pause).min(PAUSE_MAX);
                 match self.mend().await {
                     Ok(()) => break,
-                    Err(error) => tracing::warn!("records: {error}; the next try is in {pause:?}"),
+                    Err(error) => tracing::warn!("records: {error}; next attempt in {pause:?}"),
                 }
             }
             notify();
@@ -118,7 +118,7 @@ impl FolderStore {
     fn is_away(&self, error: &StoreError) {
         self.is_up.store(false, Relaxed);
         if !self.is_told.swap(true, Relaxed) {
-            tracing::error!("records: {error}; keys that are not in memory are decided by LIMITS_STALE_MODE");
+            tracing::error!("records: {error}; LIMITS_STALE_MODE applies to keys that are not in memory");
         }
         self.failed.notify_one();
     }

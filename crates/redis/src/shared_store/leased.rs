@@ -253,7 +253,7 @@ impl<R: Runtime> SharedStore<R> {
         let _ = self.runtime.timeout(self.main.options().timeout, self.leases.all_answered()).await;
         match self.end_leases(Duration::MAX) {
             0 => {}
-            hits => tracing::info!("redis: {hits} leased hits that were not spent go back"),
+            hits => tracing::info!("redis: giving back {hits} unspent leased hits"),
         }
         for (_, store) in self.stores() {
             store.all_given_back().await;

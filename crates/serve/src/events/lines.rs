@@ -57,7 +57,7 @@ impl Lines {
     fn report(&mut self, written: io::Result<()>, queue: &Queue) {
         match written {
             Ok(()) if std::mem::take(&mut self.is_failing) => {
-                tracing::info!("events: {} is written again (EVENTS_LOG)", self.to.name());
+                tracing::info!("events: {} can be written again (EVENTS_LOG)", self.to.name());
             }
             Ok(()) => {}
             Err(error) => {

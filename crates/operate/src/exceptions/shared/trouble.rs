@@ -64,9 +64,9 @@ impl Shared {
         let away = error.map(|error| error.to_string());
         match (&trouble.away, &away) {
             (None, Some(why)) => {
-                tracing::warn!("exceptions: {why}; those of other nodes are not known meanwhile");
+                tracing::warn!("exceptions: {why}; changes of other nodes are unknown until then");
             }
-            (Some(_), None) => tracing::info!("exceptions: those of other nodes are known again"),
+            (Some(_), None) => tracing::info!("exceptions: read from Redis again"),
             _ => {}
         }
         trouble.away = away;
