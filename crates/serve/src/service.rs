@@ -7,12 +7,12 @@
 mod batch;
 mod counters;
 mod exceptions;
+mod readers;
 mod records;
 #[cfg(any(test, feature = "fixture"))]
 #[doc(hidden)]
 pub mod fixture;
 
-use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ use crate::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::denied::DeniedKeys;
 use crate::events::{Decided, Events, RuleEvents};
-use crate::live::{LiveRules, Reader};
+use crate::live::LiveRules;
 use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
 use crate::watches::{TooManyWatches, Watched, Watches};
 use tidegate_engine::decision::{Decision, conclude_into};
@@ -172,17 +172,6 @@ struct Planned<'p, 'r, 'o> {
 /// A random number from 0 to 1. Nothing that is secret hangs on it.
 fn random_share() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
-}
-
-/// What a thread keeps of the service that it served last: a reader of the rules in force.
-struct ThreadReader {
-    live: Arc<LiveRules<Option<Loaded>>>,
-    reader: Reader<Option<Loaded>>,
-}
-
-thread_local! {
-    // A shared reference count would bounce between cores with every request.
-    static READER: RefCell<Option<ThreadReader>> = const { RefCell::new(None) };
 }
 
 impl Service {
@@ -618,14 +607,6 @@ impl<R: Runtime> Service<R> {
     }
 
     fn with_reader<T>(&self, body: impl FnOnce(&Arc<Option<Loaded>>) -> T) -> T {
-        READER.with_borrow_mut(|thread| {
-            let mut own = thread
-                .take()
-                .filter(|own| Arc::ptr_eq(&own.live, &self.live))
-                .unwrap_or_else(|| ThreadReader { live: Arc::clone(&self.live), reader: self.live.reader() });
-            let result = body(own.reader.load());
-            *thread = Some(own);
-            result
-        })
+        readers::with_reader(&self.live, body)
     }
 }

@@ -1,0 +1,72 @@
+//! What a thread keeps of the services that it serves: a reader of each one's rules in force.
+//!
+//! A shared reference count would bounce between cores with every request.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::Loaded;
+use crate::live::{LiveRules, Reader};
+
+/// How many readers a thread keeps. Inside another process several services share its threads.
+const READERS_MAX: usize = 8;
+
+/// A reader, and what it reads.
+struct ThreadReader {
+    live: Arc<LiveRules<Option<Loaded>>>,
+    reader: Reader<Option<Loaded>>,
+}
+
+thread_local! {
+    static READERS: RefCell<ArrayVec<ThreadReader, READERS_MAX>> = const { RefCell::new(ArrayVec::new_const()) };
+}
+
+/// Calls `body` with what is in force, from this thread's reader. `body` must not call this again.
+pub(super) fn with_reader<T>(
+    live: &Arc<LiveRules<Option<Loaded>>>,
+    body: impl FnOnce(&Arc<Option<Loaded>>) -> T,
+) -> T {
+    READERS.with_borrow_mut(|readers| {
+        let own = readers.iter().position(|it| Arc::ptr_eq(&it.live, live));
+        let own = own.unwrap_or_else(|| {
+            // Nobody else has what a service left behind that is gone.
+            readers.retain(|it| Arc::strong_count(&it.live) > 1);
+            if readers.is_full() {
+                readers.remove(0);
+            }
+            readers.push(ThreadReader { live: Arc::clone(live), reader: live.reader() });
+            readers.len() - 1
+        });
+        body(readers[own].reader.load())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether this thread has a reader of it.
+    fn is_read(live: &Arc<LiveRules<Option<Loaded>>>) -> bool {
+        Arc::strong_count(live) > 1
+    }
+
+    #[test]
+    fn services_that_share_a_thread_keep_their_readers_and_those_that_are_gone_do_not() {
+        let services: Vec<_> = (0..READERS_MAX + 1).map(|_| Arc::new(LiveRules::new(None))).collect();
+        fn read(live: &Arc<LiveRules<Option<Loaded>>>) {
+            with_reader(live, |loaded| assert!(loaded.is_none()));
+        }
+        services[..READERS_MAX].iter().for_each(read);
+        assert!(services[..READERS_MAX].iter().all(is_read));
+        read(&services[READERS_MAX]);
+        assert!(!is_read(&services[0]) && services[1..].iter().all(is_read), "the oldest made room");
+        let [gone, kept] = [&services[1], &services[2]].map(Arc::downgrade);
+        let others: Vec<_> = services.into_iter().skip(2).collect();
+        assert_eq!(gone.strong_count(), 1, "its reader is all that is left");
+        read(&Arc::new(LiveRules::new(None)));
+        assert_eq!((gone.strong_count(), kept.strong_count()), (0, 2));
+        drop(others);
+    }
+}
