@@ -118,6 +118,8 @@ pub struct Admin {
     pub page_hosts: Vec<String>,
     /// The file that keeps exceptions.
     pub exceptions_file: Option<PathBuf>,
+    /// A file of exceptions that somebody else writes, instead.
+    pub exceptions_followed: Option<PathBuf>,
     /// The file that changes are audited in.
     pub audit_log: Option<PathBuf>,
 }
@@ -277,6 +279,7 @@ fn admin(settings: &Settings) -> Admin {
         certificate_names: settings.admin_tls_san.as_ref().map(|names| names.0.clone()).unwrap_or_default(),
         page_hosts: settings.page_hosts.as_ref().map(|names| names.0.clone()).unwrap_or_default(),
         exceptions_file: path(&settings.exceptions_file),
+        exceptions_followed: None,
         audit_log: path(&settings.audit_log),
     }
 }

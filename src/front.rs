@@ -286,14 +286,15 @@ impl Handler {
         Answer { code: decision.code, message: message.into() }
     }
 
-    /// Answers the request that `ask` makes of what came in through `front`, under the rules that decide it. Ends its
-    /// span.
-    pub fn check(
+    /// Answers the request that `ask` makes of what came in through `front`, under the rules that decide it: with what
+    /// `render` makes of the decision. Ends its span.
+    pub fn check<T: Send + 'static>(
         &self,
         front: Front,
         ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, Refusal>,
         mut span: Option<CallSpan>,
-    ) -> Reply<CheckAnswer> {
+        render: fn(&Decision<'_>) -> T,
+    ) -> Reply<T> {
         let began = clock::monotonic();
         let asked = self.service.under_rules(|live| {
             let question = self.within_bounds(ask(live.rules())?)?;
@@ -301,7 +302,7 @@ impl Handler {
             batch.put(question.as_request());
             let mut answer = None;
             self.service.decide(live, &batch, |_, _, decision| {
-                answer = decision.map(|decision| checked(front, span.take(), decision));
+                answer = decision.map(|decision| render(self.checked(front, span.take(), began, decision)));
             });
             drop(batch);
             Ok(answer.ok_or_else(|| (question, live.hold())))
@@ -314,20 +315,35 @@ impl Handler {
                         *request = question.as_request();
                         Ok::<_, Refusal>(())
                     };
-                    let render =
-                        |_: &Request<'_>, decision: &Decision<'_>| checked(front, span.take(), decision);
+                    let render = |_: &Request<'_>, decision: &Decision<'_>| {
+                        render(handler.checked(front, span.take(), began, decision))
+                    };
                     let answer = handler.service.finish(live.in_force(), read, None, render).await;
-                    handler
-                        .counted(front, answer, began)
-                        .inspect_err(|refusal| trace::refused(front, span, refusal))
+                    answer.map_err(|refusal| handler.unchecked(front, span, began, refusal))
                 }))
             }
-            Ok(Ok(answer)) => Reply::Now(self.counted(front, Ok(answer), began)),
-            Err(refusal) => {
-                trace::refused(front, span, &refusal);
-                Reply::Now(self.counted(front, Err(refusal), began))
-            }
+            Ok(Ok(answer)) => Reply::Now(Ok(answer)),
+            Err(refusal) => Reply::Now(Err(self.unchecked(front, span, began, refusal))),
         }
+    }
+
+    /// Counts a decision, and ends its span.
+    fn checked<'d, 'l>(
+        &self,
+        front: Front,
+        span: Option<CallSpan>,
+        began: Instant,
+        decision: &'d Decision<'l>,
+    ) -> &'d Decision<'l> {
+        trace::decided(front, span, decision);
+        self.count(front, outcome(Ok(decision.code)), 1, began);
+        decision
+    }
+
+    /// Counts a refusal, and ends its span.
+    fn unchecked(&self, front: Front, span: Option<CallSpan>, began: Instant, refusal: Refusal) -> Refusal {
+        trace::refused(front, span, &refusal);
+        self.refuse_since(began, front, refusal)
     }
 
     /// What a request of this domain is charged for at its end. `None`: nothing, or it cannot be known.
@@ -344,6 +360,11 @@ impl Handler {
             Ok::<_, Refusal>(Some(buf).filter(|buf| buf.entries_of_each().len() > 0))
         });
         described.ok().flatten()
+    }
+
+    /// All metrics, as text.
+    pub fn scrape(&self) -> impl Iterator<Item = String> + use<> {
+        self.metrics.scrape()
     }
 
     /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
@@ -371,8 +392,7 @@ impl Handler {
 
     /// Like `refuse`, and ends the span of the call, if it has one.
     pub fn refuse_call(&self, front: Front, refusal: Refusal, span: Option<CallSpan>) -> Refusal {
-        trace::refused(front, span, &refusal);
-        self.refuse(front, refusal)
+        self.unchecked(front, span, clock::monotonic(), refusal)
     }
 
     /// For how many nanoseconds more lost counters of windows of this length count as full.
@@ -411,17 +431,6 @@ impl Handler {
         if self.service.with_rules(|rules| rules.is_some()) { refusal } else { ServiceError::NoRules.into() }
     }
 
-    /// Counts one answer or refusal.
-    fn counted(
-        &self,
-        front: Front,
-        answer: Result<CheckAnswer, Refusal>,
-        began: Instant,
-    ) -> Result<CheckAnswer, Refusal> {
-        self.count(front, outcome(answer.as_ref().map(|answer| answer.code)), 1, began);
-        answer
-    }
-
     /// Counts calls that began then, by their outcome.
     fn count(&self, front: Front, outcome: Outcome, calls: usize, began: Instant) {
         if calls == 0 {
@@ -445,12 +454,6 @@ impl From<ServiceError> for NoAnswer {
     fn from(error: ServiceError) -> Self {
         Self::Failed(error)
     }
-}
-
-/// The answer to `/check`. Ends its span.
-fn checked(front: Front, span: Option<CallSpan>, decision: &Decision<'_>) -> CheckAnswer {
-    trace::decided(front, span, decision);
-    CheckAnswer::of(decision)
 }
 
 fn outcome(answer: Result<Code, &Refusal>) -> Outcome {

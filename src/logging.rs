@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber, callsite::Identifier};
+use tracing::{Event, Level, Metadata, Subscriber, callsite::Identifier};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime as _;
@@ -69,7 +69,7 @@ pub fn start(level: LogLevel, json: bool) {
         .with_writer(std::io::stderr)
         // It would log to stderr, which has just failed, and a failure there ends the thread.
         .log_internal_errors(false)
-        .event_format(Lines { json, flood: Flood::default() });
+        .event_format(Lines { json });
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // Only tests start logging twice in one process and get the error.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
@@ -101,7 +101,17 @@ pub fn set_level(word: &str) -> Result<(), &'static str> {
 /// Writes an event as one line.
 struct Lines {
     json: bool,
-    flood: Flood,
+}
+
+/// The lines of this process.
+static FLOOD: LazyLock<Flood> = LazyLock::new(Flood::default);
+
+/// Whether a line may be written now. `None`: it is left out. Else how many lines of the same place were left out before it.
+pub fn admit(metadata: &Metadata<'_>) -> Option<u64> {
+    match metadata.target() {
+        REPORT => Some(0),
+        _ => FLOOD.admit(metadata.callsite(), clock::monotonic()),
+    }
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -116,11 +126,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
-        let admitted = match metadata.target() {
-            REPORT => Some(0),
-            _ => self.flood.admit(metadata.callsite(), clock::monotonic()),
-        };
-        let Some(left_out) = admitted else { return Ok(()) };
+        let Some(left_out) = admit(metadata) else { return Ok(()) };
         let mut text = Text::default();
         event.record(&mut text);
         if left_out > 0 {

@@ -1,19 +1,25 @@
 //! Exceptions: where they come from at the start, and how each change comes into force.
 
 use std::convert::Infallible;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::shared::server_options;
-use crate::app::{AppError, Essential};
+use crate::app::reload::Watching;
+use crate::app::{AppError, Essential, dead};
 use crate::clock::wall;
 use crate::configuration::{Admin, Redis};
+use crate::source::file::{Contents, FileSource, Layout, SourceError};
 use tidegate_engine::Timestamp;
-use tidegate_operate::exceptions::{Audit, Book};
+use tidegate_operate::exceptions::{Audit, Book, FILE_BYTES_MAX};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
+
+const SETTING: &str = "EXCEPTIONS_FILE";
 
 /// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
 const TICK: Duration = Duration::from_millis(250);
@@ -46,6 +52,38 @@ pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppErro
 pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
     book.read_first(wall).await;
     install(book, service);
+}
+
+/// Takes the exceptions of a file that somebody else writes, now and with every change.
+///
+/// # Errors
+/// When the file cannot be read, or does not hold exceptions.
+pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) -> Result<(), AppError> {
+    let source = FileSource::new(Layout::Files(vec![path.to_owned()]), FILE_BYTES_MAX);
+    let read = source.read();
+    let bad = |problem| AppError::BadFile { setting: SETTING, problem };
+    take(book, path, &read).map_err(bad)?;
+    let (book, path) = (Arc::clone(book), path.to_owned());
+    let mut watching = Watching::start(source, read.as_ref(), move |read| match take(&book, &path, &read) {
+        Ok(()) => tracing::info!("{SETTING}: {} exceptions", book.version().count),
+        Err(why) => tracing::error!("{SETTING}: {why}; the exceptions before stay"),
+    })?;
+    tasks.spawn(async move {
+        watching.died().await;
+        dead("watching the exceptions", "its thread has died")
+    });
+    Ok(())
+}
+
+/// Takes what was read of a file. One that is not there holds none.
+fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Result<(), String> {
+    let bytes = match read {
+        Ok(contents) => contents.files.first().map(|file| file.bytes.as_slice()).unwrap_or_default(),
+        Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => &[],
+        Err(error) => return Err(error.to_string()),
+    };
+    let text = str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    book.replace_all(path, text).map_err(|error| error.to_string())
 }
 
 /// Keeps them in force, in step with other nodes, and copied to the file.

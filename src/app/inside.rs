@@ -5,6 +5,8 @@
 //! program. Whoever has the same settings and rules shares one limiter. Counters in memory belong to the process: the next
 //! limiter goes on with them.
 
+mod samples;
+
 use std::convert::Infallible;
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
@@ -12,24 +14,28 @@ use std::time::Duration;
 
 use http::HeaderName;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
-pub use crate::front::{CheckAnswer as Answer, Reply};
+pub use self::samples::Sample;
+use self::samples::Shown;
+pub use crate::front::Reply;
+pub use crate::logging::admit;
 pub use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 use super::state::Begun;
 use crate::app::reload::Following;
 use crate::app::{App, AppError, CONTROL_NICENESS, Essential};
-use crate::app::{control, first_dead};
+use crate::app::{control, exceptions, first_dead};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
 pub use crate::configuration::{InsideOptions as Options, is_secret};
-use crate::front::Handler;
 use crate::front::http::{describe, headers};
+use crate::front::{CheckAnswer, Handler};
+use tidegate_engine::decision::Decision;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::RequestBuf;
-use tidegate_engine::rules::ClientRequest;
+use tidegate_engine::rules::{ClientRequest, Rule};
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
 
@@ -51,10 +57,22 @@ struct Kept {
     author: Author,
 }
 
+/// The answer to a request.
+pub struct Answer {
+    /// The numbers of its tightest limit.
+    pub numbers: CheckAnswer,
+    /// The name or the path of the rule of that limit.
+    pub rule: Option<String>,
+}
+
 /// A limiter without sockets.
 pub struct Inside {
     handler: Arc<Handler>,
     runtime: Handle,
+    /// Some counters are shared with others.
+    is_shared: bool,
+    /// What the host was shown of its metrics.
+    shown: Mutex<Shown>,
     /// Ends our thread when it is dropped.
     end: oneshot::Sender<Infallible>,
 }
@@ -83,15 +101,16 @@ impl Inside {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let (started, start) = mpsc::sync_channel(1);
-        // With Redis, requests wait for it.
-        let decides = configuration.redis.is_some() || configuration.limits.redis.is_some();
+        // Then requests wait for our thread.
+        let is_shared = configuration.redis.is_some() || configuration.limits.redis.is_some();
         let body = move || {
-            if !decides {
+            if !is_shared {
                 control::lower_priority(CONTROL_NICENESS);
             }
             runtime.block_on(async move {
-                match App::inside(configuration).await {
-                    Ok((app, rules)) => app.serve_inside(rules, &started, ended).await,
+                let mut tasks = Essential::new();
+                match App::inside(configuration, &mut tasks).await {
+                    Ok((app, rules)) => app.serve_inside(rules, tasks, &started, ended).await,
                     Err(error) => drop(started.send(Err(error.to_string()))),
                 }
             });
@@ -100,20 +119,22 @@ impl Inside {
         };
         thread::Builder::new().name("tidegate".to_owned()).spawn(body).map_err(|error| error.to_string())?;
         let handler = start.recv().map_err(|_| "the limiter's thread panicked".to_owned())??;
-        Ok(Self { handler, runtime: handle, end })
+        Ok(Self { handler, runtime: handle, is_shared, shown: Mutex::default(), end })
     }
 
     /// Asks whether a request may pass, by the `rate_limits` of this domain.
     pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Answer> {
         let bytes_max = self.handler.bounds().request_bytes_max;
+        let _entered = self.enter();
         let ask = |rules: &_| describe(rules, request, RequestBuf::new(domain), bytes_max);
-        self.handler.check(Front::Inside, ask, None)
+        self.handler.check(Front::Inside, ask, None, Answer::of)
     }
 
     /// Charges what a request has cost, by the `rate_limits` of its domain that are applied when the stream is done.
     pub fn report(self: &Arc<Self>, domain: &str, request: &impl ClientRequest<Error = Refusal>) {
         let Some(question) = self.handler.reported(domain, request) else { return };
-        if let Reply::Later(charged) = self.handler.check(Front::Inside, |_| Ok(question), None) {
+        let _entered = self.enter();
+        if let Reply::Later(charged) = self.handler.check(Front::Inside, |_| Ok(question), None, |_| ()) {
             // Our thread does not end before.
             let inside = Arc::clone(self);
             self.spawn(async move {
@@ -129,14 +150,43 @@ impl Inside {
         self.handler.describes(domain)
     }
 
+    /// Warns if no rules have this domain.
+    pub fn warn_of_unknown(&self, domain: &str) {
+        if self.describes(domain).is_none() {
+            tracing::warn!("no rules have the domain {domain:?} yet: its requests pass");
+        }
+    }
+
     /// The headers of an answer, as `/check` has them.
     pub fn headers(answer: &Answer) -> impl Iterator<Item = (HeaderName, u64)> + use<> {
-        headers(answer)
+        headers(&answer.numbers)
+    }
+
+    /// Calls `tick` on our thread again and again, until it returns false.
+    pub fn every(&self, interval: Duration, mut tick: impl FnMut() -> bool + Send + 'static) {
+        self.spawn(async move {
+            while tick() {
+                tokio::time::sleep(interval).await;
+            }
+        });
+    }
+
+    /// Lets tasks that a decision starts on the host's thread run on ours: hits that go back to the shared store.
+    fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.is_shared.then(|| self.runtime.enter())
     }
 
     /// Runs a task on our thread: an answer that comes later has to be waited for there.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+}
+
+impl Answer {
+    fn of(decision: &Decision<'_>) -> Self {
+        let rule = decision.tightest().and_then(|limited| limited.origin.rule());
+        let name = |rule: &Rule| if rule.name.is_empty() { rule.path() } else { rule.name.to_string() };
+        Self { numbers: CheckAnswer::of(decision), rule: rule.map(name) }
     }
 }
 
@@ -178,9 +228,17 @@ fn begin(bounds: MemoryOptions) -> Result<Begun, AppError> {
 
 impl App {
     /// Goes on with the counters of this process, and opens the rest.
-    async fn inside(configuration: Configuration) -> Result<(Self, Following), AppError> {
+    async fn inside(
+        configuration: Configuration,
+        tasks: &mut Essential,
+    ) -> Result<(Self, Following), AppError> {
         let begun = begin(configuration.memory)?;
-        Self::open(configuration, begun, None).await
+        let (app, rules) = Self::open(configuration, begun, None).await?;
+        if let Some(path) = &app.configuration.admin.exceptions_followed {
+            exceptions::follow_file(tasks, path, &app.exceptions)?;
+            exceptions::install(&app.exceptions, &app.service);
+        }
+        Ok((app, rules))
     }
 
     /// Waits for the first rules of a control plane, a while: until then requests are not decided.
@@ -200,10 +258,10 @@ impl App {
     async fn serve_inside(
         mut self,
         rules: Following,
+        mut tasks: Essential,
         started: &mpsc::SyncSender<Result<Arc<Handler>, String>>,
         ended: oneshot::Receiver<Infallible>,
     ) {
-        let mut tasks = Essential::new();
         self.keep(&mut tasks);
         rules.keep(&mut tasks);
         let serving = async {

@@ -22,7 +22,7 @@ pub struct InsideOptions {
 const GROUPS: [&str; 6] = ["Rules", "Rules over xDS", "Decisions", "Redis", "Records", "Bounds"];
 
 /// Settings of other groups that do, and of these that do not.
-const OTHERS: [&str; 2] = ["COLD_START", "COLD_START_MAX_WINDOW"];
+const OTHERS: [&str; 4] = ["COLD_START", "COLD_START_MAX_WINDOW", "EXCEPTIONS_FILE", "MAX_METRIC_SERIES"];
 const NOT: [&str; 8] = [
     "LIMITS_DIR",
     "LIMIT_RESPONSE_HEADERS_ENABLED",
@@ -34,8 +34,10 @@ const NOT: [&str; 8] = [
     "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
 ];
 
-/// What settings are here if nobody sets them: the host has threads and memory of its own to care for.
-const DEFAULTS: [(&str, &str); 2] = [("MAX_COUNTER_BYTES", "256MiB"), ("WORKER_THREADS", "1")];
+/// What settings are here if nobody sets them: the host has threads and memory of its own to care for, and keeps series of
+/// metrics for ever.
+const DEFAULTS: [(&str, &str); 3] =
+    [("MAX_COUNTER_BYTES", "256MiB"), ("MAX_METRIC_SERIES", "1000"), ("WORKER_THREADS", "1")];
 
 impl InsideOptions {
     /// The configuration of the limiter.
@@ -61,6 +63,10 @@ impl InsideOptions {
         if configuration.redis.is_none() && configuration.state.deny_cold.is_some() {
             return Err("COLD_START: deny needs Redis here: counters in memory begin anew with the process"
                 .to_owned());
+        }
+        configuration.admin.exceptions_followed = configuration.admin.exceptions_file.take();
+        if configuration.redis.is_some() && configuration.admin.exceptions_followed.is_some() {
+            return Err("EXCEPTIONS_FILE: with Redis, exceptions are read there".to_owned());
         }
         configuration.rules.text.clone_from(rules);
         if let Some(redis) = configuration.redis.as_mut().filter(|_| !settings.contains_key("REDIS_SYNC")) {

@@ -11,6 +11,7 @@ mod shared;
 mod waiting;
 
 mod costs;
+mod operators;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -27,6 +28,16 @@ const BOB: &str = "203.0.113.2";
 /// Whether these tests run for long.
 fn soak() -> bool {
     std::env::var_os("TIDEGATE_INSIDE_SOAK").is_some()
+}
+
+/// Starts Envoy with these rules and changes, each in the first place where it fits.
+fn start_with_rules(rules: &str, changes: &[(&str, &str)]) -> Envoy {
+    let rules = format!("rules_inline: {rules:?}");
+    let own = [("rules: examples/inside/rules", &*rules)];
+    Envoy::start_config(&changes.iter().chain(&own).fold(EXAMPLE.to_owned(), |config, (old, new)| {
+        assert!(config.contains(old), "the example has no {old:?}");
+        config.replacen(old, new, 1)
+    }))
 }
 
 /// A GET of this path by this user, from this address.

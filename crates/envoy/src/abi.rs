@@ -125,6 +125,7 @@ callbacks! {
     http_set_header(Pointer, u32, Text, Text) -> bool;
     http_send_response(Pointer, u32, *mut Header, usize, Text, Text);
     http_set_dynamic_metadata_number(Pointer, Text, Text, f64);
+    http_set_dynamic_metadata_string(Pointer, Text, Text, Text);
     http_get_metadata_number(Pointer, u32, Text, Text, *mut f64) -> bool;
     http_get_metadata_string(Pointer, u32, Text, Text, *mut Text) -> bool;
     http_add_custom_flag(Pointer, Text);
@@ -135,6 +136,12 @@ callbacks! {
     http_filter_scheduler_delete(Pointer);
     http_filter_config_define_counter(Pointer, Text, *mut Text, usize, *mut usize) -> u32;
     http_filter_increment_counter(Pointer, usize, *mut Text, usize, u64) -> u32;
+    http_filter_config_define_gauge(Pointer, Text, *mut Text, usize, *mut usize) -> u32;
+    http_filter_config_increment_counter(Pointer, usize, *mut Text, usize, u64) -> u32;
+    http_filter_config_set_gauge(Pointer, usize, *mut Text, usize, u64) -> u32;
+    http_filter_config_scheduler_new(Pointer) -> Pointer;
+    http_filter_config_scheduler_commit(Pointer, u64);
+    http_filter_config_scheduler_delete(Pointer);
     get_most_specific_route_config(Pointer) -> *const c_void;
 }
 
@@ -260,6 +267,13 @@ impl Stream<'_> {
         unsafe { (callbacks().http_set_dynamic_metadata_number)(self.envoy, namespace, key, number) }
     }
 
+    /// Sets a text there.
+    pub fn set_text(&mut self, key: &str, text: &str) {
+        let [namespace, key, text] = [NAMESPACE, key, text].map(|text| Text::of(text.as_bytes()));
+        // SAFETY: Envoy copies all of them.
+        unsafe { (callbacks().http_set_dynamic_metadata_string)(self.envoy, namespace, key, text) }
+    }
+
     /// Adds a flag of its own to the stream's response flags.
     pub fn add_flag(&mut self, flag: &str) {
         // SAFETY: Envoy copies it.
@@ -347,7 +361,32 @@ impl Drop for Waker {
 #[derive(Clone, Copy, Debug)]
 pub struct Counter(usize);
 
-/// A configuration, while it is made.
+/// A gauge of Envoy's.
+#[derive(Clone, Copy, Debug)]
+pub struct Gauge(usize);
+
+/// Calls a configuration back on Envoy's main thread.
+pub struct Bell(Pointer);
+
+// SAFETY: abi.h says that it may be used from any thread.
+unsafe impl Send for Bell {}
+
+impl Bell {
+    /// Makes Envoy call `on_config_scheduled`.
+    pub fn ring(&self) {
+        // SAFETY: it is not deleted yet.
+        unsafe { (callbacks().http_filter_config_scheduler_commit)(self.0, 0) }
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it any more.
+        unsafe { (callbacks().http_filter_config_scheduler_delete)(self.0) }
+    }
+}
+
+/// A configuration, on Envoy's main thread.
 pub struct Host(Pointer);
 
 impl Host {
@@ -357,15 +396,58 @@ impl Host {
         Self(envoy)
     }
 
-    /// Defines a counter.
+    /// Defines a counter with these labels.
     /// Fails when Envoy refuses it.
-    pub fn counter(&self, name: &str) -> Result<Counter, String> {
-        let mut id = 0;
-        // SAFETY: the configuration is Envoy's, and it copies the name.
-        let refused = unsafe {
-            let define = callbacks().http_filter_config_define_counter;
-            define(self.0, Text::of(name.as_bytes()), null_mut(), 0, &raw mut id)
-        };
-        if refused == 0 { Ok(Counter(id)) } else { Err(format!("Envoy does not take the counter {name}")) }
+    pub fn counter(&self, name: &str, labels: &[&str]) -> Result<Counter, String> {
+        self.define(callbacks().http_filter_config_define_counter, name, labels).map(Counter)
     }
+
+    /// Defines a gauge with these labels.
+    /// Fails when Envoy refuses it.
+    pub fn gauge(&self, name: &str, labels: &[&str]) -> Result<Gauge, String> {
+        self.define(callbacks().http_filter_config_define_gauge, name, labels).map(Gauge)
+    }
+
+    fn define(&self, define: Define, name: &str, labels: &[&str]) -> Result<usize, String> {
+        let mut labels = texts(labels.iter().copied());
+        let mut id = 0;
+        // SAFETY: the configuration is Envoy's, and it copies all texts.
+        let refused = unsafe {
+            define(self.0, Text::of(name.as_bytes()), labels.as_mut_ptr(), labels.len(), &raw mut id)
+        };
+        if refused == 0 { Ok(id) } else { Err(format!("Envoy does not take the statistic {name}")) }
+    }
+
+    /// Adds to the counter with these values of its labels.
+    pub fn add<'v>(&self, Counter(id): Counter, values: impl Iterator<Item = &'v str>, amount: u64) {
+        let mut values = texts(values);
+        // SAFETY: the configuration has defined it, and Envoy copies the texts.
+        unsafe {
+            let add = callbacks().http_filter_config_increment_counter;
+            add(self.0, id, values.as_mut_ptr(), values.len(), amount);
+        }
+    }
+
+    /// Sets the gauge with these values of its labels.
+    pub fn set<'v>(&self, Gauge(id): Gauge, values: impl Iterator<Item = &'v str>, value: u64) {
+        let mut values = texts(values);
+        // SAFETY: as in `add`.
+        unsafe {
+            let set = callbacks().http_filter_config_set_gauge;
+            set(self.0, id, values.as_mut_ptr(), values.len(), value);
+        }
+    }
+
+    /// What calls the configuration back, from any thread.
+    pub fn bell(&self) -> Bell {
+        // SAFETY: the configuration is Envoy's. It is deleted when it is dropped.
+        Bell(unsafe { (callbacks().http_filter_config_scheduler_new)(self.0) })
+    }
+}
+
+/// What defines a statistic.
+type Define = unsafe extern "C" fn(Pointer, Text, *mut Text, usize, *mut usize) -> u32;
+
+fn texts<'t>(texts: impl Iterator<Item = &'t str>) -> Vec<Text> {
+    texts.map(|text| Text::of(text.as_bytes())).collect()
 }

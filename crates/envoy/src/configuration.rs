@@ -4,14 +4,20 @@
 //! Filters with the same settings and rules share one limiter: its counters, its leases and its thread.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Once};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use program::inside::{Inside, Options, Refusal, RefusalCode, is_secret};
 use serde::Deserialize;
 
-use crate::abi::{Counter, Flow, Host, Stream};
+use crate::abi::{Bell, Counter, Flow, Host, Stream};
 use crate::log;
+use crate::stats::Stats;
+
+/// How often the limiter's metrics are shown.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a filter is configured with.
 pub struct Configured {
@@ -22,6 +28,9 @@ pub struct Configured {
     /// Which answers carry RateLimit headers.
     pub send_headers: SendHeaders,
     pub counters: Counters,
+    stats: Stats,
+    /// Makes Envoy show the limiter's metrics again. Gone with the configuration.
+    bell: Arc<Mutex<Option<Bell>>>,
     /// The status for a request that could not be decided. `None`: it passes.
     error_status: Option<u16>,
     /// Requests that were not decided.
@@ -32,6 +41,8 @@ pub struct Configured {
 pub struct Route {
     /// `None`: its requests are not limited.
     pub domain: Option<String>,
+    /// Its domain was looked up in the rules, once.
+    pub is_looked_up: Once,
 }
 
 /// Which answers carry RateLimit headers.
@@ -115,14 +126,13 @@ impl Configured {
             }
         }
         let inside = Inside::with(&options)?;
-        match inside.describes(&written.domain) {
-            Some(true) => {}
-            Some(false) => {
-                return Err(format!("domain: the rules of {:?} have no `rate_limits`", written.domain));
-            }
-            None => tracing::warn!("no rules have the domain {:?} yet: its requests pass", written.domain),
+        if inside.describes(&written.domain) == Some(false) {
+            return Err(format!("domain: the rules of {:?} have no `rate_limits`", written.domain));
         }
-        Ok(Self {
+        inside.warn_of_unknown(&written.domain);
+        let configured = Self {
+            stats: Stats::new(host)?,
+            bell: Arc::new(Mutex::new(Some(host.bell()))),
             inside,
             domain: written.domain,
             deny_status: written.deny_status,
@@ -130,7 +140,16 @@ impl Configured {
             counters: Counters::new(host)?,
             error_status,
             failures: AtomicU64::new(0),
-        })
+        };
+        let bell = Arc::clone(&configured.bell);
+        let ring = move || bell.lock().as_ref().map(Bell::ring).is_some();
+        configured.inside.every(STATS_INTERVAL, ring);
+        Ok(configured)
+    }
+
+    /// Shows the limiter's metrics in Envoy's statistics.
+    pub fn show_stats(&self, host: &Host) {
+        self.stats.show(host, &self.inside);
     }
 
     /// What a request gets that was not decided. What a client sends must not lift its limits, so that is never let
@@ -160,13 +179,20 @@ impl Configured {
     }
 }
 
+/// The lock is held while Envoy is called, so that nobody calls it about a configuration that is gone.
+impl Drop for Configured {
+    fn drop(&mut self) {
+        self.bell.lock().take();
+    }
+}
+
 impl Counters {
     fn new(host: &Host) -> Result<Self, String> {
         Ok(Self {
-            ok: host.counter("tidegate_ok")?,
-            over_limit: host.counter("tidegate_over_limit")?,
-            waited: host.counter("tidegate_waited")?,
-            error: host.counter("tidegate_error")?,
+            ok: host.counter("tidegate_ok", &[])?,
+            over_limit: host.counter("tidegate_over_limit", &[])?,
+            waited: host.counter("tidegate_waited", &[])?,
+            error: host.counter("tidegate_error", &[])?,
         })
     }
 }
@@ -182,7 +208,7 @@ impl Route {
             WrittenRoute { domain: None, disabled: false } => {
                 Err("nothing (expected domain, or disabled: true)".to_owned())
             }
-            WrittenRoute { domain, .. } => Ok(Self { domain }),
+            WrittenRoute { domain, .. } => Ok(Self { domain, is_looked_up: Once::new() }),
         }
     }
 }

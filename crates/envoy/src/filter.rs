@@ -39,6 +39,9 @@ impl Filter {
         stream: &mut Stream<'_>,
     ) -> Flow {
         let Some(domain) = domain(configured, route) else { return Flow::GoOn };
+        if let Some(route) = route {
+            route.is_looked_up.call_once(|| configured.inside.warn_of_unknown(domain));
+        }
         match configured.inside.check(domain, &Client(stream)) {
             Reply::Now(answer) => self.answered(configured, stream, answer),
             Reply::Later(answer) => {
@@ -99,7 +102,10 @@ impl Filter {
         for (key, number) in numbers(&answer) {
             stream.set_number(key, number as f64);
         }
-        if answer.passes() {
+        if let Some(rule) = &answer.rule {
+            stream.set_text("rule", rule);
+        }
+        if answer.numbers.passes() {
             stream.count(configured.counters.ok);
             self.decided.set((configured.send_headers == SendHeaders::Always).then_some(answer));
             return Flow::GoOn;
@@ -142,12 +148,12 @@ impl Waiting {
 }
 
 /// The numbers of the tightest limit, as far as there is one.
-fn numbers(answer: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+fn numbers(Answer { numbers, .. }: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     [
-        ("limit", answer.limit.map(u64::from)),
-        ("remaining", answer.remaining.map(u64::from)),
-        ("reset", answer.reset_secs),
-        ("retry_after", answer.retry_after_secs),
+        ("limit", numbers.limit.map(u64::from)),
+        ("remaining", numbers.remaining.map(u64::from)),
+        ("reset", numbers.reset_secs),
+        ("retry_after", numbers.retry_after_secs),
     ]
     .into_iter()
     .filter_map(|(name, number)| Some((name, number?)))

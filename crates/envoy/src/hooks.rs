@@ -63,6 +63,18 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(configur
 }
 
 /// # Safety
+/// The configuration was made by `config_new`, and is not destroyed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
+    host: Pointer,
+    configured: *const Configured,
+    _event: u64,
+) {
+    // SAFETY: as above.
+    guarded(|| (), || unsafe { (*configured).show_stats(&Host::of(host)) });
+}
+
+/// # Safety
 /// The texts are Envoy's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_new(

@@ -7,6 +7,7 @@
 //!
 //! - `hooks`, `abi`: what Envoy calls, and what is called of Envoy. All `unsafe` code of the project is in these two
 //! - `configuration`: what the filter and its routes are configured with
+//! - `stats`: the limiter's metrics in Envoy's statistics
 //! - `filter`: one request
 //! - `client`: a request of Envoy, as `rate_limits` read it
 //! - `log`: the limiter's log, in Envoy's
@@ -16,6 +17,7 @@
 mod abi;
 mod log;
 mod client;
+mod stats;
 mod configuration;
 mod filter;
 mod hooks;

@@ -1,8 +1,9 @@
-//! The limiter's log, in Envoy's: its level and its place are Envoy's.
+//! The limiter's log, in Envoy's, at a bounded rate: its level and its place are Envoy's.
 
 use std::fmt::{self, Write as _};
 use std::sync::Once;
 
+use program::inside::admit;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -33,8 +34,12 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
+        let Some(left_out) = admit(event.metadata()) else { return };
         let mut line = Line("tidegate: ".to_owned());
         event.record(&mut line);
+        if left_out > 0 {
+            line.0 += &format!(" ({left_out} more like this were left out)");
+        }
         abi::log(level(event.metadata()), &line.0);
     }
 

@@ -22,9 +22,9 @@ mod shared;
 
 pub use self::audit::{Audit, AuditError, Author, Caller};
 pub use self::authored::Authored;
-pub use self::file::FileError;
+pub use self::file::{FILE_BYTES_MAX, FileError};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -166,6 +166,17 @@ impl Book {
         let read = file::read(&path)?;
         file::check(&path)?;
         Ok(Self::with(Some(path), audit, read))
+    }
+
+    /// Takes the exceptions in this text of a file that somebody else writes, instead of those before.
+    ///
+    /// # Errors
+    /// When it does not hold exceptions. Those before stay.
+    pub fn replace_all(&self, path: &Path, text: &str) -> Result<(), FileError> {
+        let mut pages = self.pages.lock();
+        *pages = Pages::new(file::parse(path, text)?, false);
+        self.changed(&pages);
+        Ok(())
     }
 
     fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Authored, Arc<str>)>) -> Self {

@@ -71,7 +71,7 @@ pub(super) async fn respond(
                 Form::Query => Ok(buf),
                 Form::Headers => describe(rules, &client, buf, bytes_max),
             };
-            match handler.check(Front::Check, ask, span).ready().await {
+            match handler.check(Front::Check, ask, span, CheckAnswer::of).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(&refusal),
             }

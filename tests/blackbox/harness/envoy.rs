@@ -186,7 +186,7 @@ impl Envoy {
     pub fn refuses(launch: Launch, config: &str) -> String {
         let mut envoy = Self::spawn(launch, config);
         assert_eq!(envoy.exit_code(), 1);
-        envoy.output().join("\n")
+        envoy.output()
     }
 
     fn spawn(launch: Launch, config: &str) -> Self {
@@ -233,9 +233,14 @@ impl Envoy {
 
     fn is_ready(&mut self) -> bool {
         if let Some(status) = self.process.ended() {
-            panic!("Envoy ended: {status}\n{}", self.process.output().join("\n"));
+            panic!("Envoy ended: {status}\n{}", self.output());
         }
         http::get(self.admin, "/ready").is_ok_and(|answer| answer.status == 200)
+    }
+
+    /// What it has logged.
+    pub fn output(&self) -> String {
+        self.process.output().join("\n")
     }
 
     /// One of its own counters, 0 while it has never been touched.
@@ -252,6 +257,11 @@ impl Envoy {
             .filter(|line| line.starts_with(name) && !line.ends_with(": 0"))
             .collect::<Vec<_>>()
             .join("\n")
+    }
+
+    /// Its statistics, as Prometheus reads them.
+    pub fn prometheus(&self) -> String {
+        http::Client::new(self.admin).get("/stats/prometheus?usedonly").body
     }
 
     pub fn client(&self) -> http::Client {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-use super::EXAMPLE;
+use super::start_with_rules;
 use crate::harness::envoy::Envoy;
 use crate::harness::eventually_true;
 use crate::harness::http::Answer;
@@ -44,15 +44,8 @@ const WITH_COST: &str = r#"response_headers_to_add: [{ header: { key: x-cost, va
 
 /// Starts Envoy with these rules and changes.
 fn start(rules: &str, changes: &[(&str, &str)]) -> Envoy {
-    let rules = format!("rules_inline: {rules:?}");
-    let own =
-        [("rules: examples/inside/rules", &*rules), (FILTERS, METADATA_OF_HEADERS), (CANNED, WITH_COST)];
-    let config = changes.iter().chain(&own).fold(EXAMPLE.to_owned(), |config, (old, new)| {
-        assert!(config.contains(old), "the example has no {old:?}");
-        config.replacen(old, new, 1)
-    });
-    // Routes of domains that these rules do not have.
-    Envoy::start_config(&config)
+    let own = [(FILTERS, METADATA_OF_HEADERS), (CANNED, WITH_COST)];
+    start_with_rules(rules, &[changes, &own].concat())
 }
 
 fn get(envoy: &Envoy, headers: &[(&str, &str)]) -> Answer {

@@ -13,7 +13,7 @@ use crate::disk::{Disk, DiskError, SystemDisk};
 use tidegate_engine::text::json_line;
 
 /// The most bytes that a file may have: as many as all exceptions take at their longest, and some.
-const FILE_BYTES_MAX: u64 = 256 << 20;
+pub const FILE_BYTES_MAX: usize = 256 << 20;
 
 /// Why exceptions cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
@@ -41,10 +41,15 @@ pub(super) fn read(path: &Path) -> Result<Vec<(Authored, Arc<str>)>, FileError> 
     let failed = |source| DiskError { what: "read", path: path.to_owned(), source };
     let mut text = String::new();
     match File::open(path) {
-        Ok(file) => file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?,
+        Ok(file) => file.take(FILE_BYTES_MAX as u64).read_to_string(&mut text).map_err(failed)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error).into()),
     };
+    parse(path, &text)
+}
+
+/// The exceptions in the text of a file, likewise.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<(Authored, Arc<str>)>, FileError> {
     let record = |(at, line): (usize, &str)| {
         let problem = |problem: String| FileError::Line { path: path.to_owned(), line: at + 1, problem };
         let value: Value = serde_json::from_str(line).map_err(|error| problem(error.to_string()))?;
