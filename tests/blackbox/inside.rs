@@ -6,6 +6,7 @@ mod equal;
 mod hostile;
 mod kills;
 mod minors;
+mod panics;
 mod reloads;
 mod shared;
 mod waiting;

@@ -170,10 +170,13 @@ fn callbacks() -> &'static Callbacks {
     CALLBACKS.get().expect("they are looked up before any other hook is called")
 }
 
-/// Writes a line to Envoy's log.
+/// Writes a line to Envoy's log, or to the standard error while that is not found yet.
 pub fn log(level: Level, line: &str) {
-    // SAFETY: Envoy copies the text.
-    unsafe { (callbacks().log)(level as u32, Text::of(line.as_bytes())) }
+    match CALLBACKS.get() {
+        // SAFETY: Envoy copies the text.
+        Some(callbacks) => unsafe { (callbacks.log)(level as u32, Text::of(line.as_bytes())) },
+        None => eprintln!("{line}"),
+    }
 }
 
 /// Whether lines of this level are written.

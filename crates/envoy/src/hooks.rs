@@ -21,10 +21,25 @@ struct Made {
 
 /// Calls `body`. A panic is logged, and the result is `otherwise`.
 fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+    let body = AssertUnwindSafe(|| {
+        panic_for_test(&body);
+        body()
+    });
+    catch_unwind(body).unwrap_or_else(|_| {
         log(Level::Error, "tidegate: a hook panicked");
         otherwise()
     })
+}
+
+/// Panics in the hook that TIDEGATE_PANICS_IN names, where assertions are checked. The type of a hook's closure has its
+/// name.
+#[allow(clippy::disallowed_methods, reason = "for tests alone: shipped builds check no assertions")]
+fn panic_for_test<Hook>(_: &Hook) {
+    if cfg!(debug_assertions) {
+        let name = std::env::var("TIDEGATE_PANICS_IN").unwrap_or_default();
+        let is_named = !name.is_empty() && std::any::type_name::<Hook>().contains(&name);
+        assert!(!is_named, "as TIDEGATE_PANICS_IN says");
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -33,7 +48,10 @@ extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
         Ok(version) => version.as_ptr(),
         Err(lacking) => {
             let lacking = lacking.to_string_lossy();
-            eprintln!("tidegate: this Envoy has no {lacking} (expected Envoy 1.39 or 1.40)");
+            log(
+                Level::Error,
+                &format!("tidegate: this Envoy has no {lacking} (expected Envoy 1.39 or 1.40)"),
+            );
             null()
         }
     })
@@ -139,8 +157,11 @@ unsafe fn on<T>(
     // SAFETY: as the caller promises. Envoy keeps a configuration until its last filter is destroyed, and a filter's own
     // object for some time after; so it holds also where the hook has ended the stream.
     let (made, configured, mut stream) = unsafe { (&*made, &*(*made).configured, Stream::of(envoy)) };
-    let result = catch_unwind(AssertUnwindSafe(|| hook(&made.filter, configured, &mut stream)));
-    result.unwrap_or_else(|_| {
+    let hook = AssertUnwindSafe(|| {
+        panic_for_test(&hook);
+        hook(&made.filter, configured, &mut stream)
+    });
+    catch_unwind(hook).unwrap_or_else(|_| {
         log(Level::Error, "tidegate: a hook panicked");
         otherwise(configured, &mut stream)
     })
