@@ -270,7 +270,9 @@ impl App {
             // The host lives on when a task ends: requests get what they get without it.
             let dead = async {
                 loop {
-                    tracing::error!("{}", first_dead(&mut tasks).await);
+                    // Not within the macro, which waits for nothing while such lines are not logged.
+                    let why = first_dead(&mut tasks).await;
+                    tracing::error!("{why}");
                 }
             };
             tokio::select! {

@@ -17,7 +17,7 @@ mod operators;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use crate::harness::envoy::Envoy;
+use crate::harness::envoy::{Envoy, Launch, inside};
 use crate::harness::http::Answer;
 use crate::harness::redis::Redis;
 
@@ -100,6 +100,16 @@ fn envoys_that_share_a_redis_share_n_with_and_without_leases() {
         let waited: u64 = envoys.iter().map(|envoy| envoy.stat("dynamicmodulescustom.tidegate_waited")).sum();
         assert!(waited > 0, "{sync}: somebody asked Redis");
     }
+}
+
+/// Errors that are not logged are waited for all the same.
+#[test]
+fn an_envoy_that_logs_nothing_decides() {
+    let redis = Redis::start(&[]);
+    let settings = format!("settings: {{ REDIS_URL: \"{}\", REDIS_SYNC: strict }}", redis.url());
+    let launch = Launch { log_level: "off", ..Launch::default() };
+    let envoy = Envoy::launch(launch, &inside(&[("headers: always", &settings)]));
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 6), [200, 200, 200, 200, 200, 429]);
 }
 
 #[test]

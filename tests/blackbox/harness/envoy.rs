@@ -29,11 +29,12 @@ pub struct Launch {
     pub epoch: Option<u32>,
     /// The hook of the module in which it panics.
     pub panics_in: &'static str,
+    pub log_level: &'static str,
 }
 
 impl Default for Launch {
     fn default() -> Self {
-        Self { program: binary(), epoch: None, panics_in: "" }
+        Self { program: binary(), epoch: None, panics_in: "", log_level: "warning" }
     }
 }
 
@@ -291,7 +292,7 @@ impl Launch {
         let tests = std::env::current_exe().expect("a test has a path");
         command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", tests.with_file_name(""));
         command.env("TIDEGATE_PANICS_IN", self.panics_in).current_dir(folder);
-        command.args(["-c", "envoy.yaml", "--concurrency", "2", "--log-level", "warning"]);
+        command.args(["-c", "envoy.yaml", "--concurrency", "2", "--log-level", self.log_level]);
         match self.epoch {
             None => command.arg("--disable-hot-restart"),
             Some(epoch) => command
