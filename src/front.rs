@@ -287,17 +287,19 @@ impl Handler {
     }
 
     /// Answers the request that `ask` makes of what came in through `front`, under the rules that decide it: with what
-    /// `render` makes of the decision. Ends its span.
+    /// `render` makes of the decision. Ends its span. `question` holds the request meanwhile; its space can be used again.
     pub fn check<T: Send + 'static>(
         &self,
         front: Front,
-        ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, Refusal>,
+        question: &mut RequestBuf,
+        ask: impl FnOnce(&RuleSet, &mut RequestBuf) -> Result<(), Refusal>,
         mut span: Option<CallSpan>,
         render: fn(&Decision<'_>) -> T,
     ) -> Reply<T> {
         let began = clock::monotonic();
         let asked = self.service.under_rules(|live| {
-            let question = self.within_bounds(ask(live.rules())?)?;
+            ask(live.rules(), question)?;
+            self.within_bounds(question)?;
             let mut batch = Batch::default();
             batch.put(question.as_request());
             let mut answer = None;
@@ -305,11 +307,11 @@ impl Handler {
                 answer = decision.map(|decision| render(self.checked(front, span.take(), began, decision)));
             });
             drop(batch);
-            Ok(answer.ok_or_else(|| (question, live.hold())))
+            Ok(answer.ok_or_else(|| live.hold()))
         });
         match asked {
-            Ok(Err((question, live))) => {
-                let handler = self.clone();
+            Ok(Err(live)) => {
+                let (handler, question) = (self.clone(), std::mem::take(question));
                 Reply::Later(Box::pin(async move {
                     let read = |request: &mut _| {
                         *request = question.as_request();
@@ -372,12 +374,11 @@ impl Handler {
         self.service.with_rules(|rules| Some(!rules?.actions(domain)?.is_empty()))
     }
 
-    fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {
+    fn within_bounds(&self, question: &RequestBuf) -> Result<(), Refusal> {
         if question.text_bytes() > self.bounds.request_bytes_max {
             return Err(Refusal::too_large(&self.bounds));
         }
-        self.bounds.check(question.entries_of_each())?;
-        Ok(question)
+        self.bounds.check(question.entries_of_each())
     }
 
     /// Counts the refusal of a call that never became a request, or that cannot be decided.

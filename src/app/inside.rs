@@ -7,6 +7,7 @@
 
 mod samples;
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
@@ -48,6 +49,11 @@ static IN_USE: Mutex<Vec<(Options, Weak<Inside>)>> = Mutex::new(Vec::new());
 
 /// The counters in memory of this process, once there are some, with the bounds that they began with.
 static COUNTERS: Mutex<Option<Kept>> = Mutex::new(None);
+
+thread_local! {
+    /// The request that is asked about on this thread of the host. Its space is used again.
+    static QUESTION: RefCell<RequestBuf> = RefCell::default();
+}
 
 /// Counters in memory, and what they are known by.
 struct Kept {
@@ -126,15 +132,19 @@ impl Inside {
     pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Answer> {
         let bytes_max = self.handler.bounds().request_bytes_max;
         let _entered = self.enter();
-        let ask = |rules: &_| describe(rules, request, RequestBuf::new(domain), bytes_max);
-        self.handler.check(Front::Inside, ask, None, Answer::of)
+        let ask = |rules: &_, question: &mut _| describe(rules, request, question, bytes_max);
+        QUESTION.with_borrow_mut(|question| {
+            question.begin(domain);
+            self.handler.check(Front::Inside, question, ask, None, Answer::of)
+        })
     }
 
     /// Charges what a request has cost, by the `rate_limits` of its domain that are applied when the stream is done.
     pub fn report(self: &Arc<Self>, domain: &str, request: &impl ClientRequest<Error = Refusal>) {
-        let Some(question) = self.handler.reported(domain, request) else { return };
+        let Some(mut question) = self.handler.reported(domain, request) else { return };
         let _entered = self.enter();
-        if let Reply::Later(charged) = self.handler.check(Front::Inside, |_| Ok(question), None, |_| ()) {
+        let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_| ());
+        if let Reply::Later(charged) = charged {
             // Our thread does not end before.
             let inside = Arc::clone(self);
             self.spawn(async move {

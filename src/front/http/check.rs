@@ -63,15 +63,15 @@ pub(super) async fn respond(
     }
     let mut span = handler.begin_span(Front::Check, trace::headers_in(&head.headers));
     match query::parse(&head.uri, handler.bounds()) {
-        Ok(Question { buf, form, deny_status }) => {
+        Ok(Question { mut buf, form, deny_status }) => {
             trace::asked(&mut span, buf.domain());
             let client = Described { head, peer, options };
             let bytes_max = handler.bounds().request_bytes_max;
-            let ask = |rules: &RuleSet| match form {
-                Form::Query => Ok(buf),
+            let ask = |rules: &RuleSet, buf: &mut RequestBuf| match form {
+                Form::Query => Ok(()),
                 Form::Headers => describe(rules, &client, buf, bytes_max),
             };
-            match handler.check(Front::Check, ask, span, CheckAnswer::of).ready().await {
+            match handler.check(Front::Check, &mut buf, ask, span, CheckAnswer::of).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(&refusal),
             }
@@ -84,20 +84,20 @@ pub(super) async fn respond(
 pub(crate) fn describe(
     rules: &RuleSet,
     client: &impl ClientRequest<Error = Refusal>,
-    mut buf: RequestBuf,
+    buf: &mut RequestBuf,
     bytes_max: usize,
-) -> Result<RequestBuf, Refusal> {
+) -> Result<(), Refusal> {
     match rules.actions(buf.domain()) {
         Some(actions) if actions.is_empty() => {
             let message =
                 "the domain has no `rate_limits` (expected them in its rules, or descriptors in the query)";
             return Err(Refusal::unimplemented(message));
         }
-        Some(actions) => actions.describe(client, &mut buf, bytes_max)?,
+        Some(actions) => actions.describe(client, buf, bytes_max)?,
         // The domain is unknown, and so are its descriptors: they count as one.
         None => buf.close(),
     }
-    Ok(buf)
+    Ok(())
 }
 
 fn answered(answer: &CheckAnswer, deny_status: StatusCode) -> Page {
