@@ -1,4 +1,5 @@
 # An image of Tidegate: `docker build -t tidegate .`
+# The module for Envoy, libtidegate.so: `docker build --target module --output . .`
 # Its debug symbols, for perf and gdb: `docker build --target symbols --output symbols .`
 #
 # It runs as nobody, with a read-only root and without capabilities, and listens on 8080, 8081, 6070 and 9090.
@@ -12,6 +13,16 @@ RUN cargo build --profile release-debug --locked \
     && objcopy --only-keep-debug target/release-debug/tidegate /symbols/tidegate.debug \
     && objcopy --strip-all --add-gnu-debuglink=/symbols/tidegate.debug target/release-debug/tidegate /image/bin/tidegate \
     && ln -s tidegate /image/bin/ratelimit
+
+FROM build AS module-build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends python3-venv \
+    && python3 -m venv /zig \
+    && /zig/bin/pip install cargo-zigbuild==0.24.0 ziglang==0.17.1 \
+    && PATH=/zig/bin:$PATH packaging/module
+
+FROM scratch AS module
+COPY --from=module-build /src/target/module/ /
 
 FROM scratch AS symbols
 COPY --from=build /symbols/ /

@@ -5,6 +5,7 @@
 mod equal;
 mod hostile;
 mod kills;
+mod library;
 mod minors;
 mod panics;
 mod reloads;
