@@ -8,18 +8,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use super::RATE_LIMIT;
 use super::request::{DOMAIN, KEY};
 use super::server::{free_port, pinned};
 
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// The limiter that Envoy asks.
+/// The limiter of an Envoy.
 pub(crate) enum Limiter {
     None,
-    /// At this port of loopback.
+    /// Asked at this port of loopback.
     Port(u16),
-    /// At this unix socket.
+    /// Asked at this unix socket.
     Socket(PathBuf),
+    /// Tidegate's module from this folder, with these settings.
+    Module(PathBuf, String),
+    /// Envoy's own, which has one bucket for all.
+    Local,
 }
 
 /// A running Envoy.
@@ -37,6 +42,9 @@ impl Envoy {
         fs::write(&path, config([port, upstream, admin], limiter)).map_err(|error| error.to_string())?;
         let binary = std::env::var_os("TIDEGATE_ENVOY").unwrap_or_else(|| "tests/.work/envoy".into());
         let mut command = pinned(core);
+        if let Limiter::Module(folder, _) = limiter {
+            command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", folder);
+        }
         command.arg(binary).args(["--concurrency", "1", "--log-level", "error", "--disable-hot-restart"]);
         command.arg("-c").arg(path).stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().map_err(|error| format!("setpriv, taskset: {error}"))?;
@@ -58,7 +66,17 @@ impl Envoy {
 
     /// How many requests its limiter has admitted.
     pub(crate) fn asked(&self) -> Result<u64, String> {
-        let page = self.page("/stats?filter=ratelimit.ok$").map_err(|error| format!("Envoy: {error}"))?;
+        self.sum("[._]ok$")
+    }
+
+    /// How many requests have waited for the module's Redis.
+    pub(crate) fn waited(&self) -> Result<u64, String> {
+        self.sum("tidegate_waited$")
+    }
+
+    /// The sum of the counters whose names match.
+    fn sum(&self, names: &str) -> Result<u64, String> {
+        let page = self.page(&format!("/stats?filter={names}")).map_err(|error| format!("Envoy: {error}"))?;
         let counts = page.lines().filter_map(|line| line.rsplit_once(": ")?.1.trim().parse::<u64>().ok());
         Ok(counts.sum())
     }
@@ -82,13 +100,14 @@ impl Drop for Envoy {
 
 fn config([port, upstream, admin]: [u16; 3], limiter: &Limiter) -> String {
     let local = |port: u16| format!("{{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}");
-    let asked = match limiter {
-        Limiter::None => None,
-        Limiter::Port(port) => Some(local(*port)),
-        Limiter::Socket(path) => Some(format!("{{ pipe: {{ path: \"{}\" }} }}", path.display())),
+    let pipe = |path: &Path| format!("{{ pipe: {{ path: \"{}\" }} }}", path.display());
+    let (filter, cluster) = match limiter {
+        Limiter::None => Default::default(),
+        Limiter::Port(port) => (FILTER.to_owned(), limiter_at(&local(*port))),
+        Limiter::Socket(path) => (FILTER.to_owned(), limiter_at(&pipe(path))),
+        Limiter::Module(_, settings) => (module(settings), String::new()),
+        Limiter::Local => (LOCAL.to_owned(), String::new()),
     };
-    let (filter, cluster) =
-        asked.map_or_else(Default::default, |address| (FILTER.to_owned(), limiter_at(&address)));
     format!(
         r#"
 admin: {{ address: {admin} }}
@@ -153,6 +172,38 @@ const FILTER: &str = r#"                  - name: envoy.filters.http.ratelimit
                         transport_api_version: V3
                         grpc_service: { envoy_grpc: { cluster_name: limiter } }
 "#;
+
+/// Envoy's own limiter.
+const LOCAL: &str = r#"                  - name: envoy.filters.http.local_ratelimit
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+                      stat_prefix: local
+                      token_bucket: { max_tokens: 1000000000, tokens_per_fill: 1000000000, fill_interval: 1s }
+                      filter_enabled: { default_value: { numerator: 100, denominator: HUNDRED } }
+                      filter_enforced: { default_value: { numerator: 100, denominator: HUNDRED } }
+"#;
+
+/// The module. A request that it cannot decide shows.
+fn module(settings: &str) -> String {
+    format!(
+        r#"                  - name: tidegate
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter
+                      dynamic_module_config: {{ name: tidegate, do_not_close: true }}
+                      filter_name: tidegate
+                      filter_config:
+                        "@type": type.googleapis.com/google.protobuf.Struct
+                        value:
+                          domain: @DOMAIN@
+                          failure_mode_deny: true
+                          settings: {{ {settings} }}
+                          rules_inline: |
+                            domain: @DOMAIN@
+                            rate_limits: [{{actions: [{{request_headers: {{header_name: ":path", descriptor_key: {KEY}}}}}]}}]
+                            descriptors: [{{key: {KEY}, rate_limit: {RATE_LIMIT}}}]
+"#
+    )
+}
 
 fn limiter_at(address: &str) -> String {
     format!(
