@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use arrayvec::ArrayString;
 use http::HeaderName;
 use parking_lot::Mutex;
 use tokio::runtime::{EnterGuard, Handle};
@@ -63,12 +64,15 @@ struct Kept {
     author: Author,
 }
 
+/// The most bytes of a rule's name or path in an answer.
+pub const RULE_BYTES_MAX: usize = 128;
+
 /// The answer to a request.
 pub struct Answer {
     /// The numbers of its tightest limit.
     pub numbers: CheckAnswer,
-    /// The name or the path of the rule of that limit.
-    pub rule: Option<String>,
+    /// The name or the path of the rule of that limit, cut after [`RULE_BYTES_MAX`] bytes.
+    pub rule: Option<ArrayString<RULE_BYTES_MAX>>,
 }
 
 /// A limiter without sockets.
@@ -195,9 +199,20 @@ impl Inside {
 impl Answer {
     fn of(decision: &Decision<'_>) -> Self {
         let rule = decision.tightest().and_then(|limited| limited.origin.rule());
-        let name = |rule: &Rule| if rule.name.is_empty() { rule.path() } else { rule.name.to_string() };
-        Self { numbers: CheckAnswer::of(decision), rule: rule.map(name) }
+        Self { numbers: CheckAnswer::of(decision), rule: rule.map(shown) }
     }
+}
+
+/// The name or the path of a rule. It is written for every request, so it allocates nothing.
+fn shown(rule: &Rule) -> ArrayString<RULE_BYTES_MAX> {
+    let mut text = ArrayString::new();
+    // What does not fit is left out.
+    if rule.name.is_empty() {
+        let _ = rule.write_path(&mut text);
+    } else {
+        let _ = rule.name.chars().try_for_each(|char| text.try_push(char));
+    }
+    text
 }
 
 /// What the process begins with, or goes on with.

@@ -133,7 +133,17 @@ pub struct Rule {
 impl Rule {
     /// Its name for people: its domain and the names of its nodes, separated by dots.
     pub fn path(&self) -> String {
-        format!("{}.{}", self.domain, self.metric_name.rolled_up().join("."))
+        let mut path = String::new();
+        let _ = self.write_path(&mut path);
+        path
+    }
+
+    /// Writes its [`path`](Self::path), without allocating.
+    /// Fails as `out` does.
+    #[doc(hidden)]
+    pub fn write_path(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        out.write_str(&self.domain)?;
+        self.metric_name.rolled_up().iter().try_for_each(|name| write!(out, ".{name}"))
     }
 
     /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.

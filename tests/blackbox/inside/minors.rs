@@ -20,6 +20,6 @@ fn both_minors_of_envoy_run_the_module_and_warn_of_nothing() {
         assert_eq!(statuses(&envoy, "/login", ALICE, "ann", 4), [200, 200, 200, 429]);
         assert_eq!(statuses(&envoy, "/health", ALICE, "ann", 2), [200; 2]);
         assert!(envoy.stat("dynamicmodulescustom.tidegate_waited") > 0, "somebody asked Redis");
-        assert_eq!(envoy.lines_with("ABI version"), 0, "{}", envoy.output().join("\n"));
+        assert_eq!(envoy.lines_with("ABI version"), 0, "{}", envoy.output());
     }
 }
