@@ -55,9 +55,7 @@ pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
 }
 
 /// Takes the exceptions of a file that somebody else writes, now and with every change.
-///
-/// # Errors
-/// When the file cannot be read, or does not hold exceptions.
+/// Fails when the file cannot be read, or does not hold exceptions.
 pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) -> Result<(), AppError> {
     let source = FileSource::new(Layout::Files(vec![path.to_owned()]), FILE_BYTES_MAX);
     let read = source.read();

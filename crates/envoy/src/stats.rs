@@ -62,9 +62,7 @@ enum Shown {
 
 impl Stats {
     /// Defines all of them.
-    ///
-    /// # Errors
-    /// When Envoy refuses one.
+    /// Fails when Envoy refuses one.
     pub fn new(host: &Host) -> Result<Self, String> {
         let mut all = Vec::new();
         for (counters, of_process) in [(&COUNTERS[..], false), (&COUNTERS_OF_PROCESS[..], true)] {

@@ -169,9 +169,7 @@ impl Book {
     }
 
     /// Takes the exceptions in this text of a file that somebody else writes, instead of those before.
-    ///
-    /// # Errors
-    /// When it does not hold exceptions. Those before stay.
+    /// Fails when it does not hold exceptions. Those before stay.
     pub fn replace_all(&self, path: &Path, text: &str) -> Result<(), FileError> {
         let mut pages = self.pages.lock();
         *pages = Pages::new(file::parse(path, text)?, false);
