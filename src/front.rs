@@ -35,7 +35,7 @@ use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::request::{Request, RequestBuf};
-use tidegate_engine::rules::{ClientRequest, RuleSet};
+use tidegate_engine::rules::{ClientRequest, Costs, RuleSet};
 use tidegate_grpc::status::code;
 use tidegate_serve::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use tidegate_serve::refusal::{Bounds, Refusal, RefusalCode};
@@ -348,20 +348,20 @@ impl Handler {
         self.refuse_since(began, front, refusal)
     }
 
-    /// What a request of this domain is charged for at its end. `None`: nothing, or it cannot be known.
-    pub fn reported(
+    /// What a request of this domain is charged when its stream has ended. `None`: nothing.
+    /// Fails when it cannot be known.
+    pub fn costs(
         &self,
         domain: &str,
         request: &impl ClientRequest<Error = Refusal>,
-    ) -> Option<RequestBuf> {
-        let described = self.service.under_rules(|live| {
-            let actions = live.rules().actions(domain).filter(|actions| actions.has_reports());
+    ) -> Result<Option<Costs>, Refusal> {
+        self.service.under_rules(|live| {
+            let actions = live.rules().actions(domain).filter(|actions| actions.has_costs());
             let Some(actions) = actions else { return Ok(None) };
-            let mut buf = RequestBuf::new(domain);
-            actions.report(request, &mut buf, self.bounds.request_bytes_max)?;
-            Ok::<_, Refusal>(Some(buf).filter(|buf| buf.entries_of_each().len() > 0))
-        });
-        described.ok().flatten()
+            let costs = actions.costs(domain, request, self.bounds.request_bytes_max)?;
+            self.within_bounds(costs.descriptors())?;
+            Ok(Some(costs).filter(|costs| !costs.is_empty()))
+        })
     }
 
     /// All metrics, as text.

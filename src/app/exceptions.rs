@@ -60,7 +60,11 @@ pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) 
     let source = FileSource::new(Layout::Files(vec![path.to_owned()]), FILE_BYTES_MAX);
     let read = source.read();
     let bad = |problem| AppError::BadFile { setting: SETTING, problem };
-    take(book, path, &read).map_err(bad)?;
+    match &read {
+        // Later its absence ends none: whoever replaces a file may remove it first.
+        Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => (),
+        read => take(book, path, read).map_err(bad)?,
+    }
     let (book, path) = (Arc::clone(book), path.to_owned());
     let mut watching = Watching::start(source, read.as_ref(), move |read| match take(&book, &path, &read) {
         Ok(()) => tracing::info!("{SETTING}: {} exceptions", book.version().count),
@@ -73,11 +77,10 @@ pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) 
     Ok(())
 }
 
-/// Takes what was read of a file. One that is not there holds none.
+/// Takes what was read of a file.
 fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Result<(), String> {
     let bytes = match read {
         Ok(contents) => contents.files.first().map(|file| file.bytes.as_slice()).unwrap_or_default(),
-        Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => &[],
         Err(error) => return Err(error.to_string()),
     };
     let text = str::from_utf8(bytes).map_err(|error| error.to_string())?;

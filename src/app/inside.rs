@@ -23,6 +23,7 @@ pub use self::samples::Sample;
 use self::samples::Shown;
 pub use crate::front::Reply;
 pub use crate::logging::admit;
+pub use tidegate_engine::rules::{ClientRequest, Costs};
 pub use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 use super::state::Begun;
@@ -37,7 +38,7 @@ use crate::front::{CheckAnswer, Handler};
 use tidegate_engine::decision::Decision;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::RequestBuf;
-use tidegate_engine::rules::{ClientRequest, Rule};
+use tidegate_engine::rules::Rule;
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
 
@@ -143,9 +144,23 @@ impl Inside {
         })
     }
 
-    /// Charges what a request has cost, by the `rate_limits` of its domain that are applied when the stream is done.
-    pub fn report(self: &Arc<Self>, domain: &str, request: &impl ClientRequest<Error = Refusal>) {
-        let Some(mut question) = self.handler.reported(domain, request) else { return };
+    /// What a request is charged when its stream has ended, by the `rate_limits` of this domain. `None`: nothing.
+    /// Fails when it cannot be known.
+    pub fn costs(
+        &self,
+        domain: &str,
+        request: &impl ClientRequest<Error = Refusal>,
+    ) -> Result<Option<Costs>, Refusal> {
+        self.handler.costs(domain, request)
+    }
+
+    /// Charges what a request has cost, now that its stream has ended. Returns how many of its costs cannot be known: they
+    /// are not charged.
+    pub fn charge(self: &Arc<Self>, costs: &Costs, request: &impl ClientRequest<Error = Refusal>) -> usize {
+        let (mut question, unknown) = costs.known(request);
+        if question.entries_of_each().len() == 0 {
+            return unknown;
+        }
         let _entered = self.enter();
         let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_| ());
         if let Reply::Later(charged) = charged {
@@ -157,6 +172,7 @@ impl Inside {
                 drop(inside);
             });
         }
+        unknown
     }
 
     /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
@@ -164,10 +180,14 @@ impl Inside {
         self.handler.describes(domain)
     }
 
-    /// Warns if no rules have this domain.
+    /// Warns if no rules have this domain, or they do not say which descriptors its requests have.
     pub fn warn_of_unknown(&self, domain: &str) {
-        if self.describes(domain).is_none() {
-            tracing::warn!("no rules have the domain {domain:?} yet: its requests pass");
+        match self.describes(domain) {
+            Some(true) => (),
+            Some(false) => {
+                tracing::warn!("the rules of {domain:?} have no `rate_limits`: its requests are not decided")
+            }
+            None => tracing::warn!("no rules have the domain {domain:?} yet: its requests pass"),
         }
     }
 

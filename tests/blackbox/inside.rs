@@ -165,3 +165,19 @@ fn what_a_client_sends_does_not_lift_its_limits() {
     assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_error"), 1);
     assert_eq!(envoy.stat("cluster.application.upstream_rq_total"), 0);
 }
+
+/// Envoy answers a call of gRPC with the status 200, and a local reply of a module with `grpc-status: 0` unless it says
+/// otherwise.
+#[test]
+fn a_call_of_grpc_that_is_denied_fails() {
+    let envoy = Envoy::start_inside(&[]);
+    let call = || {
+        let headers =
+            [("content-type", "application/grpc+proto"), ("x-user", "ann"), ("x-forwarded-for", ALICE)];
+        envoy.client().send("POST", "/", &headers, "").expect("Envoy answers")
+    };
+    let denied = (0..20).map(|_| call()).find(|answer| answer.header("grpc-status").is_some());
+    let denied = denied.expect("a limit is reached");
+    assert_eq!((denied.status, denied.header("grpc-status")), (200, Some("14")), "{denied:?}");
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+}

@@ -30,7 +30,7 @@ mod unmet;
 mod walk;
 mod wildcard;
 
-pub use actions::{Actions, ClientRequest, Field, Metadata, MetadataSource, Need};
+pub use actions::{Actions, ClientRequest, Costs, Field, Metadata, MetadataSource, Need};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use epochs::{Epoch, Epochs, Reach, ResetPath};

@@ -289,6 +289,14 @@ impl Stream<'_> {
         unsafe { (callbacks().http_filter_increment_counter)(self.envoy, counter.0, null_mut(), 0, 1) };
     }
 
+    /// Whether a client that speaks gRPC has sent the request.
+    fn is_grpc(&self) -> bool {
+        let of_type = self.header(Headers::Request, "content-type", 0).unwrap_or_default();
+        of_type
+            .strip_prefix(b"application/grpc")
+            .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    }
+
     /// Answers the client, instead of the upstream.
     pub fn respond(&mut self, status: u16, headers: &[(HeaderName, String)], body: &str, details: &str) {
         let mut headers: Vec<_> = headers
@@ -300,6 +308,12 @@ impl Stream<'_> {
                 value_len: value.len(),
             })
             .collect();
+        if self.is_grpc() {
+            // Else Envoy would say OK. Its own filter answers UNAVAILABLE.
+            let (name, value) = ("grpc-status", "14");
+            let (name_len, value_len) = (name.len(), value.len());
+            headers.push(Header { name: name.as_ptr(), name_len, value: value.as_ptr(), value_len });
+        }
         let (body, details) = (Text::of(body.as_bytes()), Text::of(details.as_bytes()));
         // SAFETY: Envoy copies all of it before it returns.
         unsafe {

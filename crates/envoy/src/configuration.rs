@@ -63,6 +63,8 @@ pub struct Counters {
     pub waited: Counter,
     /// Requests that could not be decided.
     pub error: Counter,
+    /// Costs that could not be read at the end of a stream.
+    pub cost_unknown: Counter,
 }
 
 /// The configuration of a filter, as it is written.
@@ -193,6 +195,7 @@ impl Counters {
             over_limit: host.counter("tidegate_over_limit", &[])?,
             waited: host.counter("tidegate_waited", &[])?,
             error: host.counter("tidegate_error", &[])?,
+            cost_unknown: host.counter("tidegate_cost_unknown", &[])?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use parking_lot::Mutex;
-use program::inside::{Answer, Inside, Refusal, Reply};
+use program::inside::{Answer, Costs, Inside, Refusal, Reply};
 
 use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
@@ -18,6 +18,8 @@ pub struct Filter {
     waiting: OnceCell<Arc<Mutex<Waiting>>>,
     /// What was decided, if the answer of the upstream is to carry it.
     decided: Cell<Option<Answer>>,
+    /// What it is charged at its end.
+    costs: Cell<Option<Costs>>,
     /// Its domain was asked about it, and has answered or failed to.
     is_answered: Cell<bool>,
 }
@@ -41,6 +43,10 @@ impl Filter {
         let Some(domain) = domain(configured, route) else { return Flow::GoOn };
         if let Some(route) = route {
             route.is_looked_up.call_once(|| configured.inside.warn_of_unknown(domain));
+        }
+        match configured.inside.costs(domain, &Client(stream)) {
+            Ok(costs) => self.costs.set(costs),
+            Err(refusal) => return self.answered(configured, stream, Err(refusal)),
         }
         match configured.inside.check(domain, &Client(stream)) {
             Reply::Now(answer) => self.answered(configured, stream, answer),
@@ -75,9 +81,10 @@ impl Filter {
 
     /// Charges what the request has cost, now that it is over. As Envoy's own filter, it leaves out a request whose client
     /// left while it waited, and not one that was denied.
-    pub fn on_end(&self, configured: &Configured, route: Option<&Route>, stream: &Stream<'_>) {
-        if let Some(domain) = domain(configured, route).filter(|_| self.is_answered.get()) {
-            configured.inside.report(domain, &Client(stream));
+    pub fn on_end(&self, configured: &Configured, stream: &mut Stream<'_>) {
+        let Some(costs) = self.costs.take().filter(|_| self.is_answered.get()) else { return };
+        for _ in 0..configured.inside.charge(&costs, &Client(stream)) {
+            stream.count(configured.counters.cost_unknown);
         }
     }
 

@@ -231,14 +231,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(envoy: Pointer, made: *const Made) {
     // SAFETY: as the caller promises.
-    unsafe {
-        on(
-            envoy,
-            made,
-            |_, _| (),
-            |filter, configured, stream| filter.on_end(configured, route(stream), stream),
-        )
-    };
+    unsafe { on(envoy, made, |_, _| (), Filter::on_end) };
 }
 
 /// What the route of a stream is configured with.

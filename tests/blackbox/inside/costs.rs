@@ -69,6 +69,21 @@ fn a_header_of_the_answer_is_charged_in_full_beyond_n_too() {
     eventually_true("the limit to be reached", || get(&envoy, &[]).status == 429);
 }
 
+/// The router removes a header before the stream ends, and an item whose cost is unknown drops only itself.
+#[test]
+fn a_cost_is_charged_to_what_came_whatever_becomes_of_the_request() {
+    let rules = SPENT.replace("%COST%", "%RESP(x-none)%");
+    let by_user = "  - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]\n";
+    let item =
+        format!("{by_user}    apply_on_stream_done: true\n    hits_addend: {{number: 4}}\ndescriptors:");
+    let last = "- match: { prefix: / }\n                          route: { cluster: application }\n";
+    let removing = format!("{last}                          request_headers_to_remove: [x-user]\n");
+    let envoy = start(&rules.replace("descriptors:", &item), &[(last, &removing)]);
+    assert_eq!(get(&envoy, &[]).number("ratelimit-remaining"), 10);
+    eventually_true("the limit to be reached", || get(&envoy, &[]).status == 429);
+    assert!(envoy.stat("dynamicmodulescustom.tidegate_cost_unknown") >= 3);
+}
+
 #[test]
 fn a_number_in_metadata_is_charged_also_for_what_was_denied() {
     let by_key = "hits_addend: {number: 0}

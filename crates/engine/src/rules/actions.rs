@@ -22,6 +22,14 @@ pub(super) const HITS_MAX: u32 = 1_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Actions(pub(super) Vec<Item>);
 
+/// What a request costs when its stream has ended.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    descriptors: RequestBuf,
+    /// What each descriptor is made of, for its hits.
+    items: Vec<Item>,
+}
+
 /// What a proxy says about the request of its client. An error means that a fact is unknown; then nothing must be
 /// decided.
 pub trait ClientRequest {
@@ -212,7 +220,7 @@ impl Actions {
     }
 
     /// Whether anything is charged when a stream has ended.
-    pub fn has_reports(&self) -> bool {
+    pub fn has_costs(&self) -> bool {
         self.of(true).next().is_some()
     }
 
@@ -227,37 +235,40 @@ impl Actions {
         buf: &mut RequestBuf,
         bytes_max: usize,
     ) -> Result<(), R::Error> {
-        self.add(false, request, buf, bytes_max)
-    }
-
-    /// Adds the descriptors that are charged when the stream of `request` has ended, likewise.
-    ///
-    /// # Errors
-    /// When a fact that is needed cannot be known.
-    pub fn report<R: ClientRequest>(
-        &self,
-        request: &R,
-        buf: &mut RequestBuf,
-        bytes_max: usize,
-    ) -> Result<(), R::Error> {
-        self.add(true, request, buf, bytes_max)
-    }
-
-    fn add<R: ClientRequest>(
-        &self,
-        on_stream_done: bool,
-        request: &R,
-        buf: &mut RequestBuf,
-        bytes_max: usize,
-    ) -> Result<(), R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
-        for item in self.of(on_stream_done) {
-            match item.describe(request, buf, bytes_max)? {
-                Some(options) => buf.close_with(options),
+        for item in self.of(false) {
+            let is_described = item.add_entries(request, buf, bytes_max)?;
+            let hits = if is_described { item.hits(request)? } else { None };
+            match hits {
+                Some(hits_addend) => buf.close_with(item.options(hits_addend)),
                 None => buf.reopen(),
             }
         }
         Ok(())
+    }
+
+    /// The descriptors that are charged when the stream of `request` has ended, until their text has more than `bytes_max`
+    /// bytes. They are made when the request comes: afterwards a proxy may have changed its headers.
+    ///
+    /// # Errors
+    /// When a fact that is needed cannot be known.
+    pub fn costs<R: ClientRequest>(
+        &self,
+        domain: &str,
+        request: &R,
+        bytes_max: usize,
+    ) -> Result<Costs, R::Error> {
+        let request = &WithNormalPath { request, path: OnceCell::new() };
+        let mut costs = Costs { descriptors: RequestBuf::new(domain), items: Vec::new() };
+        for item in self.of(true) {
+            if item.add_entries(request, &mut costs.descriptors, bytes_max)? {
+                costs.descriptors.close();
+                costs.items.push(item.clone());
+            } else {
+                costs.descriptors.reopen();
+            }
+        }
+        Ok(costs)
     }
 
     fn of(&self, on_stream_done: bool) -> impl Iterator<Item = &Item> {
@@ -315,34 +326,69 @@ impl Item {
         self.actions.iter().flat_map(|action| action.value.needs()).chain(of_hits).collect()
     }
 
-    /// Adds the entries of the descriptor. Returns its options, or `None` if an action or its hits have no value that
-    /// needs one.
-    fn describe<R: ClientRequest>(
+    /// Adds the entries of the descriptor. Returns whether each action has a value that needs one.
+    fn add_entries<R: ClientRequest>(
         &self,
         request: &R,
         buf: &mut RequestBuf,
         bytes_max: usize,
-    ) -> Result<Option<DescriptorOptions>, R::Error> {
+    ) -> Result<bool, R::Error> {
         for action in &self.actions {
             let added = buf.entry(&action.key, |text| action.value.write(request, text))?;
             if !added && !action.skip_if_absent {
-                return Ok(None);
+                return Ok(false);
             }
             if buf.text_bytes() > bytes_max {
                 break;
             }
         }
-        let cost = if self.on_stream_done { Cost::Reported } else { Cost::Asked };
-        let hits_addend = match &self.hits {
-            None => self.on_stream_done.then_some(1),
-            Some(HitsAddend::Number(hits)) => Some(*hits),
-            Some(HitsAddend::Of(field)) => match request.number(field)? {
+        Ok(true)
+    }
+
+    /// The hits of the descriptor: `Some(None)` if nothing is said of them, `None` if they cannot be known.
+    fn hits<R: ClientRequest>(&self, request: &R) -> Result<Option<Option<u64>>, R::Error> {
+        Ok(match &self.hits {
+            None => Some(self.on_stream_done.then_some(1)),
+            Some(HitsAddend::Number(hits)) => Some(Some(*hits)),
+            Some(HitsAddend::Of(field)) => {
+                let hits = request.number(field)?.filter(|hits| (0.0..=f64::from(HITS_MAX)).contains(hits));
                 // As Envoy does, which drops fractions.
-                Some(hits) if (0.0..=f64::from(HITS_MAX)).contains(&hits) => Some(hits as u64),
-                _ => return Ok(None),
-            },
-        };
-        Ok(Some(DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() }))
+                hits.map(|hits| Some(hits as u64))
+            }
+        })
+    }
+
+    fn options(&self, hits_addend: Option<u64>) -> DescriptorOptions {
+        let cost = if self.on_stream_done { Cost::Reported } else { Cost::Asked };
+        DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() }
+    }
+}
+
+impl Costs {
+    /// The descriptors, each of one hit.
+    pub fn descriptors(&self) -> &RequestBuf {
+        &self.descriptors
+    }
+
+    /// Nothing is charged.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// What is charged, now that the stream of `request` has ended, and how many descriptors are not, because their hits
+    /// cannot be known.
+    pub fn known<R: ClientRequest>(&self, request: &R) -> (RequestBuf, usize) {
+        let mut known = RequestBuf::new(self.descriptors.domain());
+        let mut unknown = 0;
+        for (descriptor, item) in self.descriptors.as_request().descriptors().zip(&self.items) {
+            let Ok(Some(hits_addend)) = item.hits(request) else {
+                unknown += 1;
+                continue;
+            };
+            descriptor.entries.iter().for_each(|entry| known.push(entry.key, entry.value));
+            known.close_with(item.options(hits_addend));
+        }
+        (known, unknown)
     }
 }
 

@@ -162,9 +162,10 @@ fn hits_are_as_in_envoy_and_what_comes_at_the_end_is_reported() {
         let item = format!("actions: [{{remote_address: {{}}}}], {rest}");
         let rules = loaded(&format!("domain: d\nrate_limits: [{{{item}}}]\n")).rules;
         let actions = rules.actions("d").expect("a known domain");
-        let (mut before, mut at_the_end) = (RequestBuf::new("d"), RequestBuf::new("d"));
+        let mut before = RequestBuf::new("d");
         let Ok(()) = actions.describe(&CLIENT, &mut before, 1 << 20);
-        let Ok(()) = actions.report(&CLIENT, &mut at_the_end, 1 << 20);
+        let Ok(costs) = actions.costs("d", &CLIENT, 1 << 20);
+        let (at_the_end, _) = costs.known(&CLIENT);
         [before, at_the_end].map(|buf| {
             let request = buf.as_request();
             request.descriptors().next().map(|it| (it.options.hits_addend, it.options.cost))
@@ -206,6 +207,23 @@ fn hits_that_cannot_be_known_are_refused() {
     assert_eq!(at("hits_addend: {}"), [one_of]);
     let number = "4:25: `number` is `1000000001` (expected a whole number from 0 to 1000000000)";
     assert_eq!(at("hits_addend: {number: 1000000001}"), [number]);
+}
+
+/// A proxy may remove a header, or route the request elsewhere, before its stream ends.
+#[test]
+fn what_a_cost_is_charged_to_is_what_came_and_only_its_hits_are_read_at_the_end() {
+    let items = ["{format: '%RESP(x-cost)%'}", "{format: '%RESP(x-none)%'}", "{number: 3}"].map(|hits| {
+        format!("{{actions: [{{request_headers: {{header_name: x-tier, descriptor_key: tier}}}}], hits_addend: {hits}, apply_on_stream_done: true}}")
+    });
+    let rules = loaded(&format!("domain: d\nrate_limits: [{}]\n", items.join(", "))).rules;
+    let actions = rules.actions("d").expect("a known domain");
+    let Ok(costs) = actions.costs("d", &CLIENT, 1 << 20);
+    let (known, unknown) = costs.known(&Client { headers: &[("x-cost", "12")], ..CLIENT });
+    let request = known.as_request();
+    let charged = request.descriptors().map(|it| (it.entries[0].value.to_owned(), it.options.hits_addend));
+    let tier = CLIENT.headers.iter().find(|(name, _)| *name == "x-tier").expect("it has one").1;
+    assert_eq!(charged.collect::<Vec<_>>(), [(tier.to_owned(), Some(12)), (tier.to_owned(), Some(3))]);
+    assert_eq!(unknown, 1);
 }
 
 /// Every spelling of `/login` that Envoy's `normalize_path` and `merge_slashes` know.
