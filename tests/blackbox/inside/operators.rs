@@ -97,6 +97,9 @@ fn exceptions_of_a_file_hold_with_memory_and_follow_it() {
     eventually_true("a refusal", || envoy.output().contains("the exceptions before stay"));
     assert_eq!(get(&envoy, "/", ALICE, "ann").status, 200);
     fs::remove_file(&path).expect("it is there");
+    eventually_true("a warning", || envoy.output().contains("No such file"));
+    assert_eq!(get(&envoy, "/", ALICE, "ann").status, 200, "whoever replaces a file may remove it first");
+    fs::write(&path, "").expect("the folder is ours");
     eventually_true("its end", || get(&envoy, "/", ALICE, "ann").status == 429);
 }
 

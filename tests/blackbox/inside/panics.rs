@@ -35,7 +35,7 @@ fn a_panic_costs_a_request_and_never_envoy() {
         ("filter_scheduled", false, 200),
         ("filter_scheduled", true, 500),
         ("Filter::on_response", true, 200),
-        ("stream_complete", true, 200),
+        ("Filter::on_end", true, 200),
         ("http_filter_destroy", true, 200),
         ("http_filter_config_destroy", true, 200),
     ] {
