@@ -59,16 +59,15 @@ pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
 pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) -> Result<(), AppError> {
     let source = FileSource::new(Layout::Files(vec![path.to_owned()]), FILE_BYTES_MAX);
     let read = source.read();
-    let bad = |problem| AppError::BadFile { setting: SETTING, problem };
     match &read {
         // Later its absence ends none: whoever replaces a file may remove it first.
         Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => (),
-        read => take(book, path, read).map_err(bad)?,
+        read => take(book, path, read)?,
     }
     let (book, path) = (Arc::clone(book), path.to_owned());
     let mut watching = Watching::start(source, read.as_ref(), move |read| match take(&book, &path, &read) {
         Ok(()) => tracing::info!("{SETTING}: {} exceptions", book.version().count),
-        Err(why) => tracing::error!("{SETTING}: {why}; the exceptions before stay"),
+        Err(why) => tracing::error!("{why}; the exceptions before stay"),
     })?;
     tasks.spawn(async move {
         watching.died().await;
@@ -78,13 +77,14 @@ pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) 
 }
 
 /// Takes what was read of a file.
-fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Result<(), String> {
+fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Result<(), AppError> {
+    let bad = |problem| AppError::BadFile { setting: SETTING, problem };
     let bytes = match read {
         Ok(contents) => contents.files.first().map(|file| file.bytes.as_slice()).unwrap_or_default(),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(bad(error.to_string())),
     };
-    let text = str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    book.replace_all(path, text).map_err(|error| error.to_string())
+    let text = str::from_utf8(bytes).map_err(|error| bad(error.to_string()))?;
+    Ok(book.replace_all(path, text)?)
 }
 
 /// Keeps them in force, in step with other nodes, and copied to the file.

@@ -328,3 +328,22 @@ impl App {
         self.service.work(serving).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hits that go back to Redis are sent by a task, wherever they are found.
+    #[test]
+    fn what_a_hosts_thread_starts_while_it_decides_runs_on_ours() {
+        let settings = [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TIMEOUT", "10ms")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let rules = Some("domain: d".to_owned());
+        let inside = Inside::with(&Options { settings, rules }).expect("a limiter that cannot reach Redis");
+        let _entered = inside.enter();
+        let (ran, where_it_runs) = mpsc::channel();
+        Handle::current().spawn(async move { ran.send(thread::current().name().map(str::to_owned)) });
+        let name = where_it_runs.recv().expect("it runs");
+        assert_eq!(name.as_deref(), Some("tidegate"));
+    }
+}

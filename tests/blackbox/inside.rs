@@ -139,6 +139,8 @@ fn a_bad_configuration_is_refused_with_its_place() {
         ("settings: { REDIS_TIMEOUT: soon }", "REDIS_TIMEOUT: \"soon\""),
         ("deny_status: 200", "deny_status: 200 (expected a status from 400 to 599)"),
         ("settings: { COLD_START: deny }", "COLD_START: deny needs Redis"),
+        ("settings: { EXCEPTIONS_FILE: /x, REDIS_URL: \"localhost:1\" }", "EXCEPTIONS_FILE: with Redis"),
+        ("settings: { EXCEPTIONS_FILE: /proc/version }", "EXCEPTIONS_FILE: /proc/version:1: "),
         ("settings: { REDIS_AUTH: 7 }", "settings.REDIS_AUTH: no text"),
         ("rules_inline: x", "expected one of rules, rules_inline and settings.CONFIG_TYPE"),
     ] {
