@@ -101,7 +101,7 @@ fn a_number_in_metadata_is_charged_also_for_what_was_denied() {
 
 #[test]
 fn a_trailer_of_the_answer_is_charged() {
-    let port = application_with_trailers();
+    let port = application("2\r\nok\r\n0\r\nx-cost: 4\r\n\r\n");
     let cluster = format!(
         "port_value: {port} }} }} }}
       typed_extension_protocol_options:
@@ -109,23 +109,39 @@ fn a_trailer_of_the_answer_is_charged() {
           \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
           explicit_http_config: {{ http_protocol_options: {{ enable_trailers: true }} }}\n"
     );
-    let envoy =
-        start(&SPENT.replace("%COST%", "%TRAILER(x-cost)%"), &[("port_value: 10080 } } }\n", &cluster)]);
+    let rules = SPENT.replace("%COST%", "%TRAILER(x-cost)%");
+    let envoy = start(&rules, &[("port_value: 10080 } } }\n", &cluster)]);
     assert_eq!(get(&envoy, &[]).status, 200);
     eventually_true("the limit to be reached", || get(&envoy, &[]).status == 429);
     let asked = envoy.stat("cluster.application.upstream_rq_total");
     assert!((3..=20).contains(&asked), "each answer costs 4 of 10: {asked}");
 }
 
-/// An application whose answers end with a trailer. Returns its port.
-fn application_with_trailers() -> u16 {
+/// What is known then is charged, and its answer need not have ended.
+#[test]
+fn a_client_that_leaves_is_charged() {
+    let endless = application("2\r\nok\r\n");
+    let cluster = format!("port_value: {endless} }} }} }}\n");
+    let rules = SPENT.replace("%COST%", "%DYNAMIC_METADATA(auth:tokens)%");
+    let envoy = start(&rules, &[("port_value: 10080 } } }\n", &cluster)]);
+    // Leaves once it has read this much.
+    let first_line = |headers: &str| {
+        let mut client = TcpStream::connect(("127.0.0.1", envoy.port)).expect("Envoy listens");
+        write!(client, "GET / HTTP/1.1\r\nhost: a\r\nx-user: ann\r\n{headers}\r\n").expect("Envoy reads");
+        BufReader::new(client).lines().next().expect("an answer begins").expect("it is text")
+    };
+    assert_eq!(first_line("x-tokens: 10\r\n"), "HTTP/1.1 200 OK");
+    eventually_true("the limit to be reached", || first_line("") == "HTTP/1.1 429 Too Many Requests");
+}
+
+/// An application that answers every request with this body, in chunks. Returns its port.
+fn application(body: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
-    let answer = |mut stream: &TcpStream| -> std::io::Result<()> {
+    let answer = move |mut stream: &TcpStream| -> std::io::Result<()> {
         let mut lines = BufReader::new(stream).lines();
         while lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()) {
-            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-            write!(stream, "{head}2\r\nok\r\n0\r\nx-cost: 4\r\n\r\n")?;
+            write!(stream, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{body}")?;
         }
         Ok(())
     };
