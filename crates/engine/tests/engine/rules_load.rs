@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::plan::{Modes, Step};
+use tidegate_engine::plan::{Check, Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{Cost, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
@@ -111,6 +111,25 @@ descriptors:
             assert_eq!(keys.map(|key| reported(key, known)), [expected; 3], "whoever asks knows it");
             assert_eq!(reported("override", DescriptorOptions { limit, ..known }), expected);
         }
+    }
+}
+
+/// Who describes a request of a proxy knows it; others that ask the same rule over gRPC may mean something else.
+#[test]
+fn a_cost_whose_meaning_is_known_teaches_its_rule_nothing() {
+    for (cost, still_reported) in [(Cost::Auto, false), (Cost::Asked, true), (Cost::Reported, true)] {
+        let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]\n";
+        let rules = loaded(text).rules;
+        let is_reported = |cost| {
+            let mut request = Request::new("d", 1);
+            let options = DescriptorOptions { hits_addend: Some(5), cost, ..DescriptorOptions::default() };
+            request.push([Entry { key: "k", value: "" }], options);
+            let plan = rules.plan(&request, Modes::default());
+            rules.observe_costs(&request, &plan);
+            matches!(plan.steps[0], Step::Check(Check { reported: true, .. }))
+        };
+        (0..200).for_each(|_| drop(is_reported(cost)));
+        assert_eq!(is_reported(Cost::Auto), still_reported, "{cost:?}");
     }
 }
 
