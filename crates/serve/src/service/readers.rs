@@ -3,7 +3,7 @@
 //! A shared reference count would bounce between cores with every request.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrayvec::ArrayVec;
 
@@ -15,7 +15,7 @@ const READERS_MAX: usize = 8;
 
 /// A reader, and what it reads.
 struct ThreadReader {
-    live: Arc<LiveRules<Option<Loaded>>>,
+    live: Weak<LiveRules<Option<Loaded>>>,
     reader: Reader<Option<Loaded>>,
 }
 
@@ -29,14 +29,14 @@ pub(super) fn with_reader<T>(
     body: impl FnOnce(&Arc<Option<Loaded>>) -> T,
 ) -> T {
     READERS.with_borrow_mut(|readers| {
-        let own = readers.iter().position(|it| Arc::ptr_eq(&it.live, live));
+        let own = readers.iter().position(|it| it.live.as_ptr() == Arc::as_ptr(live));
         let own = own.unwrap_or_else(|| {
-            // Nobody else has what a service left behind that is gone.
-            readers.retain(|it| Arc::strong_count(&it.live) > 1);
+            // Those of services that are gone.
+            readers.retain(|it| it.live.strong_count() > 0);
             if readers.is_full() {
                 readers.remove(0);
             }
-            readers.push(ThreadReader { live: Arc::clone(live), reader: live.reader() });
+            readers.push(ThreadReader { live: Arc::downgrade(live), reader: live.reader() });
             readers.len() - 1
         });
         body(readers[own].reader.load())
@@ -49,24 +49,29 @@ mod tests {
 
     /// Whether this thread has a reader of it.
     fn is_read(live: &Arc<LiveRules<Option<Loaded>>>) -> bool {
-        Arc::strong_count(live) > 1
+        Arc::weak_count(live) > 0
+    }
+
+    fn read(live: &Arc<LiveRules<Option<Loaded>>>) {
+        with_reader(live, |loaded| assert!(loaded.is_none()));
     }
 
     #[test]
-    fn services_that_share_a_thread_keep_their_readers_and_those_that_are_gone_do_not() {
+    fn services_that_share_a_thread_keep_their_readers() {
         let services: Vec<_> = (0..READERS_MAX + 1).map(|_| Arc::new(LiveRules::new(None))).collect();
-        fn read(live: &Arc<LiveRules<Option<Loaded>>>) {
-            with_reader(live, |loaded| assert!(loaded.is_none()));
-        }
         services[..READERS_MAX].iter().for_each(read);
         assert!(services[..READERS_MAX].iter().all(is_read));
         read(&services[READERS_MAX]);
         assert!(!is_read(&services[0]) && services[1..].iter().all(is_read), "the oldest made room");
-        let [gone, kept] = [&services[1], &services[2]].map(Arc::downgrade);
-        let others: Vec<_> = services.into_iter().skip(2).collect();
-        assert_eq!(gone.strong_count(), 1, "its reader is all that is left");
-        read(&Arc::new(LiveRules::new(None)));
-        assert_eq!((gone.strong_count(), kept.strong_count()), (0, 2));
-        drop(others);
+    }
+
+    #[test]
+    fn those_of_services_that_are_gone_make_room_first() {
+        let mut services: Vec<_> = (0..READERS_MAX).map(|_| Arc::new(LiveRules::new(None))).collect();
+        services.iter().for_each(read);
+        services.remove(3);
+        let another = Arc::new(LiveRules::new(None));
+        read(&another);
+        assert!(is_read(&another) && services.iter().all(is_read));
     }
 }
