@@ -18,17 +18,17 @@ const ALGORITHMS: [&str; 6] = [
     "leaky_bucket",
     "fixed_window",
 ];
-const SEEDS: u64 = 4;
 /// By how many seconds two answers about the same moment may differ.
 const APART_SECS: u64 = 60;
 
-fn requests() -> u64 {
-    if soak() { 25_000 } else { 500 }
+/// How many rules there are, and how many requests of each.
+fn seeds_and_requests() -> (u64, u64) {
+    if soak() { (50, 2_000) } else { (4, 500) }
 }
 
 /// A limit, in one of all forms.
 fn limit(random: &mut Random) -> String {
-    let requests = random.pick(&["3", "10", "30", "100", "300", "1000", "1000", "1000"]);
+    let requests = random.pick(&["0", "3", "10", "30", "100", "1000", "100000", "100000", "100000"]);
     let algorithm = random.pick(&ALGORITHMS);
     let mode = random.pick(&["", "", "", ", shadow_mode: true", ", quota_mode: true"]);
     match random.below(10) {
@@ -96,15 +96,16 @@ fn compare(case: &Case, from: u64, module: &mut Client, server: &mut Client) -> 
 #[test]
 fn the_module_and_the_server_give_the_same_answers() {
     let (mut passed, mut denied) = (0, 0);
+    let (seeds, requests) = seeds_and_requests();
     // Envoy itself refuses an escaped slash.
     let cases: Vec<_> = CASES.iter().filter(|case| !case.path.contains("%2F%41")).collect();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds {
         let mut random = Random(seed);
         let rules = rules(&mut random);
         let envoy = Inside::new(&rules).start();
         let server = Setup::new().rules("edge.yaml", &rules).start();
         let (mut module, mut server) = (envoy.client(), Client::new(server.ports().http));
-        for _ in 0..requests() {
+        for _ in 0..requests {
             let case = cases[random.below(cases.len() as u64) as usize];
             match compare(case, random.below(20), &mut module, &mut server) {
                 200 => passed += 1,
@@ -113,5 +114,6 @@ fn the_module_and_the_server_give_the_same_answers() {
         }
     }
     println!("{passed} passed, {denied} denied");
-    assert!(passed > requests() / 4 && denied > requests() / 4, "{passed} passed, {denied} denied");
+    let many = seeds * requests / 10;
+    assert!(passed > many && denied > many, "{passed} passed, {denied} denied");
 }
