@@ -54,7 +54,7 @@ pub struct DiskError {
 #[derive(Debug)]
 pub struct SystemDisk;
 
-impl dyn Disk {
+impl dyn Disk + '_ {
     /// Writes a file, whole or not at all, and returns what `write` returns.
     /// Fails as the system does, and as `write`. The file that was there stays then.
     pub fn replace<T>(

@@ -36,6 +36,7 @@ use self::known::Known;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
+use crate::disk::{Disk, SystemDisk};
 use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{ConnectError, RedisStore};
@@ -49,6 +50,7 @@ pub const PATTERNS_MAX: usize = 1_000;
 /// All exceptions that were made and not ended.
 pub struct Book {
     file: Option<PathBuf>,
+    disk: Arc<dyn Disk>,
     /// Why the file cannot be written, as it was tried last.
     unwritable: Mutex<Option<String>>,
     audit: Audit,
@@ -164,7 +166,7 @@ impl Book {
     /// Fails when it cannot be read or written, or does not hold exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
         let read = file::read(&path)?;
-        file::check(&path)?;
+        file::check(&SystemDisk, &path)?;
         Ok(Self::with(Some(path), audit, read))
     }
 
@@ -180,7 +182,14 @@ impl Book {
     fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Authored, Arc<str>)>) -> Self {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
-        Self { file, unwritable: Mutex::default(), audit, pages: Mutex::new(pages), version, shared: None }
+        let (disk, unwritable, pages) = (Arc::new(SystemDisk), Mutex::default(), Mutex::new(pages));
+        Self { file, disk, unwritable, audit, pages, version, shared: None }
+    }
+
+    /// Writes its file on this disk.
+    #[must_use]
+    pub fn on_disk(self, disk: Arc<dyn Disk>) -> Self {
+        Self { disk, ..self }
     }
 
     /// Shares them with all nodes that have this Redis. It holds no counters, and is not connected yet.
@@ -235,7 +244,10 @@ impl Book {
 
     /// Audits, keeps and does a change of this process alone, in this order. The outcome is audited too. Writes files: not
     /// for a thread that decides.
-    fn change_here(
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn change_here(
         &self,
         wanted: &WantedChange,
         author: &Author,
@@ -292,7 +304,7 @@ impl Book {
 
     /// Writes the file, if there is one.
     fn write(&self, lines: &[Arc<str>]) -> Result<(), FileError> {
-        self.file.as_deref().map_or(Ok(()), |path| self.noted(file::write(path, lines)))
+        self.file.as_deref().map_or(Ok(()), |path| self.noted(file::write(&*self.disk, path, lines)))
     }
 
     /// Looks whether the file can be written, before somebody needs it.
@@ -303,7 +315,7 @@ impl Book {
         let _ = match has_failed && !self.is_shared() {
             // The file of the check may fit where all of them do not.
             true => self.write(&self.pages.lock().lines()),
-            false => self.noted(file::check(path)),
+            false => self.noted(file::check(&*self.disk, path)),
         };
     }
 

@@ -6,7 +6,8 @@
 //! - Strict algorithms: never more than N in any window of W, N being the largest that the nodes were told.
 //! - Buckets: never more than `burst` and what drains meanwhile.
 //! - Fixed and weighted windows: never more than N in an aligned window.
-//! - Nothing is admitted on top of N: what was surely counted before leaves room for it. That holds for each hit that is
+//! - Nothing is admitted on top of N: what was surely counted before leaves room for it, and for what the answer says is left.
+//!   That holds for each hit that is
 //!   admitted, also where reported hits are charged beyond N.
 //! - A request that gives hits back takes what it was admitted out of every window.
 //! - Nobody is denied hits for which there is room, whatever may have counted.
@@ -23,7 +24,10 @@
 //! - A report without an answer is sent until there is one, and may count each time.
 //! - A node without Redis that was killed may admit once more what it admitted since its last checkpoint.
 //! - Where its memory is full, what needs more of it is denied, or admitted and not counted. Counters that are there stay.
-//! - After a boot its clock may be behind by STATE_SKEW: hits count so much longer, and nobody knows where aligned windows end.
+//! - After a boot its clock may be behind by STATE_SKEW, and clocks of Redis servers may step back: hits count so much longer, and
+//!   nobody knows where aligned windows end.
+//! - Where nodes differ in COLD_START, losses may be admitted once more, and a node may deny what was lost long ago.
+//! - A candidate counts nothing while Redis does not answer, and where memory is small nobody knows whether it had room.
 //! - When a counter begins anew, all that was admitted before may be admitted once more.
 //! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
 //!   deadline or never.
@@ -119,6 +123,16 @@ impl Rules<'_> {
         }
     }
 
+    /// Whether hits surely count. A fixed window counts what is denied too, where Redis or this node's memory said so.
+    fn counts(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let is_fixed = limit.algorithm == Algorithm::FixedWindow && limit.failure == StoreFailure::Error;
+        let is_asked = !self.remembers_denials && self.cold_max.is_none();
+        let is_own = limit.excepted.is_none() && limit.recorded.is_none();
+        let counts_denied =
+            is_fixed && is_asked && is_own && !self.stops_increment && !it.is_full && it.hits > 0;
+        it.counts() || counts_denied && matches!(it.outcome, Outcome::Denied { .. })
+    }
+
     /// Losses by which this counter may have admitted hits once more.
     fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> &[Loss] {
         let counts_as_full = self.knows_losses && own.first().is_some_and(|it| self.denies_cold(limit, it));
@@ -143,7 +157,8 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let limit = &rules.limits[number];
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &counting));
+        let there: Vec<Record> = own.iter().copied().filter(|it| rules.counts(limit, it)).collect();
+        let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &there));
         found.or_else(|| in_spite(limit, own))
     })
 }
@@ -302,14 +317,21 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Reco
         let max = if limit.is_leased { limit.most() } else { limit.room(it.requests) };
         // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
         let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
-        (before + wanted > max).then(|| {
-            format!(
-                "request {} was admitted {} hits at {} us, though {before} of {max} were there",
-                it.request,
-                it.hits,
-                it.answered / MICRO
-            )
-        })
+        let (answered, hits) = (it.answered / MICRO, it.hits);
+        // What a node has of leases is not left to others.
+        let leaves_too_much = !limit.is_leased && before + hits + it.remaining > max;
+        match before + wanted > max {
+            true => Some(format!(
+                "request {} was admitted {hits} hits at {answered} us, though {before} of {max} were there",
+                it.request
+            )),
+            false => leaves_too_much.then(|| {
+                format!(
+                    "request {} left {} at {answered} us with {hits} hits, though {before} of {max} were there",
+                    it.request, it.remaining
+                )
+            }),
+        }
     })
 }
 

@@ -4,6 +4,7 @@ mod alone;
 mod answers;
 mod ask;
 mod batch;
+mod book;
 mod checks;
 mod cluster;
 mod faults;
@@ -245,7 +246,8 @@ impl Run {
         if let Counters::Memory(store) = &counters {
             self.keep((number, starts), Arc::clone(store), clock, &node);
         }
-        if let Some(home) = &state.home {
+        if let Some(home) = &mut state.home {
+            self.open_book(home);
             state.epochs = self.kept_resets(home, &state.epochs);
             state.epoch_numbers = self.epochs_of(&state.epochs);
         }
@@ -264,6 +266,7 @@ impl Run {
         state.stopping = (0..self.scenario.workers).map(|_| Arc::default()).collect();
         let (stopping, asking) = (state.stopping.clone(), Arc::clone(&state.asking));
         drop(nodes);
+        self.put_in_force(number);
         self.world.tell(|| format!("node {number} starts"));
         let working = Arc::new(AtomicUsize::new(stopping.len()));
         for (worker, stopping) in stopping.into_iter().enumerate() {

@@ -287,6 +287,11 @@ impl Scenario {
         self.all_settings().map(|it| it.lease_time).max().unwrap_or(0)
     }
 
+    /// Whether nothing fails, and no message is slow.
+    pub fn is_calm(&self) -> bool {
+        self.faults.is_empty() && self.slow_one_in > u64::from(u32::MAX)
+    }
+
     /// When clients have asked everything.
     pub fn asked_until(&self) -> Time {
         ASKED

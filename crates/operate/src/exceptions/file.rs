@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Authored, EXCEPTIONS_MAX};
-use crate::disk::{Disk, DiskError, SystemDisk};
+use crate::disk::{Disk, DiskError};
 use tidegate_engine::text::json_line;
 
 /// The most bytes that a file may have: as many as all exceptions take at their longest, and some.
@@ -66,14 +66,12 @@ pub(super) fn line(record: &Authored) -> Arc<str> {
 }
 
 /// Whether a file can be written there.
-pub(super) fn check(path: &Path) -> Result<(), FileError> {
-    let disk: &dyn Disk = &SystemDisk;
+pub(super) fn check(disk: &dyn Disk, path: &Path) -> Result<(), FileError> {
     Ok(disk.try_replace(path)?)
 }
 
 /// Writes a file of these lines, whole or not at all.
-pub(super) fn write(path: &Path, lines: &[Arc<str>]) -> Result<(), FileError> {
-    let disk: &dyn Disk = &SystemDisk;
+pub(super) fn write(disk: &dyn Disk, path: &Path, lines: &[Arc<str>]) -> Result<(), FileError> {
     let write = |line: &str, out: &mut dyn Write| {
         out.write_all(line.as_bytes())?;
         out.write_all(b"\n")

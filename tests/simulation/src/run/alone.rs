@@ -23,12 +23,14 @@ use tidegate_state::{
     Begun, Checkpoints, Folder, KeySource, Machine, Outcome, ShardName, StartOptions, begin, init,
 };
 
+use super::book::Kept;
 use super::{Kind, Run};
 use crate::node::Node;
 use crate::oracle::Loss;
 use crate::random::Random;
+use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Alone, Layout, Scenario};
-use crate::world::{MILLI, Time, lock};
+use crate::world::{MICRO, MILLI, Time, lock};
 
 /// How often expired counters are forgotten.
 const SWEEP_INTERVAL: Time = 250 * MILLI;
@@ -46,13 +48,15 @@ pub(super) fn secret() -> KeySource {
 
 /// A machine.
 pub(super) struct Home {
-    alone: Alone,
+    pub(super) alone: Alone,
+    /// Its exceptions.
+    pub(super) excepted: Kept,
     denies_cold: bool,
     /// There is no history, and nobody has said so yet.
     is_undeclared: bool,
     random: Random,
     /// STATE_DIR.
-    folder: MortalFolder,
+    pub(super) folder: MortalFolder,
     /// Which boot this is, and since when.
     boot: (u128, Time),
     /// Whether the next process may find a clean end.
@@ -119,6 +123,7 @@ impl Home {
         let Layout::Alone(alone) = scenario.layout else { return None };
         Some(Self {
             alone,
+            excepted: Kept::default(),
             denies_cold: scenario.settings.denies_cold,
             is_undeclared: alone.is_kept && alone.is_declared,
             random: Random::new(scenario.seed),
@@ -142,6 +147,11 @@ impl Home {
     /// The wall clock steps. The one of a process that runs has read it.
     pub(super) fn step_wall(&mut self, ahead: Time) {
         self.wall_ahead = ahead;
+    }
+
+    /// What the wall clock says at a time of the world.
+    pub(super) fn wall_at(&self, now: Time) -> Timestamp {
+        Timestamp::from_nanos(EPOCH_MICROS * MICRO + now + self.wall_ahead)
     }
 
     /// The process was killed, if there was one.

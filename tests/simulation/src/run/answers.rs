@@ -4,6 +4,7 @@
 //! its own, which is judged as any other.
 
 use tidegate_engine::limit::Algorithm;
+use tidegate_engine::overlay::Effect;
 
 use super::told::Told;
 use super::way::{Counter, Decided, Met, Trial};
@@ -157,8 +158,9 @@ impl Run {
         if counter.rule != own {
             is_wrong(format!("met rule {:?} instead of {own:?}", counter.rule));
         }
-        // A bucket drains as long as its level takes, which another N may have left.
-        if !limit.algorithm.is_bucket() && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
+        // A bucket drains as long as its level takes, which another N may have left. Whom an exception denies waits for its end.
+        let is_of_window = !limit.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny);
+        if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is told to wait {reset} us, of a window of {window} us"));
         }

@@ -121,7 +121,9 @@ impl Run {
                 // They may go back to another counter.
                 return false;
             }
-            if limit.failure == StoreFailure::Allow {
+            let is_answered =
+                self.scenario.is_calm() && ask.deadline.is_none() && self.scenario.far[ask.node] == [0; 2];
+            if limit.failure == StoreFailure::Allow && !is_answered {
                 // They may have been charged nowhere.
                 return false;
             }

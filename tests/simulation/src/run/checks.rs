@@ -22,6 +22,7 @@ const DEADLINE_MIN: Time = MILLI;
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
     pub(super) fn check_recovered(self: &Arc<Self>) {
+        self.end_exceptions();
         let calm = self.world.now();
         let mut limits: Vec<(Time, usize)> =
             (0..self.scenario.limits.len()).map(|number| (self.recovers_after(number), number)).collect();
@@ -199,7 +200,7 @@ impl Run {
     /// What may not happen and did, by all that was answered; and how much of it could be judged.
     pub(super) fn judged(&self) -> (Option<Violation>, Census) {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
-        let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
+        let is_calm = self.scenario.is_calm();
         let troubles = self.troubles();
         // What was done since a checkpoint is lost with it: hits that went back count again.
         let stays = |done: Time| !losses.iter().any(|loss| loss.since <= done && done <= loss.until);

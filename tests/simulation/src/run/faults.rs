@@ -74,6 +74,10 @@ impl Run {
                 state.version = version;
                 state.service.iter().for_each(|service| _ = service.install(self.rules[version].clone()));
             }
+            What::Except { node, limit, key, effect, lasts } if self.is_alone() => {
+                self.change_book(node, (limit, key), Some((effect, lasts)));
+                later(lasts, Self::heal);
+            }
             What::Except { node, limit, key, effect, lasts } => {
                 self.except(node, |excepted| excepted.make(now, (limit, key), effect));
                 later(lasts, Self::heal);
@@ -102,12 +106,22 @@ impl Run {
             | What::StopNode { node, .. }
             | What::Upgrade { node, .. }
             | What::Die { node, .. } => self.start(node),
+            // Those of one counter end by themselves.
+            What::Except { key: Some(_), .. } if self.is_alone() => {}
+            What::Except { node, limit, key: None, .. } if self.is_alone() => {
+                self.change_book(node, (limit, None), None);
+            }
             What::Except { node, limit, key, .. } => {
                 let now = self.world.now();
                 self.except(node, |excepted| excepted.end(now, (limit, key)));
             }
             _ => {}
         }
+    }
+
+    /// Whether there is no Redis.
+    fn is_alone(&self) -> bool {
+        matches!(self.scenario.layout, Layout::Alone(_))
     }
 
     /// The process of a node ends where it is.

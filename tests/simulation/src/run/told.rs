@@ -28,10 +28,11 @@ pub(super) struct Told {
 
 /// One exception of a node.
 #[derive(Clone, Copy, Debug)]
-struct Made {
-    limit: usize,
-    key: Option<u64>,
-    effect: Effect,
+pub(super) struct Made {
+    pub(super) limit: usize,
+    /// For one counter of it, or for all.
+    pub(super) key: Option<u64>,
+    pub(super) effect: Effect,
 }
 
 /// The exceptions of one node, in the order in which they were made: all that were ever in force together, since when.
@@ -65,6 +66,11 @@ impl Excepted {
         let mut all = self.now();
         all.retain(|other| (other.limit, other.key) != of);
         all.extend(made);
+        self.put(now, all);
+    }
+
+    /// These are in force from now on, and no others.
+    pub(super) fn put(&self, now: Time, all: Vec<Made>) {
         lock(&self.0).push((now, all));
     }
 

@@ -1,0 +1,147 @@
+//! The exceptions of a node without Redis: the program's own book, by the wall clock, in a file beside its counters or in none.
+//!
+//! In: exceptions that operators make and end. Out: those in force, put there when something changes and when one ends by
+//! itself. A list of our own says what they have to be.
+
+use std::sync::Arc;
+
+use tidegate_engine::overlay::{Effect, Exception};
+use tidegate_engine::time::Timestamp;
+use tidegate_operate::exceptions::{Audit, Author, Authored, Book, Caller, WantedChange};
+
+use super::alone::Home;
+use super::names::path;
+use super::told::Made;
+use super::{Kind, Run, STARTED_AGAIN};
+use crate::world::{MILLI, Time, lock};
+
+/// How often a node looks whether the wall clock is where an exception ends.
+const TICK: Time = 250 * MILLI;
+/// The file of exceptions in STATE_DIR.
+const EXCEPTIONS: &str = "exceptions";
+
+/// Which counters an exception is for: of a limit, one or all.
+type Which = (usize, Option<u64>);
+
+/// What a machine has of exceptions.
+#[derive(Default)]
+pub(super) struct Kept {
+    book: Option<Arc<Book>>,
+    /// Those that were acknowledged and not ended, in the order in which they were made: until when each holds.
+    made: Vec<(Made, Option<Timestamp>)>,
+    /// How often they were put in force: whoever waits for an older end has nothing to do.
+    puts: u64,
+}
+
+impl Run {
+    /// A process begins with the exceptions that are kept.
+    pub(super) fn open_book(&self, home: &mut Home) {
+        let wall = home.wall_at(self.world.now());
+        let Kept { book, made, .. } = &mut home.excepted;
+        let audit = Audit::in_memory(wall);
+        *book = Some(Arc::new(match home.alone.is_kept {
+            true => {
+                let book = Book::open(home.folder.path().join(EXCEPTIONS), audit).expect("a file of ours");
+                book.on_disk(home.folder.disk(usize::MAX))
+            }
+            false => {
+                made.clear();
+                Book::new(audit)
+            }
+        }));
+        let kept = book.iter().flat_map(|book| book.all()).count();
+        if kept != made.len() {
+            let what = format!("a process begins with {kept} exceptions of {}", made.len());
+            self.wrong(Kind::WrongStart, what);
+        }
+    }
+
+    /// An operator makes an exception that lasts so long, or ends one. Where no process is, somebody tries again.
+    pub(super) fn change_book(self: &Arc<Self>, node: usize, which: Which, made: Option<(Effect, Time)>) {
+        let is_done = lock(&self.nodes)[node].service.is_some();
+        if is_done {
+            self.change_kept(node, which, made);
+            self.put_in_force(node);
+        } else if made.is_none() {
+            self.after(STARTED_AGAIN, move |run| run.change_book(node, which, None));
+        }
+    }
+
+    fn change_kept(&self, node: usize, (limit, key): Which, made: Option<(Effect, Time)>) {
+        let mut nodes = lock(&self.nodes);
+        let Some(home) = &mut nodes[node].home else { return };
+        let (wall, id) =
+            (home.wall_at(self.world.now()), format!("l{limit}-{key:?}").replace(['(', ')'], "."));
+        home.folder.disk(usize::MAX);
+        let Kept { book, made: all, .. } = &mut home.excepted;
+        let before = all.len();
+        all.retain(|(made, _)| (made.limit, made.key) != (limit, key));
+        let was_there = all.len() < before;
+        // Half of them end by themselves, the others when somebody ends them.
+        let until = made.filter(|_| key.is_some()).map(|(_, lasts)| wall.plus(lasts));
+        all.extend(made.map(|(effect, _)| (Made { limit, key, effect }, until)));
+        let wanted = match made {
+            Some((effect, _)) => {
+                let exception = Exception { path: path(&self.scenario.limits, limit, key), effect };
+                let (who, why) = ("an operator".to_owned(), "a test".to_owned());
+                let made = Timestamp::from_nanos(0);
+                let record = Authored { id, exception, who, why, from: None, until, made, number: 0 };
+                WantedChange::Put { record, may_replace: true }
+            }
+            None if was_there => WantedChange::End { id, why: String::new() },
+            None => return,
+        };
+        let caller = Caller { peer: String::new(), certificate: None };
+        let changed = book
+            .as_ref()
+            .map(|book| book.change_here(&wanted, &Author { who: "an operator".to_owned(), caller }, wall));
+        if let Some(Err(error)) = changed {
+            self.wrong(Kind::WrongStart, format!("an exception was refused: {error}"));
+        }
+    }
+
+    /// Puts the exceptions in force that are due, and waits for the next one that ends.
+    pub(super) fn put_in_force(self: &Arc<Self>, node: usize) {
+        let now = self.world.now();
+        let mut nodes = lock(&self.nodes);
+        let state = &mut nodes[node];
+        let (Some(home), Some(service)) = (&mut state.home, &state.service) else { return };
+        let wall = home.wall_at(now);
+        let Kept { book: Some(book), made, puts } = &mut home.excepted else { return };
+        *puts += 1;
+        let is_due = |until: &Option<Timestamp>| until.is_none_or(|until| until > wall);
+        state
+            .excepted
+            .put(now, made.iter().filter(|(_, until)| is_due(until)).map(|(made, _)| *made).collect());
+        let compiled = book.compile(wall);
+        service.except(compiled.exceptions);
+        let puts = *puts;
+        drop(nodes);
+        if let Some(until) = compiled.until {
+            self.after(TICK, move |run| run.pass(node, puts, until));
+        }
+    }
+
+    fn pass(self: &Arc<Self>, node: usize, puts: u64, until: Timestamp) {
+        let wall = match lock(&self.nodes).get(node).and_then(|state| state.home.as_ref()) {
+            Some(home) if home.excepted.puts == puts => home.wall_at(self.world.now()),
+            _ => return,
+        };
+        match wall < until {
+            true => self.after(TICK, move |run| run.pass(node, puts, until)),
+            false => self.put_in_force(node),
+        }
+    }
+
+    /// Operators end what is left, whatever the wall clock says.
+    pub(super) fn end_exceptions(self: &Arc<Self>) {
+        let left = |node: usize| -> Vec<Which> {
+            let nodes = lock(&self.nodes);
+            let made = nodes[node].home.iter().flat_map(|home| &home.excepted.made);
+            made.map(|(made, _)| (made.limit, made.key)).collect()
+        };
+        for node in 0..self.scenario.clocks.len() {
+            left(node).into_iter().for_each(|which| self.change_book(node, which, None));
+        }
+    }
+}
