@@ -7,8 +7,7 @@
 //! - Buckets: never more than `burst` and what drains meanwhile.
 //! - Fixed and weighted windows: never more than N in an aligned window.
 //! - Nothing is admitted on top of N: what was surely counted before leaves room for it, and for what the answer says is left.
-//!   That holds for each hit that is
-//!   admitted, also where reported hits are charged beyond N.
+//!   That holds for each hit that is admitted, also where reported hits are charged beyond N.
 //! - A request that gives hits back takes what it was admitted out of every window.
 //! - Nobody is denied hits for which there is room, whatever may have counted.
 //!
