@@ -294,6 +294,10 @@ mod tests {
                 json!({"requests_per_unit": 5, "unit_multiplier": 5}),
                 "`unit_multiplier` without `unit` (expected both)",
             ),
+            (
+                json!({"requests_per_unit": 5, "unit": "day", "unit_multiplier": 0}),
+                "`unit_multiplier` is 0 (expected 1 or more)",
+            ),
             (json!({"domain": 5}), "domain: is missing (expected a text)"),
             (
                 json!({"entries": [{"key": "a"}]}),

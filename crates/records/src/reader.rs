@@ -131,6 +131,10 @@ impl Reader {
     }
 
     fn line(&mut self, line: &[u8], take: &mut dyn FnMut(Line)) {
+        if line.len() > LINE_BYTES_MAX {
+            self.is_too_long = true;
+            return self.end_of_line(take);
+        }
         self.lines += 1;
         let number = self.lines;
         let mut line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -139,11 +143,6 @@ impl Reader {
         }
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
-        }
-        if line.len() > LINE_BYTES_MAX {
-            self.is_too_long = true;
-            self.lines -= 1;
-            return self.end_of_line(take);
         }
         match self.read(line) {
             Ok(None) => {}
@@ -357,6 +356,26 @@ mod tests {
         for size in [1, 7, LINE_BYTES_MAX, LINE_BYTES_MAX + 1] {
             let pieces: Vec<_> = text.as_bytes().chunks(size).collect();
             assert_eq!(all(Format::JsonLines, &pieces), expected, "{size}");
+        }
+    }
+
+    /// The bound is that of the bytes before the line's end, a carriage return among them.
+    #[test]
+    fn a_line_at_the_bound_is_the_same_in_pieces_and_whole() {
+        let good = r#"{"domain":"d","entries":[{"key":"a","value":"b"}],"requests_per_unit":5}"#;
+        let padded = |bytes: usize| format!("{good:bytes$}");
+        let (fits, too_long) = (padded(LINE_BYTES_MAX), padded(LINE_BYTES_MAX + 1));
+        let (with_return, blank) = (format!("{fits}\r"), " ".repeat(LINE_BYTES_MAX + 1));
+        let text = format!("{fits}\n{too_long}\n{with_return}\n{blank}\n{fits}\n");
+        for size in [1, LINE_BYTES_MAX, usize::MAX] {
+            let pieces: Vec<_> = text.as_bytes().chunks(size).collect();
+            let read =
+                all(Format::JsonLines, &pieces).into_iter().map(|line| (line.number, line.read.is_ok()));
+            assert_eq!(
+                read.collect::<Vec<_>>(),
+                [(1, true), (2, false), (3, false), (4, false), (5, true)],
+                "{size}"
+            );
         }
     }
 
