@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayString;
 use http::HeaderName;
@@ -84,6 +84,7 @@ pub struct Inside {
     is_shared: bool,
     /// What the host was shown of its metrics.
     shown: Mutex<Shown>,
+    shown_at: Mutex<Option<Instant>>,
     /// Ends our thread when it is dropped.
     end: oneshot::Sender<Infallible>,
 }
@@ -130,7 +131,14 @@ impl Inside {
         };
         thread::Builder::new().name("tidegate".to_owned()).spawn(body).map_err(|error| error.to_string())?;
         let handler = start.recv().map_err(|_| "the limiter's thread panicked".to_owned())??;
-        Ok(Self { handler, runtime: handle, is_shared, shown: Mutex::default(), end })
+        Ok(Self {
+            handler,
+            runtime: handle,
+            is_shared,
+            shown: Mutex::default(),
+            shown_at: Mutex::default(),
+            end,
+        })
     }
 
     /// Asks whether a request may pass, by the `rate_limits` of this domain.

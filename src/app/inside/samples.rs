@@ -4,10 +4,15 @@
 //! grown since the host was shown it.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::Inside;
+use crate::clock::monotonic;
+
+/// How long nobody has to show the samples again.
+const SHOWN_FOR: Duration = Duration::from_millis(500);
 
 /// What the host was shown of the counters in memory, which all limiters of the process share.
 static OF_PROCESS: Mutex<Option<Shown>> = Mutex::new(None);
@@ -43,8 +48,15 @@ impl<'t> Sample<'t> {
 }
 
 impl Inside {
-    /// Calls `show` with every sample of the metrics.
+    /// Calls `show` with every sample of the metrics, unless somebody has shown them a moment ago: many configurations of a
+    /// host may share a limiter, and show the same statistics.
     pub fn samples(&self, mut show: impl FnMut(&Sample<'_>)) {
+        let (mut shown_at, now) = (self.shown_at.lock(), monotonic());
+        if shown_at.is_some_and(|at| now < at + SHOWN_FOR) {
+            return;
+        }
+        *shown_at = Some(now);
+        drop(shown_at);
         for piece in self.handler.scrape() {
             piece.lines().filter_map(Sample::parse).for_each(|sample| show(&sample));
         }
