@@ -100,7 +100,9 @@ impl Run {
         };
         let Told { requests, window, .. } = counter.by;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
-        (record.remaining, record.is_full) = (counter.remaining, is_full);
+        // Nor how often a fixed window has no room that counts what it denies.
+        let lacks_room = counter.over && limit.algorithm == Algorithm::FixedWindow && self.may_lack_room();
+        (record.remaining, record.is_full) = (counter.remaining, is_full || lacks_room);
     }
 
     /// The N of the candidate beside the limit of an item.
@@ -145,8 +147,12 @@ impl Run {
         }
         let any_over = counters.into_iter().any(|counter| counter.over);
         // Nobody counts how often there is no room for candidates.
-        let may_be_full = matches!(self.scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY);
-        self.settle(record, (passes, any_over), counter, may_be_full);
+        self.settle(record, (passes, any_over), counter, self.may_lack_room());
+    }
+
+    /// Whether memory may have no room for a counter.
+    fn may_lack_room(&self) -> bool {
+        matches!(self.scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY)
     }
 
     /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
