@@ -12,6 +12,8 @@ mod records;
 #[cfg(any(test, feature = "fixture"))]
 #[doc(hidden)]
 pub mod fixture;
+#[cfg(test)]
+mod tests;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;

@@ -68,4 +68,14 @@ mod tests {
     fn this_machine_knows_its_boot() {
         assert_ne!(ThisMachine.boot_id(), [0; 16], "Linux says it");
     }
+
+    #[test]
+    fn the_time_since_the_boot_is_what_linux_says() {
+        let uptime = || {
+            let text = std::fs::read_to_string("/proc/uptime").expect("Linux has it");
+            text.split(' ').next().and_then(|secs| secs.parse::<f64>().ok()).expect("seconds")
+        };
+        let (before, own, after) = (uptime(), ThisMachine.since_boot() as f64 / 1e9, uptime());
+        assert!(before <= own + 0.02 && own <= after + 0.02, "{before} {own} {after}");
+    }
 }

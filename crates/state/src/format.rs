@@ -228,6 +228,7 @@ mod tests {
         assert_eq!(names[..3], known);
         assert_eq!(names[3..], ["fixed_window", "token_bucket", "leaky_bucket"]);
     }
+
     /// A length that was changed takes no memory: it is noticed before anything is read.
     #[test]
     fn a_frame_with_any_bit_changed_is_none() {
@@ -244,5 +245,12 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Frame::parse(&changed), None, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_block_without_bytes_is_no_frame() {
+        let (algorithm, copied_at) = (Algorithm::SlidingLog, Timestamp::from_secs(1));
+        let frame = |bytes| Frame::Block { bytes, algorithm, copied_at, counters: 0 }.to_bytes(b"").0;
+        assert_eq!((Frame::parse(&frame(0)), Frame::parse(&frame(1)).is_some()), (None, true));
     }
 }

@@ -121,4 +121,9 @@ mod tests {
         let refused = KeySource::of_file(Path::new("/dev/zero")).expect_err("far too long").to_string();
         assert!(refused.contains("(expected 16 to 4096)"), "{refused}");
     }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", KeySource::of_text(b"0123456789abcdef")), "KeySource(…)");
+    }
 }

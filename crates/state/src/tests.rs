@@ -1,6 +1,7 @@
 //! Files that are not whole or not ours are refused, wherever they were cut or changed. And every folder that a crash can
 //! leave is understood: what was clean counts, and nothing else is taken for it.
 
+mod believed;
 mod deaths;
 
 use std::fs;
@@ -479,4 +480,16 @@ fn checkpoints_are_written_while_it_serves() {
     assert_eq!(found(folder.path(), &options()), (Outcome::Clean, 6));
     fs::remove_file(folder.path().join("counters")).expect("ours");
     assert_eq!(found(folder.path(), &options()), (Outcome::Unclean, 6));
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_counted() {
+    let folder = folder();
+    let (_, checkpoints) = process(folder.path(), &options());
+    fs::remove_dir_all(folder.path()).expect("ours");
+    checkpoints.start(Duration::from_millis(1), || ()).expect("a thread");
+    while checkpoints.totals().failed < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(checkpoints.totals().written, 0);
 }

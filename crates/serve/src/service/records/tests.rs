@@ -397,3 +397,31 @@ async fn a_scan_through_many_keys_leaves_what_is_used() {
     assert!(missed * 100 < asked, "{missed} of {asked} were pushed out");
     assert!(shop.records.cached() <= 1_100, "{} in a cache of 1,000", shop.records.cached());
 }
+
+/// After a gap in the stream of changes: the fetch began before it.
+#[tokio::test(start_paused = true)]
+async fn what_a_fetch_brings_that_a_gap_overtook_is_not_kept() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.0.is_held.store(true, Relaxed);
+    let gap = async {
+        tokio::task::yield_now().await;
+        shop.source.set("alice", of(0));
+        shop.records.forget_all();
+        shop.source.0.is_held.store(false, Relaxed);
+        shop.source.0.released.notify_waiters();
+    };
+    let (old, ()) = futures_util::future::join(shop.asks("alice", 1_000), gap).await;
+    assert_eq!(old, (true, false), "it waited for the old answer");
+    assert_eq!(shop.asks("alice", 1_000).await, (false, false), "the new one is fetched");
+}
+
+#[tokio::test]
+async fn what_is_known_beforehand_is_not_fetched() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    for (user, record) in [("alice", of(5)), ("bob", None), ("carol", of(0))] {
+        shop.records.know(&key(user), record);
+    }
+    assert_eq!(shop.records.cached(), 3);
+    assert_eq!([shop.passing("alice", 1_000).await, shop.passing("bob", 1_000).await], [5, 3]);
+    assert_eq!((shop.asks("carol", 1_000).await, shop.source.asked()), ((false, true), 0));
+}

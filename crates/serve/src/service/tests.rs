@@ -1,0 +1,113 @@
+//! What a service does beside deciding, with counters in memory: what it counts, shows and frees.
+
+use super::fixture::{metrics, rules, service_at};
+use super::*;
+use crate::clock::monotonic;
+use tidegate_engine::decision::{Code, Status};
+use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
+use tidegate_engine::overlay::{Effect, Exception, Label};
+use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::time::SECOND_NANOS;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: path, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: host, rate_limit: {unit: minute, requests_per_unit: 1}}
+";
+
+/// A clock that stands still.
+fn clock() -> Clock {
+    Clock::new(monotonic() + Duration::from_secs(86_400), Timestamp::from_secs(1_000))
+}
+
+/// What `show` makes of the decision of one hit of this user.
+fn decided<T>(service: &Service, user: &str, show: impl Fn(&Decision<'_>) -> T) -> T {
+    let mut batch = Batch::default();
+    batch.put(Request::new("shop", 1).descriptor(&[("user", user)]));
+    let (live, mut shown) = (service.snapshot().expect("rules"), None);
+    service.decide(live.in_force(), &batch, |_, _, decision| shown = decision.map(&show));
+    shown.expect("memory answers at once")
+}
+
+#[test]
+fn rules_are_shown_in_the_order_of_their_paths() {
+    let service = service_at(clock(), Some(RULES), &metrics());
+    let live = service.snapshot().expect("rules");
+    let keys = live.by_path().iter().map(|&id| live.rules().rules()[id].path());
+    assert_eq!(keys.collect::<Vec<_>>(), ["shop.host", "shop.path", "shop.user"]);
+}
+
+#[test]
+fn a_service_says_how_long_lost_counters_count_as_full() {
+    let cold = Cold::since(Timestamp::from_secs(990), 3_600 * SECOND_NANOS);
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)).cold(cold));
+    let service = Service::new(Counters::Memory(store), metrics(), clock(), Modes::default());
+    assert_eq!(service.cold_nanos_left(60 * SECOND_NANOS), 50 * SECOND_NANOS);
+    assert_eq!(service.cold_nanos_left(7_200 * SECOND_NANOS), 0, "long windows are exempt");
+}
+
+#[test]
+fn rules_without_room_for_series_of_their_own_are_counted() {
+    let service = service_at(clock(), None, &metrics());
+    let text = |count: usize| {
+        let rule = |at| format!("\n  - {{key: k{at}, rate_limit: {{unit: day, requests_per_unit: 1}}}}");
+        format!("domain: shop\ndescriptors:{}", (0..count).map(rule).collect::<String>())
+    };
+    assert_eq!(service.install(rules(&text(50))), 0);
+    let (some, more) = (service.install(rules(&text(150))), service.install(rules(&text(157))));
+    assert!((50..60).contains(&some), "100 series are all there are: {some}");
+    assert_eq!(more, some + 7);
+}
+
+/// One exception of each kind. Whom one denies is asked to wait for an hour at most: somebody may end it before.
+#[test]
+fn exceptions_that_are_met_are_counted_by_what_they_do() {
+    let service = service_at(clock(), Some(RULES), &metrics());
+    let exception = |user: &str, effect| {
+        let entries = vec![PathEntry { key: "user".to_owned(), value: Some(user.to_owned()) }];
+        Exception { path: Path { domain: "shop".into(), entries }, effect }
+    };
+    let all = [
+        exception("more", Effect::Limit { requests: Some(2), burst: None }),
+        exception("free", Effect::Unlimited),
+        exception("none", Effect::Deny),
+    ];
+    let label = |id: &str| Arc::new(Label { id: id.to_owned(), made: None, until: None });
+    service.except(Exceptions::new(&all).labelled(["a", "b", "c"].map(label).to_vec()));
+    let passing = |user: &str, hits: usize| {
+        (0..hits).filter(|_| decided(&service, user, |decision| decision.code == Code::Ok)).count()
+    };
+    assert_eq!([passing("more", 3), passing("free", 5), passing("none", 7)], [2, 5, 0]);
+    assert_eq!(passing("other", 2), 1);
+    assert_eq!(service.exceptions_met(), [3, 5, 7]);
+    let (met, wait) = decided(&service, "none", |decision| match &decision.statuses[0] {
+        Status::Limited(limited) => (decision.exceptions().len(), limited.verdict.reset_nanos),
+        other => panic!("{other:?} is no limit"),
+    });
+    assert_eq!((met, wait), (1, 3_600 * SECOND_NANOS));
+}
+
+#[test]
+fn keys_that_are_denied_are_counted() {
+    let denied = Arc::new(DeniedKeys::default());
+    let service =
+        service_at(clock(), Some(RULES), &metrics()).counting_denied_keys(Some(Arc::clone(&denied)));
+    (0..4).for_each(|_| decided(&service, "alice", |_| ()));
+    let top = denied.top(9);
+    assert_eq!(top.len(), 1, "{top:?}");
+    assert_eq!((&*top[0].name.entries, top[0].denials.count), ("user=alice", 3));
+}
+
+/// The thread that reclaims is a reader itself: it must not be what keeps them.
+#[test]
+fn rules_that_nobody_reads_any_more_are_freed() {
+    let service = service_at(clock(), Some(RULES), &metrics());
+    decided(&service, "alice", |_| ());
+    assert!(service.under_rules(|_| Ok::<_, ServiceError>(())).is_ok());
+    let old = Arc::downgrade(&service.snapshot().expect("rules").0);
+    service.install(rules(RULES));
+    service.reclaim();
+    assert!(old.upgrade().is_none());
+}
