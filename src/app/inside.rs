@@ -315,10 +315,11 @@ impl App {
         started: &mpsc::SyncSender<Result<Arc<Handler>, String>>,
         ended: oneshot::Receiver<Infallible>,
     ) {
-        self.keep(&mut tasks);
         rules.keep(&mut tasks);
+        let service = Arc::clone(&self.service);
         let serving = async {
             tokio::join!(self.read_first(), self.await_rules());
+            self.keep(&mut tasks);
             let _ = started.send(Ok(self.handler()));
             // The host lives on when a task ends: requests get what they get without it.
             let dead = async {
@@ -333,7 +334,7 @@ impl App {
                 () = dead => {}
             }
         };
-        self.service.work(serving).await;
+        service.work(serving).await;
     }
 }
 
