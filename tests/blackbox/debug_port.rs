@@ -44,7 +44,7 @@ fn the_log_level_changes_while_it_runs() {
         assert!(answer.status == 400 && answer.body.contains("debug"), "{answer:?}");
     }
     assert_eq!(get(port, "/logging").expect("a page").body, "info\n");
-    assert_eq!(limiter.lines_with("log level: info"), 1);
+    assert_eq!(limiter.lines_with("log level is now info"), 1);
 }
 
 /// What a browser sends on behalf of a page that somebody on this machine looks at.
