@@ -26,8 +26,8 @@ pub struct Actions(pub(super) Vec<Item>);
 #[derive(Clone, Debug)]
 pub struct Costs {
     descriptors: RequestBuf,
-    /// What each descriptor is made of, for its hits.
-    items: Vec<Item>,
+    /// The hits of each descriptor.
+    hits: Vec<HitsAddend>,
 }
 
 /// What a proxy says about the request of its client. An error means that a fact is unknown; then nothing must be
@@ -237,10 +237,13 @@ impl Actions {
     ) -> Result<(), R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
         for item in self.of(false) {
-            let is_described = item.add_entries(request, buf, bytes_max)?;
-            let hits = if is_described { item.hits(request)? } else { None };
-            match hits {
-                Some(hits_addend) => buf.close_with(item.options(hits_addend)),
+            let hits_addend = match (item.add_entries(request, buf, bytes_max)?, &item.hits) {
+                (false, _) => None,
+                (true, None) => Some(None),
+                (true, Some(hits)) => hits.read(request)?.map(Some),
+            };
+            match hits_addend {
+                Some(hits_addend) => buf.close_with(options(Cost::Asked, hits_addend)),
                 None => buf.reopen(),
             }
         }
@@ -259,11 +262,11 @@ impl Actions {
         bytes_max: usize,
     ) -> Result<Costs, R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
-        let mut costs = Costs { descriptors: RequestBuf::new(domain), items: Vec::new() };
+        let mut costs = Costs { descriptors: RequestBuf::new(domain), hits: Vec::new() };
         for item in self.of(true) {
             if item.add_entries(request, &mut costs.descriptors, bytes_max)? {
                 costs.descriptors.close();
-                costs.items.push(item.clone());
+                costs.hits.push(item.hits.clone().unwrap_or(HitsAddend::Number(1)));
             } else {
                 costs.descriptors.reopen();
             }
@@ -344,24 +347,24 @@ impl Item {
         }
         Ok(true)
     }
+}
 
-    /// The hits of the descriptor: `Some(None)` if nothing is said of them, `None` if they cannot be known.
-    fn hits<R: ClientRequest>(&self, request: &R) -> Result<Option<Option<u64>>, R::Error> {
-        Ok(match &self.hits {
-            None => Some(self.on_stream_done.then_some(1)),
-            Some(HitsAddend::Number(hits)) => Some(Some(*hits)),
-            Some(HitsAddend::Of(field)) => {
+impl HitsAddend {
+    /// The hits. `None`: they cannot be known.
+    fn read<R: ClientRequest>(&self, request: &R) -> Result<Option<u64>, R::Error> {
+        Ok(match self {
+            Self::Number(hits) => Some(*hits),
+            Self::Of(field) => {
                 let hits = request.number(field)?.filter(|hits| (0.0..=f64::from(HITS_MAX)).contains(hits));
                 // As Envoy does, which drops fractions.
-                hits.map(|hits| Some(hits as u64))
+                hits.map(|hits| hits as u64)
             }
         })
     }
+}
 
-    fn options(&self, hits_addend: Option<u64>) -> DescriptorOptions {
-        let cost = if self.on_stream_done { Cost::Reported } else { Cost::Asked };
-        DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() }
-    }
+fn options(cost: Cost, hits_addend: Option<u64>) -> DescriptorOptions {
+    DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() }
 }
 
 impl Costs {
@@ -372,7 +375,7 @@ impl Costs {
 
     /// Nothing is charged.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.hits.is_empty()
     }
 
     /// What is charged, now that the stream of `request` has ended, and how many descriptors are not, because their hits
@@ -380,13 +383,13 @@ impl Costs {
     pub fn known<R: ClientRequest>(&self, request: &R) -> (RequestBuf, usize) {
         let mut known = RequestBuf::new(self.descriptors.domain());
         let mut unknown = 0;
-        for (descriptor, item) in self.descriptors.as_request().descriptors().zip(&self.items) {
-            let Ok(Some(hits_addend)) = item.hits(request) else {
+        for (descriptor, hits) in self.descriptors.as_request().descriptors().zip(&self.hits) {
+            let Ok(Some(hits)) = hits.read(request) else {
                 unknown += 1;
                 continue;
             };
             descriptor.entries.iter().for_each(|entry| known.push(entry.key, entry.value));
-            known.close_with(item.options(hits_addend));
+            known.close_with(options(Cost::Reported, Some(hits)));
         }
         (known, unknown)
     }
