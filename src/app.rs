@@ -320,7 +320,7 @@ impl App {
         tokio::join!(self.resets.read_first(), exceptions::read_first(&self.exceptions, &self.service));
     }
 
-    /// Does what a limiter needs beside decisions, sockets or not.
+    /// Starts what a limiter does apart from decisions, with sockets or without.
     fn keep(&mut self, tasks: &mut Essential) {
         memory::keep(tasks, &self.store, &self.service, self.clock);
         exceptions::keep(tasks, &self.exceptions, &self.service);

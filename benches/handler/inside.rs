@@ -20,7 +20,7 @@ descriptors:
   - {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
 ";
-/// Leases are renewed beside what is counted: the least of so many counts is the way itself.
+/// Leases are renewed while allocations are counted: the least of so many counts is that of a request alone.
 const COUNTS: usize = 50;
 /// Until there is a lease that lasts.
 const ROUNDS_MAX: usize = 10_000;

@@ -288,7 +288,7 @@ impl Launch {
     /// Starts it with the configuration in this folder.
     fn spawn(&self, folder: &Path, id: u16) -> Process {
         let mut command = Command::new(&self.program);
-        // The module lies beside the tests that were built with it.
+        // The module is in the folder of the tests that were built with it.
         let tests = std::env::current_exe().expect("a test has a path");
         command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", tests.with_file_name(""));
         command.env("TIDEGATE_PANICS_IN", self.panics_in).current_dir(folder);

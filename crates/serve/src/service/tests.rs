@@ -1,4 +1,4 @@
-//! What a service does beside deciding, with counters in memory: what it counts, shows and frees.
+//! What a service does apart from deciding, with counters in memory: what it counts, shows and frees.
 
 use super::fixture::{metrics, rules, service_at};
 use super::*;

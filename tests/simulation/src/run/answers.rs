@@ -67,7 +67,7 @@ impl Run {
         !of_rules.any(denies) && (!is_spent || self.scenario.modes.quota && has_other)
     }
 
-    /// What is wrong with the limit that headers show, and with how long a client is told to wait: the last limit that denies
+    /// What is wrong with the limit that headers show, and with how long a client is asked to wait: the last limit that denies
     /// the request, or the first of those that have least left; and as long as all that deny it need.
     fn check_shown(&self, decided: &Decided) -> Option<String> {
         let denying = decided.counters.iter().filter(|counter| denies(counter));
@@ -105,7 +105,7 @@ impl Run {
         (record.remaining, record.is_full) = (counter.remaining, is_full || lacks_room);
     }
 
-    /// The N of the candidate beside the limit of an item.
+    /// The N of the candidate of an item.
     pub(super) fn candidate_of(&self, item: &Item) -> Option<u32> {
         self.scenario.limits[item.limit].candidate
     }

@@ -264,7 +264,7 @@ impl Run {
         Some(self.judge_answer((number, first), items, &decided, deadline.is_none()))
     }
 
-    /// Notes what a request asks, and beside that what it asks of candidates. Returns the place of its first record.
+    /// Notes what a request asks, and what it asks of candidates. Returns the place of its first record.
     fn note(
         &self,
         (number, node): (usize, usize),

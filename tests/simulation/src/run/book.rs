@@ -1,4 +1,4 @@
-//! The exceptions of a node without Redis: the program's own book, by the wall clock, in a file beside its counters or in none.
+//! The exceptions of a node without Redis: the program's own book, by the wall clock, in a file next to its counters or in none.
 //!
 //! In: exceptions that operators make and end. Out: those in force, put there when something changes and when one ends by
 //! itself. A list of our own says what they have to be.

@@ -43,7 +43,7 @@ pub(super) struct Decided {
     pub(super) is_full: bool,
     /// N and the hits left of the limit that headers show.
     pub(super) shown: Option<(u32, u64)>,
-    /// After so long a client is told to ask again.
+    /// After so long a client may ask again.
     pub(super) retry_after_secs: Option<u64>,
     /// What candidates say.
     pub(super) trials: Vec<Trial>,
