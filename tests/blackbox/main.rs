@@ -91,4 +91,5 @@ mod tracing;
 mod traffic;
 mod tried;
 mod uds;
+mod upgrades;
 mod xds;
