@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use crate::front::connections::WorkerOptions;
 use crate::front::http::CheckOptions;
-use crate::front::{AnswerOptions, LimitHeaders, MaxAge};
+use crate::front::{AnswerOptions, ClientOptions, LimitHeaders, MaxAge};
 use crate::logging::LogLevel;
 use crate::settings::value::{Backend, FilePath};
 use crate::settings::{Problem, Row, Settings};
@@ -292,6 +292,10 @@ fn answer_options(settings: &Settings) -> AnswerOptions {
     };
     AnswerOptions {
         headers: settings.limit_response_headers_enabled.then_some(names),
+        client: ClientOptions {
+            format: settings.limit_response_headers_format,
+            partition_key: settings.limit_response_headers_partition_key,
+        },
         dynamic_metadata: settings.response_dynamic_metadata,
     }
 }

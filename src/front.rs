@@ -5,6 +5,7 @@
 //! [`Service`], renders and counts; nothing else does. It knows no transport: a front decides how a refusal is sent.
 
 pub mod bare;
+mod client_answer;
 pub mod connections;
 pub mod grpc;
 pub mod http;
@@ -18,6 +19,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use client_answer::{ClientAnswer, ClientOptions, HeadersFormat, PROBLEM_JSON};
 pub use drain::{Drain, DrainSwitch};
 pub use life::{Life, MaxAge};
 pub use wire::{AnswerOptions, LimitHeaders};
@@ -294,7 +296,7 @@ impl Handler {
         question: &mut RequestBuf,
         ask: impl FnOnce(&RuleSet, &mut RequestBuf) -> Result<(), Refusal>,
         mut span: Option<CallSpan>,
-        render: fn(&Decision<'_>) -> T,
+        render: fn(ClientOptions, &Request<'_>, &Decision<'_>) -> T,
     ) -> Reply<T> {
         let began = clock::monotonic();
         let asked = self.service.under_rules(|live| {
@@ -303,8 +305,11 @@ impl Handler {
             let mut batch = Batch::default();
             batch.put(question.as_request());
             let mut answer = None;
-            self.service.decide(live, &batch, |_, _, decision| {
-                answer = decision.map(|decision| render(self.checked(front, span.take(), began, decision)));
+            self.service.decide(live, &batch, |_, request, decision| {
+                answer = decision.map(|decision| {
+                    let decision = self.checked(front, span.take(), began, decision);
+                    render(self.answer_options.client, request, decision)
+                });
             });
             drop(batch);
             Ok(answer.ok_or_else(|| live.hold()))
@@ -317,8 +322,9 @@ impl Handler {
                         *request = question.as_request();
                         Ok::<_, Refusal>(())
                     };
-                    let render = |_: &Request<'_>, decision: &Decision<'_>| {
-                        render(handler.checked(front, span.take(), began, decision))
+                    let render = |request: &Request<'_>, decision: &Decision<'_>| {
+                        let decision = handler.checked(front, span.take(), began, decision);
+                        render(handler.answer_options.client, request, decision)
                     };
                     let answer = handler.service.finish(live.in_force(), read, None, render).await;
                     answer.map_err(|refusal| handler.unchecked(front, span, began, refusal))

@@ -360,6 +360,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 // Choices that others own: their names. Nothing else of anybody.
                 &[
                     "url",
+                    "front::HeadersFormat",
                     "front::http::Proxy",
                     "logging::LogLevel",
                     "spans::Protocol",

@@ -48,7 +48,7 @@ fn row(store: &str, settings: &[(&str, String)]) {
 /// Asks. An answer that comes later is waited for.
 fn is_answered_at_once(inside: &Inside) -> bool {
     match inside.check("bench", &Client) {
-        Reply::Now(answer) => answer.is_ok_and(|answer| answer.numbers.passes()),
+        Reply::Now(answer) => answer.is_ok_and(|answer| answer.client.numbers.passes()),
         Reply::Later(answer) => {
             let (sender, answered) = std::sync::mpsc::channel();
             inside.spawn(async move { _ = sender.send(answer.await.is_ok()) });

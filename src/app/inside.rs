@@ -14,14 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayString;
-use http::HeaderName;
 use parking_lot::Mutex;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
 pub use self::samples::Sample;
 use self::samples::Shown;
-pub use crate::front::Reply;
+pub use crate::front::{PROBLEM_JSON, Reply};
 pub use crate::logging::admit;
 pub use tidegate_engine::rules::{ClientRequest, Costs};
 pub use tidegate_serve::refusal::{Refusal, RefusalCode};
@@ -33,11 +32,11 @@ use crate::app::{control, exceptions, first_dead};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
 pub use crate::configuration::{InsideOptions as Options, is_secret};
-use crate::front::http::{describe, headers};
-use crate::front::{CheckAnswer, Handler};
+use crate::front::http::describe;
+use crate::front::{ClientAnswer, ClientOptions, Handler};
 use tidegate_engine::decision::Decision;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::request::RequestBuf;
+use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::Rule;
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
@@ -70,8 +69,8 @@ pub const RULE_BYTES_MAX: usize = 128;
 
 /// The answer to a request.
 pub struct Answer {
-    /// The numbers of its tightest limit.
-    pub numbers: CheckAnswer,
+    /// What it says to the client.
+    pub client: ClientAnswer,
     /// The name or the path of the rule of that limit, cut after [`RULE_BYTES_MAX`] bytes.
     pub rule: Option<ArrayString<RULE_BYTES_MAX>>,
 }
@@ -170,7 +169,7 @@ impl Inside {
             return unknown;
         }
         let _entered = self.enter();
-        let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_| ());
+        let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_, _, _| ());
         if let Reply::Later(charged) = charged {
             // Our thread does not end before.
             let inside = Arc::clone(self);
@@ -199,11 +198,6 @@ impl Inside {
         }
     }
 
-    /// The headers of an answer, as `/check` has them.
-    pub fn headers(answer: &Answer) -> impl Iterator<Item = (HeaderName, u64)> + use<> {
-        headers(&answer.numbers)
-    }
-
     /// Calls `tick` on our thread again and again, until it returns false.
     pub fn every(&self, interval: Duration, mut tick: impl FnMut() -> bool + Send + 'static) {
         self.spawn(async move {
@@ -225,9 +219,9 @@ impl Inside {
 }
 
 impl Answer {
-    fn of(decision: &Decision<'_>) -> Self {
+    fn of(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Self {
         let rule = decision.tightest().and_then(|limited| limited.origin.rule());
-        Self { numbers: CheckAnswer::of(decision), rule: rule.map(shown) }
+        Self { client: ClientAnswer::of(options, request, decision), rule: rule.map(shown) }
     }
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
+pub(crate) use self::check::describe;
 pub use self::check::{CheckOptions, Proxy};
-pub(crate) use self::check::{describe, headers};
 
 use crate::front::{Handler, trace};
 use tidegate_operate::page::{Page, Respond, not_allowed, read_body, refused, text};

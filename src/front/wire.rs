@@ -10,6 +10,7 @@ mod metadata;
 
 use prost::Message;
 
+use crate::front::client_answer::{ClientOptions, Draft};
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tidegate_engine::decision::Decision;
@@ -26,8 +27,10 @@ pub(super) const ANSWER_BYTES: usize = 256;
 /// What answers carry beside codes and limits. What is off costs nothing.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
-    /// Headers for the answer to the client.
+    /// Headers for the answer to the client, over gRPC.
     pub headers: Option<LimitHeaders>,
+    /// What they say.
+    pub client: ClientOptions,
     /// Dynamic metadata for the next filters.
     pub dynamic_metadata: bool,
 }
@@ -95,15 +98,18 @@ pub(super) fn encode(
     out: &mut Vec<u8>,
 ) {
     answer::encode(decision, out);
-    let AnswerOptions { headers, dynamic_metadata } = options;
+    let AnswerOptions { headers, dynamic_metadata, .. } = options;
     if headers.is_none() && !dynamic_metadata {
         return;
     }
+    let draft =
+        headers.as_ref().and_then(|_| Draft::of(options.client, request, decision)).unwrap_or_default();
     let more = RateLimitResponse {
         response_headers_to_add: headers
             .as_ref()
-            .map(|names| headers::render(names, decision))
+            .map(|names| headers::render(names, options.client.format, decision, &draft))
             .unwrap_or_default(),
+        raw_body: draft.problem.map(String::into_bytes).unwrap_or_default(),
         dynamic_metadata: dynamic_metadata.then(|| metadata::render(request, decision)),
         ..RateLimitResponse::default()
     };

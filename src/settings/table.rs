@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::front::HeadersFormat;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
 use crate::settings::Problem;
@@ -166,6 +167,8 @@ settings! {
         "SHADOW_MODE" shadow_mode: bool = "false", "the overall code is always OK";
         "QUOTA_MODE" quota_mode: bool = "false", "every descriptor is in quota mode";
         "LIMIT_RESPONSE_HEADERS_ENABLED" limit_response_headers_enabled: bool = "false", "send limit, remaining hits and seconds to wait in headers of the response, and Retry-After when it is over the limit";
+        "LIMIT_RESPONSE_HEADERS_FORMAT" limit_response_headers_format: HeadersFormat = "legacy", "which headers: legacy (numbers of the tightest limit), draft11 (RateLimit-Policy and RateLimit with all limits, as draft-ietf-httpapi-ratelimit-headers-11 says, and a denial has problem details as a body), both; /check has them without LIMIT_RESPONSE_HEADERS_ENABLED too";
+        "LIMIT_RESPONSE_HEADERS_PARTITION_KEY" limit_response_headers_partition_key: bool = "false", "draft11: name the counter of each limit by a partition key, `pk`, which the secret of keys (KEY_SECRET_FILE) makes unguessable";
         "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header with the limit";
         "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header with the remaining hits";
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header with the seconds to wait";

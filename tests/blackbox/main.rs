@@ -24,6 +24,7 @@ mod browser;
 mod candidates;
 mod check_descriptors;
 mod check_fronts;
+mod client_answers;
 mod clients;
 mod commands;
 mod connections;

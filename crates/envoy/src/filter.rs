@@ -3,9 +3,9 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-use http::HeaderName;
+use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
-use program::inside::{Answer, Costs, Inside, Refusal, Reply};
+use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply};
 
 use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
@@ -74,7 +74,7 @@ impl Filter {
 
     /// Adds the headers to an answer of the upstream, if they are to be sent always.
     pub fn on_response(&self, _: &Configured, stream: &mut Stream<'_>) {
-        for (name, value) in self.decided.take().iter().flat_map(headers) {
+        for (name, value) in self.decided.take().iter().flat_map(|answer| answer.client.headers()) {
             stream.set_header(Headers::Response, name.as_str(), &value);
         }
     }
@@ -112,18 +112,21 @@ impl Filter {
         if let Some(rule) = &answer.rule {
             stream.set_text("rule", rule);
         }
-        if answer.numbers.passes() {
+        if answer.client.numbers.passes() {
             stream.count(configured.counters.ok);
             self.decided.set((configured.send_headers == SendHeaders::Always).then_some(answer));
             return Flow::GoOn;
         }
         stream.count(configured.counters.over_limit);
         stream.add_flag("RL");
-        let headers: Vec<_> = match configured.send_headers {
+        let mut headers: Vec<_> = match configured.send_headers {
             SendHeaders::Never => Vec::new(),
-            SendHeaders::Denied | SendHeaders::Always => headers(&answer),
+            SendHeaders::Denied | SendHeaders::Always => answer.client.headers().collect(),
         };
-        stream.respond(configured.deny_status, &headers, "rate limited", "tidegate_over_limit");
+        let problem = answer.client.problem();
+        headers.extend(problem.map(|_| (CONTENT_TYPE, PROBLEM_JSON.to_owned())));
+        let body = problem.unwrap_or("rate limited");
+        stream.respond(configured.deny_status, &headers, body, "tidegate_over_limit");
         Flow::Answered
     }
 }
@@ -155,7 +158,8 @@ impl Waiting {
 }
 
 /// The numbers of the tightest limit, as far as there is one.
-fn numbers(Answer { numbers, .. }: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+fn numbers(Answer { client, .. }: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    let numbers = client.numbers;
     [
         ("limit", numbers.limit.map(u64::from)),
         ("remaining", numbers.remaining.map(u64::from)),
@@ -164,8 +168,4 @@ fn numbers(Answer { numbers, .. }: &Answer) -> impl Iterator<Item = (&'static st
     ]
     .into_iter()
     .filter_map(|(name, number)| Some((name, number?)))
-}
-
-fn headers(answer: &Answer) -> Vec<(HeaderName, String)> {
-    Inside::headers(answer).map(|(name, number)| (name, number.to_string())).collect()
 }

@@ -9,26 +9,21 @@ mod query;
 
 use std::net::IpAddr;
 
-use http::header::RETRY_AFTER;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 
 use self::client::Described;
 use self::query::{Form, Question};
-use crate::front::{CheckAnswer, Handler, trace};
+use crate::front::{ClientAnswer, Handler, PROBLEM_JSON, trace};
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::{ClientRequest, RuleSet};
-use tidegate_operate::page::{Page, empty, not_allowed, text};
+use tidegate_operate::page::{Page, empty, not_allowed, page, text};
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 /// The beginning of the path. The rest of it is the domain.
 pub(super) const PATH: &str = "/check/";
-
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 
 /// How `/check` reads requests and answers.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +66,7 @@ pub(super) async fn respond(
                 Form::Query => Ok(()),
                 Form::Headers => describe(rules, &client, buf, bytes_max),
             };
-            match handler.check(Front::Check, &mut buf, ask, span, CheckAnswer::of).ready().await {
+            match handler.check(Front::Check, &mut buf, ask, span, ClientAnswer::of).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(&refusal),
             }
@@ -100,24 +95,15 @@ pub(crate) fn describe(
     Ok(())
 }
 
-fn answered(answer: &CheckAnswer, deny_status: StatusCode) -> Page {
-    let mut page = match answer.code {
-        Code::Ok => empty(StatusCode::OK),
-        Code::OverLimit => text(deny_status, "rate limited"),
+fn answered(answer: &ClientAnswer, deny_status: StatusCode) -> Page {
+    let mut page = match (answer.numbers.code, answer.problem()) {
+        (Code::Ok, _) => empty(StatusCode::OK),
+        (Code::OverLimit, None) => text(deny_status, "rate limited"),
+        (Code::OverLimit, Some(problem)) => page(deny_status, PROBLEM_JSON, problem.to_owned()),
     };
-    page.headers_mut().extend(headers(answer).map(|(name, number)| (name, HeaderValue::from(number))));
+    let value = |text: String| HeaderValue::try_from(text).expect("fields are ASCII");
+    page.headers_mut().extend(answer.headers().map(|(name, field)| (name, value(field))));
     page
-}
-
-/// The numbers of the tightest limit, as far as there is one, and the header of each.
-pub(crate) fn headers(answer: &CheckAnswer) -> impl Iterator<Item = (HeaderName, u64)> + use<> {
-    let numbers = [
-        (LIMIT, answer.limit.map(u64::from)),
-        (REMAINING, answer.remaining.map(u64::from)),
-        (RESET, answer.reset_secs),
-        (RETRY_AFTER, answer.retry_after_secs),
-    ];
-    numbers.into_iter().filter_map(|(name, number)| Some((name, number?)))
 }
 
 fn refused(refusal: &Refusal) -> Page {

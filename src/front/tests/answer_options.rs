@@ -90,7 +90,7 @@ fn headers(handler: &Handler, keys: &[&str]) -> Vec<(String, String)> {
 #[test]
 fn headers_carry_the_tightest_limit_under_the_names_that_were_set() {
     let names = LimitHeaders { limit: "L".into(), remaining: "M".into(), reset: "R".into() };
-    let handler = handler(AnswerOptions { headers: Some(names), dynamic_metadata: false });
+    let handler = handler(AnswerOptions { headers: Some(names), ..AnswerOptions::default() });
     let admitted = headers(&handler, &["user", "path"]);
     assert_eq!(admitted[..2], [("L".into(), "2".into()), ("M".into(), "1".into())]);
     // A bucket of the default algorithm is a sixtieth of the window.
@@ -106,7 +106,7 @@ fn headers_carry_the_tightest_limit_under_the_names_that_were_set() {
 }
 
 fn metadata(request: &RateLimitRequest) -> Json {
-    let handler = handler(AnswerOptions { headers: None, dynamic_metadata: true });
+    let handler = handler(AnswerOptions { dynamic_metadata: true, ..AnswerOptions::default() });
     fields(&answer(&handler, request).dynamic_metadata.expect("it is on"))
 }
 

@@ -1,5 +1,8 @@
-//! Headers of the answer to the client: the limit that represents the whole answer, in numbers, and how long to wait.
+//! Headers of the answer to the client, as messages. The names of those of the tightest limit are set.
 
+use http::header::CONTENT_TYPE;
+
+use crate::front::client_answer::{Draft, HeadersFormat, PROBLEM_JSON};
 use crate::front::proto::envoy::config::core::v3::HeaderValue;
 use tidegate_engine::decision::Decision;
 
@@ -17,17 +20,25 @@ pub struct LimitHeaders {
 const RETRY_AFTER: &str = "Retry-After";
 
 /// The headers of a decision. None if no counter was asked.
-pub(super) fn render(names: &LimitHeaders, decision: &Decision<'_>) -> Vec<HeaderValue> {
+pub(super) fn render(
+    names: &LimitHeaders,
+    format: HeadersFormat,
+    decision: &Decision<'_>,
+    draft: &Draft,
+) -> Vec<HeaderValue> {
     let Some(tightest) = decision.tightest() else { return Vec::new() };
-    let mut headers = vec![
-        header(&names.limit, tightest.limit.requests().into()),
-        header(&names.remaining, tightest.remaining().into()),
-        header(&names.reset, tightest.reset_secs()),
-    ];
+    let mut headers = Vec::new();
+    if format.is_legacy() {
+        headers.push(header(&names.limit, tightest.limit.requests()));
+        headers.push(header(&names.remaining, tightest.remaining()));
+        headers.push(header(&names.reset, tightest.reset_secs()));
+    }
     headers.extend(decision.retry_after_secs().map(|seconds| header(RETRY_AFTER, seconds)));
+    headers.extend(draft.headers().map(|(name, field)| header(name.as_str(), field)));
+    headers.extend(draft.problem.as_ref().map(|_| header(CONTENT_TYPE.as_str(), PROBLEM_JSON)));
     headers
 }
 
-fn header(name: &str, number: u64) -> HeaderValue {
-    HeaderValue { key: name.to_owned(), value: number.to_string(), ..HeaderValue::default() }
+fn header(name: &str, value: impl ToString) -> HeaderValue {
+    HeaderValue { key: name.to_owned(), value: value.to_string(), ..HeaderValue::default() }
 }

@@ -1,5 +1,6 @@
 //! Words: values that are one of a few.
 
+use crate::front::HeadersFormat;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
 use crate::settings::value::Value;
@@ -71,6 +72,7 @@ words!(
     /// What speaks HTTP/2 on the gRPC port.
     enum GrpcFront, "FRONT", { "lane" => Lane, "tonic" => Tonic }
 );
+words!(HeadersFormat, "FORMAT", { "legacy" => Legacy, "draft11" => Draft11, "both" => Both });
 words!(
     /// Where rules come from.
     enum ConfigType, "SOURCE", { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }

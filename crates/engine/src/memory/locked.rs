@@ -52,8 +52,9 @@ impl<'a> Locked<'a> {
     }
 
     /// Decides in the usual case: each check has a counter of its own, which is there, warm, and needs no memory. Same as
-    /// [`prepare_all`](Self::prepare_all) and [`finish_all`](Self::finish_all), with one look for each counter. `false`:
-    /// it is another case, and nothing was charged.
+    /// [`prepare_all`](Self::prepare_all) and [`finish_all`](Self::finish_all), with one look for each counter: without it a
+    /// call with four descriptors takes 12 % more instructions (`tests/instructions/run`). `false`: it is another case, and
+    /// nothing was charged.
     pub(super) fn decide_usual(
         &mut self,
         plan: &Plan<'_>,

@@ -43,7 +43,8 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Like [`know_all`](Self::know_all), for a request of one counter: nothing has to be settled.
+    /// Like [`know_all`](Self::know_all), for a request of one counter: nothing has to be settled. Without it a call that a
+    /// lease answers takes 7 % more instructions (`tests/instructions/run`).
     fn know_one(&self, index: usize, check: &Check<'_>, now: Moment, applied: &mut Applied) -> bool {
         let Applied { verdicts, remembered } = applied;
         verdicts[index] = if self.is_leased(check) { self.leases.spend(check, now.since_boot) } else { None };

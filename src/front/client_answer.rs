@@ -1,0 +1,199 @@
+//! What an answer says to the client of the proxy: which limits its request met, and why it was denied.
+//!
+//! In: a decision. Out: header fields, and the body of a denial. Two families of fields: the numbers of the tightest limit,
+//! each in a header of its own, and `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11 with all
+//! limits, whose denials have problem details (RFC 9457) as a body.
+
+use http::HeaderName;
+use http::header::RETRY_AFTER;
+use ring::digest::{SHA256, digest};
+use serde_json::json;
+use sfv::{Integer, ItemSerializer, KeyRef, StringRef};
+
+use crate::front::CheckAnswer;
+use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::overlay::Effect;
+use tidegate_engine::request::Request;
+use tidegate_engine::time::SECOND_NANOS;
+use tidegate_grpc::message::percent_encoded;
+
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const SERVICE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The type of a body of problem details.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// The most bytes of one field: clients and proxies refuse headers that are much larger. Items that do not fit are left out.
+const FIELD_BYTES_MAX: usize = 4_096;
+
+/// Which families of fields an answer has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeadersFormat {
+    /// The numbers of the tightest limit.
+    #[default]
+    Legacy,
+    /// `RateLimit-Policy` and `RateLimit`.
+    Draft11,
+    /// Both.
+    Both,
+}
+
+/// What an answer says of limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// Which families of fields.
+    pub format: HeadersFormat,
+    /// Items of `RateLimit-Policy` and `RateLimit` have a partition key.
+    pub partition_key: bool,
+}
+
+impl HeadersFormat {
+    /// It has the numbers of the tightest limit.
+    pub fn is_legacy(self) -> bool {
+        self != Self::Draft11
+    }
+}
+
+/// What an answer over HTTP says.
+#[derive(Clone, Debug)]
+pub struct ClientAnswer {
+    /// The code, and the numbers of the tightest limit.
+    pub numbers: CheckAnswer,
+    is_legacy: bool,
+    draft: Option<Box<Draft>>,
+}
+
+impl ClientAnswer {
+    /// The answer of a decision.
+    pub(crate) fn of(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Self {
+        Self {
+            numbers: CheckAnswer::of(decision),
+            is_legacy: options.format.is_legacy(),
+            draft: Draft::of(options, request, decision).map(Box::new),
+        }
+    }
+
+    /// The header fields.
+    pub fn headers(&self) -> impl Iterator<Item = (HeaderName, String)> + use<'_> {
+        let CheckAnswer { limit, remaining, reset_secs, retry_after_secs, .. } = self.numbers;
+        let tightest =
+            [(LIMIT, limit.map(u64::from)), (REMAINING, remaining.map(u64::from)), (RESET, reset_secs)];
+        let tightest = tightest.into_iter().filter(|_| self.is_legacy);
+        let numbers = tightest.chain([(RETRY_AFTER, retry_after_secs)]);
+        let numbers = numbers.filter_map(|(name, number)| Some((name, number?.to_string())));
+        numbers.chain(self.draft.iter().flat_map(|draft| draft.headers()))
+    }
+
+    /// Problem details, if the request is denied and the format has them. They are JSON.
+    pub fn problem(&self) -> Option<&str> {
+        self.draft.as_ref()?.problem.as_deref()
+    }
+}
+
+/// What the draft has an answer say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draft {
+    /// `RateLimit-Policy`; empty if no limit was met.
+    policy: String,
+    /// `RateLimit`; likewise.
+    limit: String,
+    /// The body of a denial.
+    pub(super) problem: Option<String>,
+}
+
+impl Draft {
+    /// What an answer says of all limits that can deny its request: what a rule in shadow mode counts is no client's
+    /// concern. `None`: the format does not have it.
+    pub(super) fn of(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Option<Self> {
+        if options.format == HeadersFormat::Legacy {
+            return None;
+        }
+        let mut draft = Self::default();
+        let mut policies = Vec::new();
+        let mut violated = Vec::new();
+        for (descriptor, status) in request.descriptors().zip(&decision.statuses) {
+            let Status::Limited(limited) = status else { continue };
+            if limited.shadow {
+                continue;
+            }
+            let name = name(limited);
+            let rule = limited.origin.rule().filter(|_| options.partition_key);
+            let key = rule.map(|rule| rule.key(descriptor.entries).0.to_le_bytes());
+            let key = key.map(|key| digest(&SHA256, &[PARTITION.as_slice(), &key].concat()));
+            let key = key.as_ref().map(|key| &key.as_ref()[..PARTITION_BYTES]);
+            let window = limited.limit.window_nanos().div_ceil(SECOND_NANOS);
+            let policy = item(&name, [("q", limited.limit.requests().into()), ("w", window)], key);
+            if !policies.contains(&policy) {
+                append(&mut draft.policy, &policy);
+                policies.push(policy);
+            }
+            let now = [("r", limited.remaining().into()), ("t", limited.reset_secs())];
+            append(&mut draft.limit, &item(&name, now, key));
+            if limited.is_denied() && !violated.contains(&name) {
+                violated.push(name);
+            }
+        }
+        draft.problem = (decision.code == Code::OverLimit).then(|| problem(decision, &violated));
+        Some(draft)
+    }
+
+    pub(super) fn headers(&self) -> impl Iterator<Item = (HeaderName, String)> + use<> {
+        let fields = [(POLICY, self.policy.clone()), (SERVICE_LIMIT, self.limit.clone())];
+        fields.into_iter().filter(|(_, field)| !field.is_empty())
+    }
+}
+
+/// What is hashed before a counter's key, which itself is secret: who knew it could choose keys that collide.
+const PARTITION: &[u8; 23] = b"tidegate: partition key";
+const PARTITION_BYTES: usize = 12;
+
+/// The name of a limit: that of its rule, else the rule's path; as ASCII.
+fn name(limited: &Limited<'_>) -> String {
+    let rule = limited.origin.rule();
+    let name = rule.map(|rule| if rule.name.is_empty() { rule.path() } else { rule.name.to_string() });
+    percent_encoded(name.as_deref().unwrap_or("override"))
+}
+
+/// An item of a field: a name, two numbers, and the partition key.
+fn item(name: &str, numbers: [(&str, u64); 2], key: Option<&[u8]>) -> String {
+    let name = StringRef::from_str(name).expect("it is ASCII");
+    let mut item = ItemSerializer::new().bare_item(name);
+    for (parameter, number) in numbers {
+        let number = Integer::try_from(number).unwrap_or(Integer::MAX);
+        item = item.parameter(KeyRef::constant(parameter), number);
+    }
+    if let Some(key) = key {
+        item = item.parameter(KeyRef::constant("pk"), key);
+    }
+    item.finish()
+}
+
+/// Adds an item to a list, if it fits.
+fn append(list: &mut String, item: &str) {
+    if list.len() + item.len() > FIELD_BYTES_MAX {
+        return;
+    }
+    if !list.is_empty() {
+        list.push_str(", ");
+    }
+    list.push_str(item);
+}
+
+/// Problem details of a denial. An exception that denies is an operator's judgement of whom it names.
+fn problem(decision: &Decision<'_>, violated: &[String]) -> String {
+    let mut denied =
+        decision.statuses.iter().enumerate().filter(|(_, status)| status.code() == Code::OverLimit);
+    let is_barred = |descriptor| {
+        decision.exceptions().iter().any(|met| met.descriptor == descriptor && met.effect == Effect::Deny)
+    };
+    let (kind, title) = if denied.any(|(descriptor, _)| is_barred(descriptor)) {
+        ("abnormal-usage-detected", "Request not satisfied because its usage was found to be abnormal")
+    } else {
+        ("quota-exceeded", "Request cannot be satisfied because a quota is exceeded")
+    };
+    let kind = format!("https://iana.org/assignments/http-problem-types#{kind}");
+    json!({"type": kind, "title": title, "violated-policies": violated}).to_string()
+}
