@@ -467,6 +467,36 @@ const OF_THE_RUNTIME: &[&str] = &[
     "getrandom",
 ];
 
+/// Types whose name is a word of the glossary, beside the one type that has its meaning: the name, the file, and why.
+const OTHER_TYPES: &[(&str, &str, &str)] = &[
+    ("Answer", "crates/engine/src/limiter.rs", "the answer to programs that embed the engine"),
+    ("Answer", "src/app/inside.rs", "the answer to Envoy, for the module inside it"),
+    ("Batch", "crates/operate/src/api/records/load.rs", "records that are stored together"),
+    ("Batch", "src/statsd.rs", "lines that are sent in one packet"),
+    ("Counter", "crates/envoy/src/abi.rs", "Envoy's word: a counter of its statistics"),
+    ("Counter", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
+    ("Counter", "crates/redis/src/lease/counter.rs", "what a node knows of a counter in Redis"),
+    ("Descriptor", "crates/trial/src/envoy.rs", "one that owns its texts"),
+    ("Entry", "crates/engine/src/known/set.rs", "an entry of a cache"),
+    ("Entry", "crates/grpc/src/hpack/table.rs", "RFC 7541's word: an entry of a table"),
+    ("Entry", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
+    ("Entry", "crates/redis/src/values.rs", "Redis' word: an entry of a stream"),
+    ("Entry", "crates/trial/src/replay/map.rs", "one whose value is read from a line of a log"),
+    ("Event", "crates/serve/src/service/records/oracle.rs", "what happens in a test"),
+    ("Event", "src/front/lane/calls.rs", "the result of a pending call"),
+    ("Exception", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
+    ("Record", "crates/trial/src/replay/format.rs", "the values of a line of a log"),
+    ("Rule", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
+    ("Rule", "crates/serve/src/metrics/mapping.rs", "statsd_exporter's word: a rule of a mapping"),
+    ("State", "crates/grpc/src/connection/streams.rs", "RFC 9113's word: the state of a stream"),
+    ("State", "src/app/shared/contact.rs", "whether Redis answers"),
+    ("State", "src/configuration/state.rs", "its options"),
+    ("Store", "crates/operate/src/exceptions/redis.rs", "the Redis that keeps exceptions"),
+    ("Store", "crates/operate/src/records.rs", "the store of records"),
+    ("Store", "crates/records/src/folder.rs", "the folder of records, open or not"),
+    ("Worker", "src/front/connections/spin.rs", "what a worker has learnt about its wake-ups"),
+];
+
 /// A line of code: comments and the contents of string literals are blanked out.
 struct Line {
     number: usize,
@@ -1029,6 +1059,53 @@ fn names_setting(test: &str, name: &str) -> bool {
     })
 }
 
+/// A reader who knows the glossary knows what a type of that name is.
+#[test]
+fn a_word_of_the_glossary_names_one_type() {
+    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the tree can be read");
+    let words = page.split("\n## ").find_map(|part| part.strip_prefix("The words\n")).expect("the glossary");
+    let words = words.lines().filter_map(|row| row.strip_prefix("| ")?.split_once(" | "));
+    let names: BTreeSet<_> = words.map(|(word, _)| type_named_by(word)).collect();
+    assert!(names.len() > 40, "a row for each word: {names:?}");
+    let mut breaches = Breaches::default();
+    let mut types: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut others: BTreeSet<_> =
+        OTHER_TYPES.iter().map(|(name, path, _)| (*name, Path::new(path))).collect();
+    let sources = sources();
+    for source in &sources {
+        for line in numbered(&source.production()) {
+            let Some(name) = type_defined(&line.code).and_then(|name| names.get(&name)) else { continue };
+            if !others.remove(&(name.as_str(), source.path.as_path())) {
+                types.entry(name).or_default().push((&source.path, line.number));
+            }
+        }
+    }
+    for (name, places) in types.iter().filter(|(_, places)| places.len() > 1) {
+        for (path, line) in places {
+            breaches.add(
+                path,
+                *line,
+                &format!("`{name}` is a word of the glossary, and names several types"),
+            );
+        }
+    }
+    for (name, path) in others {
+        breaches.add(path, 1, &format!("has no type `{name}` any more: take it off OTHER_TYPES"));
+    }
+    breaches.check();
+}
+
+/// `rule set` → `RuleSet`
+fn type_named_by(word: &str) -> String {
+    word.split(' ').map(|part| part[..1].to_uppercase() + &part[1..]).collect()
+}
+
+/// The type that this line defines.
+fn type_defined(line: &str) -> Option<String> {
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub") || *word == "unsafe");
+    matches!(words.next()?, "struct" | "enum" | "trait").then(|| words.next().map(path_of))?
+}
+
 #[test]
 fn the_laws_themselves_find_breaches() {
     let code =
@@ -1054,4 +1131,8 @@ fn the_laws_themselves_find_breaches() {
         .map(|(at, code)| Line { number: at + 1, code: (*code).to_owned() })
         .collect();
     assert_eq!(functions(&text), [("a".to_owned(), 1, 3)]);
+    let defined =
+        ["pub(super) struct A<'a> {", "unsafe trait B: C {", "    enum D {", "type E = F;", "struct G(H);"];
+    assert_eq!(defined.map(|line| type_defined(line).unwrap_or_default()), ["A", "B", "D", "", "G"]);
+    assert_eq!(["rule set", "key"].map(type_named_by), ["RuleSet", "Key"]);
 }
