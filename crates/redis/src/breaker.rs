@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 
 /// The breaker opens after so many calls in a row without an answer.
 const UNANSWERED_MAX: u32 = 5;
-/// A call that waited for less proves nothing by itself: its caller had little time left.
+/// A call that waited for less proves nothing by itself: its caller gave it too little time.
 const PROOF: Duration = Duration::from_millis(10);
 
 /// The breaker of one server.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// Whether there is a silence. An answer while there is none takes no lock.
+    /// Whether calls have gone without an answer lately. While this is false, an answer takes no lock.
     doubted: AtomicBool,
     silence: Mutex<Option<Silence>>,
 }
@@ -39,9 +39,9 @@ impl Breaker {
         }
     }
 
-    /// Notes a call without an answer at `now`, after `waited`. Returns whether the breaker opens; it starts anew
-    /// then. A call that waited for less than `budget` may prove nothing, but a whole budget without any answer
-    /// does.
+    /// Notes a call without an answer at `now`, after `waited`. Returns whether the breaker opens; it then counts
+    /// from zero again. A call that waited for less than `budget` may prove nothing, but a full budget without any
+    /// answer does.
     pub(super) fn unanswered(&self, now: Instant, waited: Duration, budget: Duration) -> bool {
         let mut silence = self.silence.lock();
         let sent = now.checked_sub(waited).unwrap_or(now);

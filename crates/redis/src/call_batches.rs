@@ -1,4 +1,4 @@
-//! Calls that come together go to Redis in one command and one script, with one reply for each call.
+//! Calls that arrive together go to Redis in one command and one script, with one reply for each call.
 //!
 //! In: calls of one check each, for one connection. Out: the reply to each, as if it had a command of its own. A
 //! call that fails does so alone; only a redirect applies to all keys of a command. A call waits for no other: the
@@ -24,10 +24,10 @@ use crate::wire::Wire;
 
 /// Calls of one command. Together they take Redis a fraction of a millisecond, during which other clients wait.
 const CALLS_MAX: usize = 32;
-/// Commands on their way. At this number calls wait in the queue, which drops those whose callers have given up. So
-/// a server that hangs is sent a bounded number of commands.
+/// Commands in flight. When this many are in flight, further calls wait in the queue, which drops those whose callers
+/// have given up. So a server that hangs is sent a bounded number of commands.
 const COMMANDS_MAX: usize = 1_024;
-/// Bytes of a check that shares a command. A longer check holds unsynced hits, and takes Redis as long as many
+/// Bytes of a check that may share a command. A longer check has unsynced hits, and takes Redis as long as many
 /// calls.
 const CHECK_BYTES_MAX: usize = 96;
 
@@ -49,7 +49,7 @@ impl Default for Queue {
     }
 }
 
-/// Where calls go to: the connection's wire, its server, and the mark of that.
+/// Where calls are sent: the connection's wire, its server, and the server's mark.
 pub(super) type To<R> = (Arc<Wire<R>>, Arc<Server<R>>, Arc<Marked>);
 
 /// When a call was sent, and the reply to it.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 pub(crate) use tidegate_engine::clock::monotonic;
 
-/// The time since the machine started, including the time that it slept. Leases end by it, because Redis counts on
-/// meanwhile.
+/// The time since the machine started, including the time that it slept. Leases end by it, because Redis keeps
+/// counting while this machine sleeps.
 pub(crate) fn since_boot() -> Duration {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::try_from(since).expect("a machine does not start in the future")

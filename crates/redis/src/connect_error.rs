@@ -42,7 +42,7 @@ pub enum ConnectError {
     /// Fewer replicas than REDIS_WAIT_REPLICAS acknowledged the write.
     #[error("fewer than {0} replicas have what is written to {1}")]
     Unreplicated(u32, Address),
-    /// A value was changed, and other nodes do not know.
+    /// A value was changed, but the change could not be announced to other nodes.
     #[error("it is not announced: {0}")]
     Unannounced(String),
     /// Several calls in a row had no answer.
@@ -78,7 +78,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// The error as one of a sentinel.
+    /// The same error, reported as one of a sentinel.
     pub(super) fn of_a_sentinel(self) -> Self {
         match self {
             Self::Redis(error) => Self::Sentinel(error),

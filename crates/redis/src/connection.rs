@@ -34,7 +34,7 @@ pub(super) struct Connection<R: Runtime> {
     /// Since when nothing that was counted is missing.
     pub(super) marked: Arc<Marked>,
     /// Until when the server may decide because its epochs were read, in nanoseconds since the boot. 0: they were not
-    /// read on this connection yet.
+    /// yet read on this connection.
     epochs_until: AtomicU64,
 }
 
@@ -109,8 +109,8 @@ impl<R: Runtime> Connection<R> {
     }
 
     /// Calls a script for a slot of this connection's server. Calls once more when the server does not know the
-    /// script, or when the call came too late because the server's clock was known badly. Nothing happens after
-    /// `until`.
+    /// script, or when the call came too late because the server's clock was not known well enough. The call has no
+    /// effect after `until`.
     pub(super) async fn call(
         &self,
         shared: &Shared<R>,
@@ -131,7 +131,7 @@ impl<R: Runtime> Connection<R> {
                 Ok(numbers) => return Ok(numbers),
                 Err(Refused::NoScript) => return Err(Failure::Refused.into()),
                 // The redirect applies to all keys of the command, of which only some may have moved. Nothing was
-                // done. A command of its own shows what applies to this key.
+                // done. A command of its own shows whether this key has moved.
                 Err(Refused::Call(CallError { failure: Failure::Moved, .. })) => {
                     return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
                 }
@@ -164,9 +164,9 @@ impl<R: Runtime> Connection<R> {
         Err(Failure::Late.into())
     }
 
-    /// Waits until enough replicas have everything that this connection has changed. It is asked after the reply to
-    /// the change, in a command of its own. So one answer serves all changes before it, and no request waits for
-    /// replicas without a change.
+    /// Waits until enough replicas have everything that this connection has changed. `WAIT` is sent after the reply
+    /// to the change, in a command of its own. So one answer covers all changes before it, and requests that change
+    /// nothing do not wait for replicas.
     pub(super) async fn replicate(&self, shared: &Shared<R>, until: Instant) -> Result<(), Failure> {
         let (replicas, runtime) = (shared.options.wait_replicas, &shared.runtime);
         let left = until.saturating_duration_since(runtime.monotonic());
@@ -225,7 +225,7 @@ impl<R: Runtime> Connection<R> {
         }
     }
 
-    /// Notes since when nothing is missing: the end of a reply.
+    /// Notes since when the server's data is complete: the end of a reply.
     fn note_mark(&self, shared: &Shared<R>, numbers: &[i64]) {
         let (Some(deny), Some(begins)) = (&shared.options.deny_cold, Begins::of_reply(numbers)) else {
             return;
@@ -259,12 +259,12 @@ impl<R: Runtime> Connection<R> {
         command
     }
 
-    /// The server's time at this moment. It is never earlier than the real one.
+    /// The server's time now. It is never earlier than the real one.
     pub(super) fn time_at(&self, moment: Instant) -> u64 {
         self.clock.lock().at(moment)
     }
 
-    /// What an error means for the call and for the connection.
+    /// Which error the call gets, and what happens to the connection.
     fn refused(&self, error: RedisError) -> Refused {
         let failure = match error.code() {
             Some("NOSCRIPT") => return Refused::NoScript,
@@ -320,8 +320,8 @@ pub(super) async fn ask<T: FromRedisValue>(transport: &impl Transport, command: 
     Ok(redis::from_redis_value(value)?)
 }
 
-/// Asks for the time a few times, because the fastest reply is the most exact. A server that takes longer than a
-/// decision may is not used.
+/// Asks for the time a few times, because the fastest reply is the most exact. A server that needs longer for it than
+/// a decision may take is refused.
 async fn server_clock<R: Runtime>(
     runtime: &R,
     transport: &R::Transport,

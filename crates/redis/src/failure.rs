@@ -1,6 +1,6 @@
 //! Why the shared store has no answer.
 
-/// The shared store has no answer, and the rule wants an error then.
+/// The shared store has no answer, and the rule asks for an error in that case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the shared store does not answer: {0}")]
 pub struct StoreError(pub Failure);

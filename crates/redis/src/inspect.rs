@@ -1,4 +1,4 @@
-//! Asks servers what they are and what they still have: the I/O of `lost`.
+//! Asks servers what they are and which data they still have: the I/O of `lost`.
 //!
 //! In: a connection, before it is used and then once a second, and the slots of its server. Out: what `lost` then
 //! believes, or why the server cannot be used. The words (generation, mark, primary) are defined in `lost`.
@@ -19,10 +19,10 @@ use crate::topology::names_on;
 
 /// How long a generation lives: twice the longest window. Every node that connects prolongs it.
 const GENERATION_LIFE: Duration = Duration::from_secs(MARK_LIFE);
-/// How many names are tried to find one for a generation in a slot of the server. It is enough unless the server holds
-/// only a few slots in a thousand; the generation of such a server is not read.
+/// How many names are tried to find one for a generation in a slot of the server. That is enough unless the server
+/// has only a few of every thousand slots; the generation of such a server is not read.
 const GENERATION_NAMES_MAX: usize = 4_096;
-/// The same for a mark, without which a server is not asked: enough for a server of a single slot.
+/// The same for a mark, without which a server is not used: enough for a server of a single slot.
 const MARK_NAMES_MAX: usize = 1 << 18;
 
 /// Checks the type again: another node may have replaced the key already.
@@ -39,8 +39,9 @@ pub(super) async fn before_use<R: Runtime>(
     look_at_mark(shared, connection, holds, Some(seen)).await
 }
 
-/// Inspects the server of a connection that is in use. `watched`: the generation is looked at too, with what was seen
-/// and whether the server was `just_reached`. Then the server has to take writes, and people hear if it may evict.
+/// Inspects the server of a connection that is in use. `watched`: the generation is read too, with what was seen
+/// before and whether the server was `just_reached`. Such a server has to accept writes, and a warning is logged if
+/// it may evict keys.
 pub(super) async fn again<R: Runtime>(
     shared: &Shared<R>,
     routes: &Routes<R>,
@@ -110,8 +111,8 @@ async fn look_at_generation<R: Runtime>(
     Ok(())
 }
 
-/// Prolongs the life of a generation. It is a write, which a server that takes no writes refuses: a replica answers
-/// reads, but cannot decide.
+/// Prolongs the life of a generation. That is a write, so a server that accepts no writes refuses it: a replica
+/// answers reads, but cannot decide.
 async fn prolong<R: Runtime>(
     shared: &Shared<R>,
     connection: &Connection<R>,
@@ -120,13 +121,13 @@ async fn prolong<R: Runtime>(
     let mut command = redis::cmd("EXPIRE");
     command.arg(key).arg(GENERATION_LIFE.as_secs());
     match connection.ask::<i64>(shared, &command).await {
-        // Scripts may be allowed to write all the same.
+        // Scripts may still be allowed to write.
         Err(error) if error.code() == Some("NOPERM") => Ok(()),
         answer => answer.map(drop),
     }
 }
 
-/// The generation under this key, if there is one. A value that is no text was written by another program, and is
+/// The generation under this key, if there is one. A value that is not text was written by another program, and is
 /// replaced.
 async fn read<R: Runtime>(
     shared: &Shared<R>,
@@ -151,7 +152,7 @@ async fn read<R: Runtime>(
 async fn warn_of_eviction<R: Runtime>(shared: &Shared<R>, connection: &Connection<R>) {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg("maxmemory-policy");
-    // A login without the right to ask gets no warning.
+    // A login that may not ask gets no warning.
     let policy: Result<Vec<String>, _> = connection.ask(shared, &command).await;
     if let Some(policy) =
         policy.ok().and_then(|policy| policy.into_iter().nth(1)).filter(|it| it != "noeviction")
@@ -164,7 +165,7 @@ async fn warn_of_eviction<R: Runtime>(shared: &Shared<R>, connection: &Connectio
 }
 
 /// Reads the mark of a connection's server, which has these slots, and writes what no script can see. `new`: the
-/// connection was not used yet; and what the worker has seen of other primaries.
+/// connection was not yet used, together with what the worker has seen of other primaries.
 async fn look_at_mark<R: Runtime>(
     shared: &Shared<R>,
     connection: &Connection<R>,
@@ -193,8 +194,8 @@ async fn look_at_mark<R: Runtime>(
     Ok(())
 }
 
-/// Marks a connection's server, which has these slots, as one of which nothing is missing, unless it has a mark. Returns
-/// since when nothing is missing, in microseconds of its clock.
+/// Gives the server of a connection, which has these slots, a mark that declares its data complete, unless it has a
+/// mark. Returns since when its data is complete, in microseconds of its clock.
 pub(super) async fn mark_whole<R: Runtime>(
     shared: &Shared<R>,
     connection: &Connection<R>,

@@ -31,9 +31,10 @@ use tidegate_engine::plan::{Check, Hits};
 
 /// Parts of the table, each with its own lock: as many as a word has bits.
 const SHARDS: usize = u64::BITS as usize;
-/// The most counters of one part. Others are asked for hit by hit. An entry takes about 300 bytes.
+/// The most counters of one part. Hits of further counters are asked for one by one. An entry takes about 300 bytes.
 const SHARD_COUNTERS_MAX: usize = 1_024;
-/// A window is at least so many times T. With a shorter one the limit would lose too much room.
+/// A counter is leased only if its window is at least this many times T. With a shorter window too much of the limit
+/// would be held in leases.
 const WINDOW_TIMES_MIN: u64 = 4;
 
 /// All leases of the node.
@@ -43,11 +44,11 @@ pub(super) struct Leases {
     in_use: AtomicU64,
     /// In nanoseconds.
     time: u64,
-    /// Leases that it is time to renew.
+    /// Leases that are due for renewal.
     due: Mutex<Vec<Due>>,
-    /// Notified when it is time to renew one more.
+    /// Notified when another lease is due for renewal.
     pub(super) came_due: Notify,
-    /// Demands on their way, or due.
+    /// Demands in flight, or due.
     demands: watch::Sender<usize>,
     pub(super) taken: AtomicU64,
     pub(super) hits_taken: AtomicU64,
@@ -76,7 +77,7 @@ pub(super) struct Held {
     pub(super) verdict: Verdict,
 }
 
-/// A lease that it is time to renew, and the hits of the next.
+/// A lease that is due for renewal, and the hits of the next.
 struct Due {
     key: Key,
     source: Arc<Source>,
@@ -92,8 +93,8 @@ pub(super) struct Demand<'l> {
 }
 
 impl Leases {
-    /// An empty table of leases that last `time`, cut to whole microseconds, in which Redis counts. 0: there are no
-    /// leases.
+    /// An empty table of leases that last `time`, cut to whole microseconds, because Redis counts in these. 0: there
+    /// are no leases.
     pub(super) fn new(time: Duration) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -129,7 +130,7 @@ impl Leases {
         self.shards[place_of(key)].lock()
     }
 
-    /// Notes that a counter is asked at `now`, and holds the hits if a lease has them.
+    /// Notes that a request asks for a counter at `now`, and holds the hits if a lease has them.
     pub(super) fn hold(&self, check: &Check<'_>, now: Duration) -> Option<Held> {
         let Hits::Take(hits) = check.hits else { return None };
         let now = nanos(now);
@@ -150,8 +151,8 @@ impl Leases {
         Some(Held { key: check.key, source, hits, verdict })
     }
 
-    /// Spends the hits of a request's only check, if a lease has them at `now`. It passes, because no other check
-    /// has a say. If no lease has them, nothing is noted.
+    /// Spends the hits of a request's only check, if a lease has them at `now`. The request then passes, because it
+    /// has no other check. If no lease has them, nothing is noted.
     pub(super) fn spend(&self, check: &Check<'_>, now: Duration) -> Option<Verdict> {
         let Hits::Take(hits) = check.hits else { return None };
         let now = nanos(now);
@@ -184,19 +185,19 @@ impl Leases {
         self.demands.send_modify(|demands| *demands += 1);
     }
 
-    /// Waits until no demand is on its way.
+    /// Waits until no demand is in flight.
     pub(super) async fn all_answered(&self) {
         let _ = self.demands.subscribe().wait_for(|&demands| demands == 0).await;
     }
 
-    /// The demands for leases that are due, and the lease before of each.
+    /// The demands for leases that are due, each with the current lease.
     pub(super) fn take_due(&self) -> impl Iterator<Item = (Demand<'_>, Arc<Source>)> {
         let due = std::mem::take(&mut *self.due.lock());
         due.into_iter().map(|Due { key, source, hits }| (Demand { leases: self, key, hits }, source))
     }
 
-    /// The hits to ask Redis for in addition to those of the check: as many as came within T. `None`: they are too
-    /// few, or another demand is on its way.
+    /// The hits to ask Redis for in addition to those of the check: as many as arrived within T. `None`: they are too
+    /// few, or another demand is in flight.
     pub(super) fn demand(&self, check: &Check<'_>) -> Option<Demand<'_>> {
         let window_min = self.time.saturating_mul(WINDOW_TIMES_MIN);
         if !matches!(check.hits, Hits::Take(_)) || check.limit.window_nanos() < window_min {
@@ -229,8 +230,7 @@ impl Leases {
         *spent = spent.wrapping_add(hits);
     }
 
-    /// Ends leases that are over at `now`, and calls `unspent` with the rest. Forgets counters that are not
-    /// asked any more.
+    /// Ends leases that are over at `now`, and calls `unspent` with their remaining hits. Forgets idle counters.
     pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Key, Unspent)) {
         let now = nanos(now);
         let in_use = self.in_use.load(Relaxed);
@@ -273,8 +273,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Demand<'_> {
-    /// Adds what Redis granted, along with `verdict`, to a question that was asked after `taken`. Returns hits of
-    /// earlier leases to give back.
+    /// Adds a lease that Redis granted with `verdict` to a call that was sent after `taken`. Returns hits of earlier
+    /// leases to give back.
     pub(super) fn granted(
         &self,
         source: Source,

@@ -1,11 +1,11 @@
-//! What a server has lost, and what this node may believe of it: a state machine without I/O.
+//! What a server has lost, and what this node may believe about its data: a state machine without I/O.
 //!
 //! In: what `inspect` and the replies to calls show of a server. Out: what this node believes, what it writes into the
 //! server's mark, and what is counted and logged. It sends nothing, logs nothing and reads no clock. Half of the machine
 //! runs inside the server, because only there nothing can come in between: the scripts `mark.lua` and `cold.lua`.
 //!
-//! What is known belongs to one of four: [`Losses`] to all servers of a store, [`Seen`] to a worker, [`ServerMemory`] to a
-//! server, [`Marked`] to a connection.
+//! The knowledge is in four types: [`Losses`] for all servers of a store, [`Seen`] for a worker, [`ServerMemory`] for
+//! a server, [`Marked`] for a connection.
 #![doc = include_str!("lost/transitions.md")]
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::address::Address;
 use crate::options::DenyCold;
 use crate::script::{Memory, cold_argument};
 
-/// Nodes that come to a new primary one after the other make one loss.
+/// When several nodes notice a new primary one after the other, that is one loss.
 const ONE_LOSS: Duration = Duration::from_secs(1);
 /// At this number of primaries those of long ago are forgotten.
 const PRIMARIES_MAX: usize = 1_024;
@@ -26,7 +26,7 @@ const PRIMARIES_MAX: usize = 1_024;
 /// What is counted and logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// A server has another generation: its counts begin anew.
+    /// A server has another generation: its counters start at zero.
     MemoryLost,
     /// Counters of a server are cold.
     Cold {
@@ -37,7 +37,7 @@ pub(super) enum News {
         /// Whether that is a loss. It is none when a node starts.
         is_loss: bool,
     },
-    /// Nodes begin to differ in their lease times.
+    /// Nodes differ in their lease times, and did not before.
     LeaseTimesDiffer {
         /// That of this node.
         own: Duration,
@@ -77,7 +77,7 @@ impl News {
 /// What is known of all servers of one store. With COLD_START=deny only.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// The latest moment since which nothing is missing, over all servers.
+    /// The latest time since which the data is complete, over all servers.
     cold_since: Option<Instant>,
     /// The last such moment that was logged.
     logged: Option<Instant>,
@@ -89,18 +89,18 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// The latest moment since which nothing is missing, if any counter may be cold because of that. Only people read
-    /// it: it is the scripts that deny.
+    /// The latest time since which the data is complete, if counters may be cold because of that. It is for people
+    /// only: the scripts deny.
     pub(super) fn cold_since(&self) -> Option<Instant> {
         self.cold_since
     }
 
-    /// Notes at `now` where the memory of a server begins.
+    /// Notes, at `now`, since when the data of a server is complete.
     pub(super) fn begins(&mut self, begins: Begins, held: Duration, now: Instant) -> Option<News> {
         let Begins { since_micros, now_micros } = begins;
         let age = Duration::from_micros(now_micros.saturating_sub(since_micros));
         let is_loss = std::mem::replace(&mut self.is_known, true);
-        // Otherwise nothing counts any more that may be missing.
+        // Otherwise the hits that may be missing no longer count.
         let since = now.checked_sub(age).filter(|_| age < held)?;
         let since = since + Duration::from_micros(since_micros.saturating_sub(now_micros));
         self.cold_since = self.cold_since.max(Some(since));
@@ -139,7 +139,7 @@ pub(super) struct Seen {
     generations: HashMap<String, String>,
     /// The history of each primary that was used, by its process.
     primaries: HashMap<String, String>,
-    /// Whether any primary can be used now, and until when one could.
+    /// Whether any primary can be used now, and until when one could be.
     is_used: bool,
     used_until: Option<Instant>,
 }
@@ -166,8 +166,8 @@ impl Seen {
         self.primaries.insert(primary.run_id.clone(), primary.history.clone());
     }
 
-    /// How long ago at `now` another primary than this one was used last. `None`: never. A call may still be on its way
-    /// for as long as a decision takes: `call`.
+    /// How long ago, at `now`, another primary than this one was last used. `None`: never. Calls may be in flight for
+    /// as long as a decision takes: `call`.
     pub(super) fn used_other_ago(&self, primary: &Primary, now: Instant, call: Duration) -> Option<Duration> {
         let continues = |history: &String| *history == primary.history || !primary.took_over;
         let is_known = self.primaries.get(&primary.run_id).is_some_and(continues);
@@ -183,8 +183,8 @@ pub(super) struct Primary {
     pub(super) run_id: String,
     /// The history of its data.
     pub(super) history: String,
-    /// It has taken its data over from another server. If not, it has given the history its id itself, as when the
-    /// first replica comes.
+    /// It has taken over the data of another server. If not, it has made the id of the history itself, as when its
+    /// first replica joins.
     took_over: bool,
 }
 
@@ -214,8 +214,8 @@ impl ServerMemory {
         self.known.clone()
     }
 
-    /// Notes a new connection. What was charged before does not go back any more: the new connection may be to another
-    /// server that took the name over, and lacks the last charges.
+    /// Notes a new connection. Earlier charges are no longer given back: the new connection may be to another server
+    /// that took over the name, and that server may miss the last charges.
     pub(super) fn connected(&mut self, connection: u64) {
         self.newest = connection;
         let renumbered = |memory: Arc<Memory>| Arc::new(Memory { connection, ..Memory::clone(&memory) });
@@ -231,9 +231,9 @@ impl ServerMemory {
         }
     }
 
-    /// Whether hits that were charged in this memory may go back: there is this mark on the connection, or else this
-    /// memory was read. Another primary has the mark of the one before too, as a copy, but under a name that it does
-    /// not use.
+    /// Whether hits that were charged in this memory may go back: the connection has this mark, or, without marks,
+    /// this memory was read. Another primary also has a copy of the previous primary's mark, but under a name that it
+    /// does not use.
     pub(super) fn may_take_back(&self, memory: &Memory, mark: Option<&Mark>) -> bool {
         match mark {
             Some(mark) => mark.key == memory.key,
@@ -252,7 +252,8 @@ pub(super) struct Mark {
     since_micros: u64,
     /// The longest lease time of nodes.
     lease_micros: u64,
-    /// Whether calls name it among their keys. In a Cluster it is in another slot than their counters.
+    /// Whether calls name it among their keys. In a Cluster they cannot, because it is in another slot than their
+    /// counters.
     is_named: bool,
 }
 
@@ -267,7 +268,7 @@ impl Mark {
         Some(&self.key).filter(|_| self.is_named)
     }
 
-    /// The memory in which hits are charged, if nothing is missing since this time.
+    /// The memory in which hits are charged, if the data is complete since this time.
     pub(super) fn memory(&self, since_micros: u64) -> Memory {
         let generation = (since_micros as f64).to_le_bytes().to_vec();
         // The key names the process: connections share it.
@@ -275,7 +276,7 @@ impl Mark {
     }
 }
 
-/// The mark of the server of one connection. Empty: it was not read, or counters that are lost begin anew.
+/// The mark of the server of one connection. Empty: it was not read, or lost counters start at zero.
 #[derive(Debug, Default)]
 pub(super) struct Marked(Mutex<Option<Arc<Mark>>>);
 
@@ -290,7 +291,8 @@ impl Marked {
         deny.is_none() || self.0.lock().is_some()
     }
 
-    /// What goes into the mark under this key; `first`: the connection was not used yet, and when another primary was.
+    /// What is written into the mark under this key; `first`: the connection was not used yet, with the time when
+    /// another primary was last used.
     pub(super) fn to_write(
         &self,
         primary: &Primary,
@@ -313,7 +315,8 @@ impl Marked {
         }
     }
 
-    /// Keeps the mark that was read under this key. Returns where the server's memory begins if it is another one.
+    /// Keeps the mark that was read under this key. If it is another one, returns since when the server's data is
+    /// complete.
     pub(super) fn read(
         &self,
         key: Vec<u8>,
@@ -325,7 +328,8 @@ impl Marked {
         self.set(mark).then_some(read.begins)
     }
 
-    /// Keeps where memory begins, as the reply to a call has it, if that is later than it was known. Returns it then.
+    /// Keeps the time since which the data is complete, as the reply to a call has it, if that is later than the
+    /// known one. Returns it then.
     pub(super) fn answered(&self, begins: Begins, deny: &DenyCold) -> Option<Begins> {
         let known = self.get().filter(|known| known.since_micros < begins.since_micros)?;
         let mark =
@@ -344,7 +348,7 @@ impl Marked {
     }
 }
 
-/// How long ago a worker used another primary than that of a new connection last. `None`: never.
+/// How long ago a worker last used another primary than that of a new connection. `None`: never.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UsedOther(pub(super) Option<Duration>);
 
@@ -358,11 +362,11 @@ pub(super) struct ToMark {
     own_lease_micros: u64,
     /// The longest lease time that the node has read.
     longest_lease_micros: u64,
-    /// Since when nothing is missing, as the node knows it.
+    /// Since when the data is complete, as the node knows it.
     since_micros: Option<u64>,
     /// It knows that from a mark of another name.
     is_renamed: bool,
-    /// How long ago the node used another primary last.
+    /// How long ago the node last used another primary.
     used_other_micros_ago: Option<u64>,
     /// The mark's life is to be prolonged.
     is_prolonged: bool,
@@ -405,7 +409,7 @@ impl MarkRead {
     }
 }
 
-/// Where the memory of a server begins: since when nothing is missing, and the server's time.
+/// Since when the data of a server is complete, and the server's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Begins {
     pub(super) since_micros: u64,

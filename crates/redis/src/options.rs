@@ -28,21 +28,21 @@ pub struct RedisOptions {
     pub keys: KeyStyle,
     /// The first and the longest pause between attempts at start.
     pub startup_pauses: (Duration, Duration),
-    /// Counters whose hits may be lost count as full. `None`: they begin anew.
+    /// Counters whose hits may be lost count as full. `None`: they start at zero.
     pub deny_cold: Option<DenyCold>,
-    /// There are counters in this store, so it is noticed when they are lost.
+    /// There are counters in this store, so a loss of its data is noticed.
     pub holds_counters: bool,
-    /// Numbers that all nodes agree on are read ([`SharedStore::follow_epochs`](crate::SharedStore::follow_epochs)): no
-    /// server decides before.
+    /// Numbers that all nodes agree on are read ([`SharedStore::follow_epochs`](crate::SharedStore::follow_epochs)).
+    /// Until then no server decides.
     pub follows_epochs: bool,
 }
 
 /// Which counters count as full while their hits may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenyCold {
-    /// Those of limits whose hits count no longer than this.
+    /// The counters of limits whose hits count no longer than this.
     pub window_max: Duration,
-    /// How long a lease of this node lasts: its hits may be spent so long after a loss.
+    /// How long a lease of this node lasts: its hits may be spent for so long after a loss.
     pub lease_time: Duration,
 }
 
@@ -67,7 +67,7 @@ impl RedisOptions {
         }
     }
 
-    /// Says that there are no counters in this store, and so none that could be cold.
+    /// Declares that there are no counters in this store, so that none can be cold.
     #[must_use]
     pub fn without_counters(self) -> Self {
         Self { holds_counters: false, deny_cold: None, ..self }

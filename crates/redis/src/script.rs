@@ -1,5 +1,5 @@
-//! The scripts that decide inside Redis: their texts, the arguments of a call, and the verdicts in a reply. A
-//! script is composed of one Lua fragment for each algorithm, and of a short way for a counter that is asked alone.
+//! The scripts that decide inside Redis: their texts, the arguments of a call, and the verdicts in a reply. A script
+//! is composed of one Lua fragment for each algorithm, and of a shorter part for a counter that is asked alone.
 //!
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and [`Answered`] from the numbers of a
 //! reply. It opens no connection, and keys are only bytes to it.
@@ -40,13 +40,13 @@ impl Purpose {
     pub const ALL: [Self; 4] = [Self::Decide, Self::DecideEach, Self::Renew, Self::GiveBack];
 }
 
-/// What becomes of counters whose hits may have been lost.
+/// How counters whose hits may have been lost are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// They begin anew.
+    /// They start at zero.
     Allow,
-    /// They count as full until the hits would be over. Every call but a give-back has one more argument:
-    /// [`cold_argument`].
+    /// They count as full until the lost hits would have left the window. Every call but a give-back has one more
+    /// argument: [`cold_argument`].
     Deny,
 }
 
@@ -69,9 +69,9 @@ fn mark_life() -> String {
     format!("local MARK_LIFE = {MARK_LIFE}\n")
 }
 
-/// The last argument of a call with [`Lost::Deny`]: the longest that hits may count in a limit that is held, the longest
-/// lease time that the node has read, since when nothing is missing as the node knows it, all in microseconds; and the
-/// key of the mark.
+/// The last argument of a call with [`Lost::Deny`]: the longest time that hits count in a limit that is denied after
+/// a loss, the longest lease time that the node has read, and since when the data is complete as the node knows it,
+/// all in microseconds; and the key of the mark.
 pub fn cold_argument(
     held_micros_max: u64,
     lease_micros: u64,
@@ -82,8 +82,8 @@ pub fn cold_argument(
     [numbers.as_flattened(), mark].concat()
 }
 
-/// The value of a mark: since when nothing is missing, the longest lease time of nodes, and when a node had it, all in
-/// microseconds; and the history of the server's data.
+/// The value of a mark: since when the data is complete, the longest lease time of nodes, and when a node had it, all
+/// in microseconds; and the history of the server's data.
 pub fn mark_value(since_micros: u64, lease_micros: u64, at_micros: u64, history: &str) -> Vec<u8> {
     let numbers = [since_micros, lease_micros, at_micros, 0].map(double);
     [numbers.as_flattened(), history.as_bytes()].concat()
@@ -126,7 +126,7 @@ fn as_function(decide: &str) -> String {
     format!("local function decide(KEYS, ARGV)\n{decide}end\n")
 }
 
-/// What fragments call the algorithms: `local SLIDING_LOG, … = 0, …`.
+/// The names by which fragments refer to the algorithms: `local SLIDING_LOG, … = 0, …`.
 fn algorithms() -> String {
     let names = Algorithm::ALL.map(|algorithm| algorithm.name().to_uppercase()).join(", ");
     let numbers = Algorithm::ALL.map(|algorithm| algorithm.number().to_string()).join(", ");
@@ -171,7 +171,7 @@ const HITS: Range<usize> = 31..39;
 /// The bytes of a check that asks for a lease and holds no unsynced hits.
 const LEASE_BYTES: usize = HITS.end + 16;
 
-/// What a call has to know of the whole request, of which it may be a part.
+/// What a call has to know about its request, of which it may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole {
     /// Fixed windows: when one descriptor is over, the others are not charged.
@@ -188,8 +188,8 @@ pub struct Whole {
     pub quotas_over: u32,
 }
 
-/// A server's memory: the key of its generation or of its mark, and how the value there begins as long as the server
-/// forgets nothing.
+/// A server's memory: the key of its generation or of its mark, and the beginning of the value there, which stays the
+/// same as long as the server loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Memory {
     /// The key.
@@ -206,7 +206,7 @@ pub struct Memory {
 pub struct Call {
     /// The keys, each once.
     pub keys: SmallVec<[Vec<u8>; 1]>,
-    /// What the call has to know of the whole request.
+    /// What the call has to know about its request.
     whole: [u8; WHOLE_BYTES],
     /// The arguments after the first: one for each check.
     pub args: SmallVec<[Vec<u8>; 1]>,
@@ -223,7 +223,7 @@ impl Call {
         Self { whole, ..Self::default() }
     }
 
-    /// A call that gives back what was charged in this memory.
+    /// A call that gives back hits which were charged in this memory.
     pub fn giving_back(memory: &Memory) -> Self {
         let args = SmallVec::from_vec(vec![memory.key.clone(), memory.generation.clone()]);
         Self { args, ..Self::default() }
@@ -243,7 +243,7 @@ impl Call {
         packed
     }
 
-    /// Adds `hits` to give back to a counter, which were charged under this stamp.
+    /// Adds `hits` to give back to a counter; they were charged under this stamp.
     pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: Stamp, hits: u64) {
         let mut packed = packed(0, limit, 0, hits);
         let Stamp { at, level, rest, taken_back } = stamp;
@@ -270,8 +270,8 @@ impl Call {
         self.args.push(packed(place, &check.limit, flags, hits));
     }
 
-    /// Adds the check of a candidate's counter under `key`: it stands in for the check at `place`, counted from 0. All
-    /// candidates of one rule are on trial together. `quota`: every descriptor is in quota mode.
+    /// Adds the check of a candidate's counter under `key`: it replaces the check at `place`, counted from 0. All
+    /// candidates of one rule are tried together. `quota`: every descriptor is in quota mode.
     pub fn push_candidate(
         &mut self,
         key: Vec<u8>,
@@ -316,7 +316,7 @@ impl Call {
     }
 }
 
-/// Whether the short way can compute the bucket of every time: its products are below 2^53.
+/// Whether the script for one counter can compute the bucket of every time: its products are below 2^53.
 fn has_exact_places(check: &[u8]) -> bool {
     let denominator = check[DENOMINATOR].try_into().map_or(f64::MAX, f64::from_le_bytes);
     f64::from(check[NUMERATOR]) * denominator < MOST as f64
@@ -369,7 +369,7 @@ pub struct Answered {
     pub counters: Vec<CounterAnswered>,
     /// One answer for each lease that was asked for, in order.
     pub leases: Vec<Granted>,
-    /// Since when nothing that was counted is missing, in microseconds of Redis' clock. Only with [`Lost::Deny`].
+    /// Since when the data is complete, in microseconds of Redis' clock. Only with [`Lost::Deny`].
     pub whole_since_micros: Option<u64>,
 }
 
@@ -391,11 +391,11 @@ pub struct CounterAnswered {
     pub charged: u64,
     /// The stamp of the charge.
     pub stamp: Stamp,
-    /// For how long nothing was charged before, as far as the counter knows.
+    /// For how long nothing had been charged before, as far as the counter knows.
     pub quiet_nanos: u64,
 }
 
-/// Where a charge is found again.
+/// Identifies a charge, so that it can be given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// A time, or the number of a bucket or window.
@@ -462,7 +462,7 @@ impl CounterAnswered {
     }
 }
 
-/// When a counter was asked, and since when nothing is missing: the end of the reply, if it says so.
+/// When a counter was asked, and since when the data is complete: the end of the reply, if it has that.
 #[derive(Clone, Copy)]
 struct Since {
     now: i64,

@@ -27,7 +27,7 @@ pub(super) struct Server<R: Runtime> {
     memory: Mutex<ServerMemory>,
 }
 
-// `derive` would ask for a default runtime.
+// `derive` would require a default of the runtime.
 impl<R: Runtime> Default for Server<R> {
     fn default() -> Self {
         Self {

@@ -48,13 +48,13 @@ use tidegate_engine::rules::{StoreFailure, Sync, Unit};
 use tidegate_engine::settle::{settle, settle_trial};
 use unsynced::{Taken, UnsyncedHits};
 
-/// An answer has to be on its way so long before its caller gives up.
+/// An answer has to be ready this long before its caller gives up.
 const HEAD_START: Duration = Duration::from_millis(3);
 
 /// Longer keys are not kept, so that leases and unsynced hits are bounded in bytes too.
 const KEY_BYTES_MAX: usize = 1_024;
 
-/// How long a counter stays in the deny cache when the hits that filled it may yet go back.
+/// How long a counter stays in the deny cache when hits that filled it may still go back.
 const PROVISIONAL: Duration = Duration::from_millis(100);
 
 /// How many lease times a leased counter stays in the deny cache.
@@ -63,7 +63,7 @@ const OVER_LEASES: u32 = 10;
 /// How a node uses the shared store.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedStoreOptions {
-    /// What a rule without `on_store_failure` answers when Redis does not.
+    /// The fallback of a rule without `on_store_failure`.
     pub mode: StoreFailure,
     /// This node's share of a limit while it decides alone, from 0 to 1.
     pub local_share: f64,
@@ -106,7 +106,7 @@ pub struct SharedStore<R: Runtime = Tokio> {
     /// Reported hits that did not fit, by the counters in Redis.
     reported: Reported,
     leases: Leases,
-    /// What was read of the epochs of each server.
+    /// The epochs of each server, as they were read.
     epoch_servers: EpochServers,
     /// The number of attached workers.
     workers: watch::Sender<usize>,
@@ -125,7 +125,7 @@ pub struct Applied {
 /// The answer to one check. `None`: it was not asked.
 type Outcome = Option<Result<CounterAnswered, Failure>>;
 
-/// One for each step. It holds one inline: more would be copied with every future that waits.
+/// One for each step. There is room for one without an allocation: more would be copied with every future that waits.
 type Outcomes = SmallVec<[Outcome; 1]>;
 
 impl<R: Runtime> SharedStore<R> {
@@ -204,8 +204,8 @@ impl<R: Runtime> SharedStore<R> {
         })
     }
 
-    /// The lease time of this node and the longest of the nodes that share Redis, if they differ. It is noticed with
-    /// `deny_cold` only: after a loss, counters count as full for the longest.
+    /// The lease time of this node and the longest of the nodes that share Redis, if they differ. It is only known
+    /// with `deny_cold`: after a loss, counters count as full for the longest one.
     pub fn lease_times_differ(&self) -> Option<[Duration; 2]> {
         self.stores().find_map(|(_, store)| store.lease_times_differ())
     }
@@ -221,7 +221,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// Checks and charges all counters of a request. Its caller waits for `caller_timeout`.
-    /// Fails when Redis does not answer for a counter whose rule has no other answer.
+    /// Fails when Redis does not answer for a counter and its rule's fallback is an error.
     pub async fn apply(
         &self,
         request: &Request<'_>,
@@ -268,14 +268,15 @@ impl<R: Runtime> SharedStore<R> {
         Ok(failed)
     }
 
-    /// Removes from the deny cache the counters that the request gives hits back to.
+    /// Removes the counters from the deny cache to which the request gives hits back.
     fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds<R>> {
         let gives =
             |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
         Refunds::begin(&self.runtime, &self.deny_cache, checks(plan).filter_map(gives).collect())
     }
 
-    /// Answers checks from the deny cache; none beside a candidate, which has to be asked in any case.
+    /// Answers checks from the deny cache. With a candidate it answers none, because the candidate has to be asked in
+    /// any case.
     fn remember(&self, plan: &Plan<'_>, now: Instant, verdicts: &mut Verdicts) -> SmallVec<[usize; 4]> {
         let mut remembered = SmallVec::new();
         if !plan.candidates.is_empty() {
@@ -302,7 +303,7 @@ impl<R: Runtime> SharedStore<R> {
         self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main)
     }
 
-    /// Asks all slots at once.
+    /// Calls all slots at once.
     async fn ask_all(
         &self,
         plan: &Plan<'_>,
@@ -328,7 +329,7 @@ impl<R: Runtime> SharedStore<R> {
         outcomes
     }
 
-    /// Asks one slot.
+    /// Calls one slot.
     async fn ask(
         &self,
         plan: &Plan<'_>,
@@ -354,7 +355,7 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// The answer of one slot, and whether enough replicas have what it charged.
+    /// The answer of one slot, and whether enough replicas have its charges.
     async fn ask_slot(
         &self,
         plan: &Plan<'_>,
@@ -384,8 +385,8 @@ impl<R: Runtime> SharedStore<R> {
         Ok((answered, replicated))
     }
 
-    /// Takes the unsynced hits of these counters for a call. While another call has them, this one waits: Redis
-    /// would answer it without these hits.
+    /// Takes the unsynced hits of these counters for a call. While another call has them, this one waits: Redis would
+    /// answer it without these hits.
     async fn take_unsynced<'l>(
         &self,
         counters: impl Iterator<Item = (Key, &'l Limit)> + Clone,
@@ -407,13 +408,13 @@ impl<R: Runtime> SharedStore<R> {
     fn learn(&self, plan: &Plan<'_>, outcomes: &[Outcome], asked: Instant) {
         for (index, check) in checks(plan) {
             let Some(Ok(counter)) = &outcomes[index] else { continue };
-            // A request that asks a counter twice may be over for that reason alone.
+            // A request that asks for a counter twice may be over for that reason alone.
             let is_only = || checks(plan).filter(|(_, other)| other.key == check.key).count() == 1;
             let is_leased = self.is_leased(check);
             let is_kept = self.options.deny_cache_bytes > 0 || is_leased;
             if counter.verdict.over && is_kept && is_only() {
-                // Other nodes give back what they do not spend of their leases: room may come before the window
-                // ends.
+                // Other nodes give back what they do not spend of their leases: capacity may come back before the
+                // window ends.
                 let lasts = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
                 let provisional = self.may_be_provisional(plan, check, counter);
                 let lasts = if provisional { lasts.min(PROVISIONAL) } else { lasts };
@@ -422,8 +423,8 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Whether another slot may yet deny the request whose hits filled this counter, so that they go back. That
-    /// takes at most one request's budget and a give-back's time. Hits that were charged before that stay.
+    /// Whether another slot may still deny the request whose hits filled this counter, so that they go back. That
+    /// takes at most one request's budget and a give-back's time. Earlier charges stay.
     fn may_be_provisional(&self, plan: &Plan<'_>, check: &Check<'_>, counter: &CounterAnswered) -> bool {
         let is_fixed = check.limit.algorithm() == Algorithm::FixedWindow;
         let goes_back = !is_fixed || plan.modes.stop_increment_when_over;
@@ -436,8 +437,8 @@ impl<R: Runtime> SharedStore<R> {
         self.per_second.is_some() || matches!(self.main.options().kind, Kind::Cluster(_))
     }
 
-    /// Gives back what a slot charged although the whole request does not owe it; to candidates, what it would not owe if
-    /// they stood in for their limits.
+    /// Gives back what a slot charged although the request does not owe it. To candidates it gives back what the
+    /// request would not owe with the candidates in place of their limits.
     fn give_back(
         &self,
         plan: &Plan<'_>,
@@ -486,7 +487,7 @@ impl<R: Runtime> SharedStore<R> {
 #[derive(Clone, Copy)]
 struct Times {
     began: Instant,
-    /// Leases that the request takes start here.
+    /// The start of the leases that the request takes.
     leases_from: Duration,
     caller_timeout: Option<Duration>,
 }

@@ -201,7 +201,7 @@ impl<R: Runtime> Shared<R> {
         }
     }
 
-    /// Notes where the memory of a server begins.
+    /// Notes since when the data of a server is complete.
     pub(super) fn begins(&self, server: &Address, begins: Begins) {
         let Some(deny) = &self.options.deny_cold else { return };
         let news = self.losses.lock().begins(begins, deny.window_max, self.runtime.monotonic());
@@ -242,7 +242,7 @@ impl<R: Runtime> Shared<R> {
                 Contact::Unusable(_) => return false,
                 Contact::Up | Contact::Lost(_) => Contact::Lost(why),
             };
-            // A changed reason is shown too: what is in the way now is seldom what came first.
+            // A changed reason is reported too: the last problem is seldom the first one.
             let changed = *contact != now;
             *contact = now;
             changed

@@ -1,7 +1,7 @@
 //! Counters in Redis, or in a server that speaks its protocol, decided by one script under the server's clock.
 //!
-//! In: calls for one slot each, with a deadline. Out: numbers, or a [`Failure`]. `shared_store` decides what a
-//! request without an answer gets.
+//! In: calls for one slot each, with a deadline. Out: numbers, or a [`Failure`]. `shared_store` decides the fallback
+//! of a request without an answer.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -149,7 +149,7 @@ impl<R: Runtime> RedisStore<R> {
         }
         let connection = self.connection(key.as_ref())?;
         let mut command = redis::cmd("WAIT");
-        // The reply has to be there within the time of a question.
+        // The reply has to arrive within the time of a question.
         command.arg(replicas).arg((self.shared.connect_timeout() / 2).as_millis() as u64);
         match connection.ask::<u32>(&self.shared, &command).await? {
             have if have >= replicas => Ok(()),
@@ -157,7 +157,7 @@ impl<R: Runtime> RedisStore<R> {
         }
     }
 
-    /// Asks the server of this slot to decide.
+    /// Has the server of this slot decide.
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply<R>, Failure> {
         let connections = self.worker_connections().ok_or(Failure::Down)?;
         let may_decide = |connection: &Arc<Connection<R>>| connection.may_decide(&self.shared);
@@ -174,7 +174,7 @@ impl<R: Runtime> RedisStore<R> {
         asked.map(|numbers| Reply { numbers, connection }).map_err(|error| error.failure)
     }
 
-    /// Waits until enough replicas have what this reply charged.
+    /// Waits until enough replicas have the charges of this reply.
     pub(super) async fn replicate(&self, reply: &Reply<R>, until: Instant) -> Result<(), Failure> {
         match self.shared.options.wait_replicas {
             0 => Ok(()),
@@ -185,12 +185,13 @@ impl<R: Runtime> RedisStore<R> {
         }
     }
 
-    /// The memory of the server of this slot, as it was last read. `None`: it was not read yet, or replies say it.
+    /// The memory of the server of this slot, as it was last read. `None`: it was not read yet, or it is in the
+    /// replies.
     pub(super) fn memory(&self, slot: u16) -> Option<Arc<Memory>> {
         if self.denies_cold() { None } else { self.worker_connections()?.route(slot)?.memory() }
     }
 
-    /// The memory of the server of this slot, from which nothing is missing since this time.
+    /// The memory of the server of this slot, whose data is complete since this time.
     pub(super) fn memory_since(&self, slot: u16, since_micros: u64) -> Option<Arc<Memory>> {
         let mark = self.worker_connections()?.route(slot)?.marked.get()?;
         Some(Arc::new(mark.memory(since_micros)))
@@ -200,7 +201,7 @@ impl<R: Runtime> RedisStore<R> {
         self.shared.options.deny_cold.is_some()
     }
 
-    /// Since when counters are cold, and those of which windows. `None`: none is.
+    /// Since when counters are cold, and up to which window. `None`: none is.
     pub(super) fn cold_since(&self) -> Option<(Instant, Duration)> {
         Some((self.shared.losses.lock().cold_since()?, self.shared.options.deny_cold?.window_max))
     }
@@ -264,7 +265,7 @@ impl<R: Runtime> RedisStore<R> {
         });
     }
 
-    /// Waits until no give-back is on its way. Each of them ends in time.
+    /// Waits until no give-back is in flight. Each of them ends in time.
     pub(super) async fn all_given_back(&self) {
         let _ = self.shared.giving_back.subscribe().wait_for(|&under_way| under_way == 0).await;
     }
@@ -276,7 +277,7 @@ pub(super) struct Reply<R: Runtime> {
     connection: Arc<Connection<R>>,
 }
 
-/// A give-back on its way, until it is dropped.
+/// A give-back in flight, until it is dropped.
 struct UnderWay<R: Runtime>(Arc<Shared<R>>);
 
 impl<R: Runtime> UnderWay<R> {
@@ -292,5 +293,5 @@ impl<R: Runtime> Drop for UnderWay<R> {
     }
 }
 
-/// A give-back does nothing after this time.
+/// After this time a give-back has no effect.
 pub(super) const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);

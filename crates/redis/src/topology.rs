@@ -51,8 +51,8 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Names for a key that has to be on one server, the first ones first: of `most` names those in slots that `holds` says
-/// the server has. All nodes find the same ones. Outside of a Cluster there is one server, and one name.
+/// Names for a key that has to be on one server, in order: of `most` names those in slots that the server has, by
+/// `holds`. All nodes find the same ones. Outside of a Cluster there is one server, and one name.
 pub(super) fn names_on<'k>(
     kind: &Kind,
     name: String,
@@ -125,7 +125,7 @@ fn of_ranges(ranges: Vec<SlotRange>, answered_by: &Address) -> Result<Vec<Master
     Ok(ranges.into_iter().map(|range| range.master(answered_by)).collect())
 }
 
-/// Checks that the server is a master. One that was replaced may not know it yet.
+/// Checks that the server is a master. A master that was replaced may not know it yet.
 pub(super) async fn check_role<R: Runtime>(
     shared: &Shared<R>,
     connection: &Connection<R>,

@@ -1,12 +1,13 @@
-//! Values by key, which all nodes share, and a stream of the keys that changed. What the values mean, others know.
+//! Values by key, which all nodes share, and a stream of the keys that changed. The users of this module know what
+//! the values mean.
 //!
-//! In: keys and values of bytes. Out: values, and which keys changed since a position in the stream. A change is the value,
-//! its place in the index of all keys, and its entry in the stream, in one script: on one server a batch is written and
-//! announced as a whole, or not at all. In a Cluster keys live in many slots, so each value is written by itself, and the
-//! batch is announced after the last.
+//! In: keys and values of bytes. Out: values, and which keys changed since a position in the stream. A change is the
+//! value, its place in the index of all keys, and its entry in the stream, in one script: on one server a batch is
+//! written and announced completely, or not at all. In a Cluster keys are in many slots, so each value is written by
+//! itself, and the batch is announced after the last.
 //!
-//! A node that keeps values reads the stream from where it was. If the entry that it read last is gone, it may have missed
-//! changes, or the server has lost some, and the node learns that.
+//! A node that keeps values reads the stream from its last position. If the entry at that position is gone, the node
+//! may have missed changes, or the server has lost some; the result says so.
 
 use redis::{FromRedisValue, Value};
 
@@ -21,7 +22,7 @@ const CHANGES_KEPT: usize = 100_000;
 /// Entries of the stream that are read at once.
 const CHANGES_READ: usize = 1_000;
 
-/// The most changes that are written together: a script may not take long.
+/// The most changes that are written together: a script must not take long.
 pub const BATCH_MAX: usize = 1_000;
 
 /// Sets the values of keys, or removes those that are empty. KEYS: the stream, the index, the keys. ARGV: how long the
@@ -79,7 +80,7 @@ pub struct Values<R: Runtime = Tokio> {
 }
 
 impl<R: Runtime> Values<R> {
-    /// The values under `name` in this store, whose options must not count: it holds no counters.
+    /// The values under `name` in this store, whose options must not say that it has counters.
     pub fn new(store: RedisStore<R>, name: &str) -> Self {
         let [prefix, stream, index] =
             ["k:", "changes", "index"].map(|part| format!("{name}:{part}").into_bytes());
@@ -91,8 +92,8 @@ impl<R: Runtime> Values<R> {
         &self.store
     }
 
-    /// The value of a key, if it has one. That of somebody else's, which is no text, is empty.
-    /// Fails when the server does not answer.
+    /// The value of a key, if it has one. A value of another program, which is not text, is returned as empty. Fails
+    /// when the server does not answer.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ConnectError> {
         let key = self.key(key);
         match self.store.ask(&key, redis::cmd("GET").arg(&key)).await {
@@ -101,8 +102,8 @@ impl<R: Runtime> Values<R> {
         }
     }
 
-    /// Waits until as many replicas have the last change of this key as the store waits for. In a Cluster others may not have
-    /// the announcement.
+    /// Waits until as many replicas have the last change of this key as the store waits for. In a Cluster other
+    /// replicas may lack the announcement.
     /// Fails when there are too few, or the server does not answer.
     pub async fn replicated(&self, key: &[u8]) -> Result<(), ConnectError> {
         match self.store.options().kind {
@@ -111,10 +112,10 @@ impl<R: Runtime> Values<R> {
         }
     }
 
-    /// Sets values, or removes those that are `None`, and announces it. Returns how many keys had a value before. There
-    /// are at most [`BATCH_MAX`] changes, of different keys; none has an empty value.
-    /// Fails when the server does not answer: then nothing may be changed, or all. In a Cluster also a part, and it
-    /// may not be announced; setting the same again announces it.
+    /// Sets values, or removes those that are `None`, and announces it. Returns how many keys had a value before.
+    /// There are at most [`BATCH_MAX`] changes, of different keys; none has an empty value.
+    /// Fails when the server does not answer: then either nothing was changed, or everything. In a Cluster only some
+    /// of it may have been changed, and not announced; setting the same values again announces them.
     pub async fn change(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<usize, ConnectError> {
         let keys: Vec<Vec<u8>> = changes.iter().map(|(key, _)| self.key(key)).collect();
         if let Kind::Cluster(_) = self.store.options().kind {
@@ -191,8 +192,8 @@ impl<R: Runtime> Values<R> {
         self.store.ask::<Value>(&self.stream, &command).await.map(drop)
     }
 
-    /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, as `read` reads them with
-    /// their values; those that it does not read are left out. Fewer than `most`: there are no others.
+    /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, as `read` parses
+    /// them with their values; keys that it does not accept are left out. Fewer than `most`: there are no others.
     /// Fails when the server does not answer.
     pub async fn page<T>(
         &self,
@@ -222,7 +223,7 @@ impl<R: Runtime> Values<R> {
         }
     }
 
-    /// The end of the stream: a value that is read after this is no older. A stream that is not there is begun.
+    /// The end of the stream: a value that is read after this is no older. A missing stream is created.
     /// Fails when the server does not answer.
     pub async fn end(&self) -> Result<Position, ConnectError> {
         if let Some(last) = self.last().await? {
@@ -234,7 +235,7 @@ impl<R: Runtime> Values<R> {
         Ok(Position(Entry(id, vec![b"begun".to_vec(), b"1".to_vec()])))
     }
 
-    /// The end of the stream, if it is there: nothing may have been changed yet.
+    /// The end of the stream, if there is a stream: nothing may have been changed yet.
     /// Fails when the server does not answer.
     pub async fn last(&self) -> Result<Option<Position>, ConnectError> {
         let mut command = redis::cmd("XREVRANGE");
@@ -249,8 +250,8 @@ impl<R: Runtime> Values<R> {
         let mut command = redis::cmd("XRANGE");
         command.arg(&self.stream).arg(&since.0.0).arg("+").arg("COUNT").arg(CHANGES_READ);
         let entries: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
-        // The entry at the position is still there, unless the stream was cut, or the server lost what this node has read.
-        // Another one may have its id since, if all of that happened within a millisecond.
+        // The entry at the position is still there, unless the stream was trimmed, or the server lost what this node
+        // has read. After a loss another entry may have its id, if all of that happened within a millisecond.
         let Some((first, new)) = entries.split_first().filter(|(first, _)| **first == since.0) else {
             return Ok(Changes { keys: None, position: self.end().await? });
         };

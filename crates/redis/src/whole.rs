@@ -1,7 +1,7 @@
-//! Says of every primary that nothing is missing, before the first node uses it. With COLD_START=deny only.
+//! Declares of every primary that its data is complete, before the first node uses it. With COLD_START=deny only.
 //!
-//! In: options. Out: a mark on each primary, or since when something may be missing there. A program calls it once, on
-//! the word of an operator; a node never does.
+//! In: options. Out: a mark on each primary, or since when something may be missing there. A program calls it once,
+//! when an operator says so; a node never does.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use crate::runtime::Runtime;
 use crate::state::Shared;
 use crate::topology::{Master, check_role, masters};
 
-/// What a primary says now.
+/// The mark of a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
     /// The primary.
     pub server: Address,
-    /// Since when nothing is missing, in microseconds of its clock. 0: nothing ever was. Otherwise a node has used it
-    /// before, and it was left as it is.
+    /// Since when its data is complete, in microseconds of its clock. 0: always. Otherwise a node has used it before,
+    /// and its mark was left as it is.
     pub whole_since_micros: u64,
 }
 
-/// Says of every primary that nothing is missing of what was counted there, whatever it holds. It is true of servers that
-/// no node has used, and of those that have lost nothing since.
-/// Fails when a server cannot be used. Those before it are declared already, and may be declared again.
+/// Declares of every primary that nothing that was counted there is missing, whatever data it has. That is true of
+/// servers that no node has used, and of those that have lost nothing since.
+/// Fails when a server cannot be used. Servers before it in the list are declared already, and may be declared again.
 pub async fn declare_whole<R: Runtime>(
     runtime: R,
     options: RedisOptions,

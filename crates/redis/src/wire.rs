@@ -35,12 +35,12 @@ impl<R: Runtime> Wire<R> {
         self.broken_by().is_some()
     }
 
-    /// Has the owner look at the servers again.
+    /// Makes the owner look at the servers again.
     pub(super) fn servers_changed(&self) {
         self.changed.notify_one();
     }
 
-    /// Sends no more calls. Calls on their way may still be answered.
+    /// Sends no more calls. Calls in flight may still be answered.
     pub(super) fn give_up(&self, why: ConnectError) {
         if self.broken.set(why).is_ok() {
             let why = self.broken_by().map(ToString::to_string);
@@ -49,7 +49,7 @@ impl<R: Runtime> Wire<R> {
         }
     }
 
-    /// Like [`give_up`](Self::give_up), and fails the calls on their way.
+    /// Like [`give_up`](Self::give_up), and fails the calls in flight.
     pub(super) fn cut(&self, why: ConnectError) {
         self.give_up(why);
         self.transport.close();

@@ -33,7 +33,7 @@ pub(super) struct WorkerConnections<R: Runtime> {
     shared: Arc<Shared<R>>,
     routes: Mutex<Arc<Routes<R>>>,
     changed: Arc<Notify>,
-    /// Whether these connections check that servers still have their memory. One worker's connections do it for
+    /// Whether these connections check that servers still have their memory. The connections of one worker do it for
     /// all.
     watches_memory: bool,
 }
@@ -81,8 +81,8 @@ impl<R: Runtime> WorkerConnections<R> {
                     is_up = true;
                     let changed = runtime.timeout(PROBE_INTERVAL, self.changed.notified()).await;
                     if changed.is_none() {
-                        // Failures are forgotten only after a whole interval: a replica answers every probe and no
-                        // call.
+                        // Failures are forgotten only after a full interval without a change: a replica answers every
+                        // probe but fails every call, and each failed call ends the interval.
                         (failures, pauses) = (0, Pauses::new(PAUSES));
                         continue;
                     }
@@ -111,7 +111,7 @@ impl<R: Runtime> WorkerConnections<R> {
     }
 
     /// Looks the servers up, and connects to those without an open connection. After `failures` in a row it asks
-    /// another server first, because the one before may know less.
+    /// another server first, because the previous one may know less.
     async fn look_again(&self, seen: &mut Seen, failures: usize) -> Result<(), ConnectError> {
         let just_reached = *self.shared.contact.borrow() != Contact::Up;
         let old = Arc::clone(&self.routes.lock());
@@ -160,8 +160,8 @@ impl<R: Runtime> WorkerConnections<R> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Gives up connections to servers that are no masters any more. What they still admit, the next master has to
-    /// know of before it is used.
+    /// Gives up connections to servers that are no longer masters. Requests that they still admit have to be known to
+    /// the next master before it is used.
     fn leave(&self, old: &Routes<R>, masters: &[Master], seen: &mut Seen) {
         let is_master = |address: &Address| masters.iter().any(|master| master.address == *address);
         for connection in old.connections.iter().filter(|connection| !is_master(&connection.wire.address)) {

@@ -1,4 +1,4 @@
-//! One counter that may be leased: how often it is asked, and its leases.
+//! One counter that may be leased: how often it is used, and its leases.
 //!
 //! In: hits, and times of the table's clock. Out: verdicts, the hits of the next lease, and whether it is time for
 //! it. A counter has few leases at a time: the one that is being spent, the one that was taken before its end, and
@@ -13,12 +13,12 @@ use tidegate_engine::limit::{Limit, Verdict};
 use tidegate_engine::plan::Check;
 use tidegate_engine::rules::Unit;
 
-/// One lease that is being spent, the next one, and two that have ended, whose rest goes back with that of other
-/// counters.
+/// The lease that is being spent, the next one, and two that have ended; the rest of these goes back together with
+/// that of other counters.
 pub(super) const LEASES_MAX: usize = 4;
-/// A lease of fewer hits is not renewed before it is spent. The next check takes the next one along.
+/// A lease of fewer hits is not renewed before it is spent. The next check asks for a new one.
 const RENEWED_HITS_MIN: u64 = 8;
-/// It is time for the next lease when no more than this part of the hits or of the time is left.
+/// The next lease is due when no more than this part of the hits or of the time is left.
 const RENEWED_PART: u64 = 5;
 
 /// One counter. It is small, because every hit reads it. Times are nanoseconds of the table's clock.
@@ -26,17 +26,17 @@ const RENEWED_PART: u64 = 5;
 pub(super) struct Counter {
     /// The unit and limit of its leases.
     limit: Option<(Unit, Limit)>,
-    /// When the last period began in which it was asked. A period lasts T.
+    /// When the last period began in which the counter was used. A period lasts T.
     pub(super) began: u64,
     now: Seen,
     before: Seen,
-    /// Whether a demand is on its way.
+    /// Whether a demand is in flight.
     pub(super) demanded: bool,
     /// In the order in which they were taken.
     pub(super) leases: ArrayVec<Lease, LEASES_MAX>,
 }
 
-/// How often a counter was asked in a period.
+/// How many hits were asked for in a period.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     asks: u64,
@@ -53,11 +53,11 @@ pub(super) struct Lease {
     pub(super) left: u64,
     /// Hits that would pass: what Redis answered, less what was spent since.
     pub(super) remaining: u64,
-    /// When there is room again, as Redis answered.
+    /// When capacity comes back, as Redis answered.
     pub(super) resets: u64,
 }
 
-/// Where the hits of a lease count.
+/// Where the hits of a lease are charged.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     /// The unit of the limit. Limits per second may have a store of their own.
@@ -66,7 +66,7 @@ pub(crate) struct Source {
     pub(crate) key: Vec<u8>,
     pub(crate) limit: Limit,
     pub(crate) stamp: u64,
-    /// The memory in which they count, if it was known.
+    /// The memory of the server in which they are charged, if it was known.
     pub(crate) memory: Option<Arc<Memory>>,
 }
 
@@ -96,8 +96,8 @@ impl Counter {
         leases.iter_mut().find(|lease| now < lease.ends && lease.left >= hits.max(1))
     }
 
-    /// The source of the next lease and its hits, if it is time for it at `now`: the expected hits, less those that
-    /// the last lease still has.
+    /// Where the next lease is charged and its hits, if it is due at `now`: the expected hits, less those that the
+    /// last lease still has.
     pub(super) fn next(&self, now: u64, time: u64) -> Option<(&Arc<Source>, u64)> {
         let last = self.leases.last().filter(|last| !self.demanded && last.is_low(now, time))?;
         Some((&last.source, self.expected()?.saturating_sub(last.left).max(1)))
@@ -117,8 +117,8 @@ impl Counter {
         over
     }
 
-    /// Ends the leases that are over at `now`. The rest of one goes over to a later one of the same stamp, because
-    /// Redis counts both for as long.
+    /// Ends the leases that are over at `now`. If a later lease has the same stamp, it gets the remaining hits of the
+    /// ended one, because Redis counts both for the same time.
     pub(super) fn end(&mut self, now: u64, mut ended: impl FnMut(Lease)) {
         while let Some(at) = self.leases.iter().position(|lease| lease.ends <= now) {
             let over = self.leases.remove(at);
@@ -139,7 +139,7 @@ impl Lease {
     /// Takes back hits that were not spent.
     pub(super) fn put_back(&mut self, hits: u64) {
         self.left += hits;
-        // What the counter was reset to meanwhile may have them already.
+        // After a reset of the counter, `remaining` may include them already.
         let most = u64::from(self.source.limit.requests());
         self.remaining = self.remaining.saturating_add(hits).min(most);
     }

@@ -1,5 +1,5 @@
-//! A socket to a server whose replies have a bound. A reply is held in memory until it is whole, and a server, or whoever
-//! answers in its place, may send one without an end.
+//! A socket to a server whose replies are bounded. A reply is kept in memory until it is complete, and a server, or
+//! an attacker in its place, may send one without an end.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,22 +9,22 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that may be read without a reply. The largest one that is asked for, a thousand batches of changed records, has some
-/// 100 MiB if their names are long.
+/// Bytes that may be read without a complete reply. The largest reply that is asked for, a thousand batches of
+/// changed records, has some 100 MiB if their names are long.
 const REPLY_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes that were read since the last reply. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unanswered(Arc<AtomicUsize>);
 
-/// A socket on which reading fails once too much was read without a reply.
+/// A socket on which reading fails after too many bytes without a complete reply.
 pub(super) struct Bounded<S> {
     stream: S,
     unanswered: Unanswered,
 }
 
 impl Unanswered {
-    /// A reply has come.
+    /// A complete reply has arrived.
     pub(super) fn answered(&self) {
         self.0.store(0, Relaxed);
     }

@@ -49,7 +49,7 @@ impl Runtime for Tokio {
         clock::since_boot()
     }
 
-    /// 0 where the machine has no randomness: pauses are only longer then.
+    /// 0 on a machine without randomness: then pauses are only longer.
     fn random(&self) -> u64 {
         let mut bytes = [0; 8];
         let _ = getrandom::fill(&mut bytes);
@@ -66,7 +66,8 @@ impl Runtime for Tokio {
         tokio::time::sleep(duration)
     }
 
-    // Smaller than the provided one, which holds the future twice: whatever waits for Redis is copied with it.
+    // Smaller than the provided method, which holds the future twice: this future is copied with each request that
+    // waits for Redis.
     fn timeout<F: Future + Send>(
         &self,
         budget: Duration,
@@ -75,7 +76,8 @@ impl Runtime for Tokio {
         tokio::time::timeout(budget, future).map(Result::ok)
     }
 
-    /// Outside of a tokio runtime nothing is started: a lease that is dropped while the runtime ends comes too late.
+    /// Outside of a tokio runtime nothing is started: a lease that is dropped while the runtime ends is not given
+    /// back.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Self::Task {
         Some(Handle::try_current().ok()?.spawn(task).abort_handle())
     }

@@ -1,4 +1,4 @@
-//! The deny cache: counters that Redis called over, until the time at which Redis said that there is room again.
+//! The deny cache: counters that Redis reported as over, until the time at which Redis expects capacity again.
 //!
 //! In: verdicts of Redis. Out: the same verdict for requests of as many hits or more under the same limit. It is
 //! bounded in bytes; a counter without room in it is asked in Redis. It never learns a verdict that Redis gave
@@ -29,7 +29,7 @@ struct Over {
     /// Requests for so many hits or more are denied.
     hits: u64,
     until: Instant,
-    /// After this, Redis is asked again, even if it may say the same.
+    /// From then on Redis is asked again, even if the answer may be the same.
     asked_again: Instant,
     remaining: u64,
 }
@@ -38,14 +38,14 @@ struct Over {
 #[derive(Debug, Default)]
 struct Shard {
     counters: KeyMap<Over>,
-    /// When a counter was last forgotten. A question before that may have been answered before it too.
+    /// When a counter was last forgotten. A question from before that may have been answered before that too.
     forgot: Option<Instant>,
     /// Checks that were answered.
     answered: u64,
 }
 
-/// Counters that hits are being given back to, until it is dropped. They are forgotten at the beginning, so that
-/// the request itself is not answered from the cache, and again at the end, whether the hits went back or not.
+/// Counters to which hits are being given back, until it is dropped. They are forgotten at the beginning, so that the
+/// request itself is not answered from the cache, and again at the end, whether or not the hits went back.
 pub(super) struct Refunds<R: Runtime> {
     runtime: R,
     deny_cache: Arc<DenyCache>,
@@ -116,7 +116,7 @@ impl DenyCache {
         })
     }
 
-    /// Learns a verdict to a question that was asked at `asked`. There is no room earlier than Redis said, unless
+    /// Learns a verdict to a question that was asked at `asked`. There is no capacity earlier than Redis said, unless
     /// hits are given back. After `lasts` Redis is asked again.
     pub(super) fn learn(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant, lasts: Duration) {
         let (Some(shard), Hits::Take(hits), true) = (self.shard(check.key), check.hits, verdict.over) else {

@@ -106,8 +106,8 @@ impl<R: Runtime> SharedStore<R> {
     }
 }
 
-/// Whether no counter is needed to know the verdict: an exception or a record denies, or a rule allows 0. A question of 0 hits
-/// asks for room for one, but of a fixed window, which says whether it is over.
+/// Whether the verdict is known without a counter: an exception or a record denies, or a rule allows 0. A question of
+/// 0 hits asks whether one more would fit, except with a fixed window, where it asks whether the counter is over.
 fn lets_nothing_pass(check: &Check<'_>) -> bool {
     let takes = match check.hits {
         Hits::Take(hits) => hits > 0 || check.limit.algorithm() != Algorithm::FixedWindow,
@@ -116,9 +116,9 @@ fn lets_nothing_pass(check: &Check<'_>) -> bool {
     takes && check.limit == check.limit.with_requests(0).with_burst(0)
 }
 
-/// A check that counts nothing and whose verdict is known: the decision depends on all checks of the request. It
-/// reads the log that this node keeps under the same key. So it has the same window; a shorter one would make the
-/// log forget.
+/// A check that counts nothing, with the known verdict `over`: the decision depends on all checks of the request, so
+/// the steps that are already decided need one too. It reads the log that this node keeps under the same key. So it
+/// has the same window; with a shorter one the log would drop hits.
 pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
     let limit =
         Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());

@@ -23,12 +23,13 @@ impl<R: Runtime> SharedStore<R> {
         Moment { monotonic, since_boot: self.runtime.since_boot() }
     }
 
-    /// Whether the node may know any counter.
+    /// Whether the node can answer for any counter.
     pub fn remembers(&self) -> bool {
         self.options.deny_cache_bytes > 0 || self.leases.taken.load(Relaxed) > 0
     }
 
-    /// Whether this node knows all counters of a request. It knows none of a candidate. Fills `applied` in place to avoid a large move.
+    /// Whether this node can answer for all counters of a request. It never can with a candidate. Fills `applied` in
+    /// place to avoid a large move.
     pub fn apply_known(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
         applied.remembered.clear();
         applied.verdicts.clear();

@@ -1,5 +1,5 @@
-//! How the shared store uses leases: which checks may be leased, what a denied request returns, and what goes back
-//! to Redis when a lease ends.
+//! How the shared store uses leases: which checks may be leased, which hits a denied request returns, and which go
+//! back to Redis when a lease ends.
 //!
 //! In: a plan, and then its verdicts. Out: verdicts without a question to Redis, demands for leases along with a
 //! question, and give-backs. No request waits for a give-back, and none is repeated.
@@ -25,8 +25,8 @@ use tidegate_engine::unit::Window;
 
 /// The shortest and the longest pause between sweeps of leases that have ended.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// Leases that come due within this part of T, or within this time if it is shorter, are asked for together. It is
-/// short because a counter whose lease is spent before the next one comes is asked for hit by hit.
+/// Leases that are due within this part of T, or within this time if it is shorter, are asked for together. The time
+/// is short because a counter whose lease is spent before the next one arrives asks Redis for every hit.
 const GATHERED_PART: u32 = 50;
 const GATHERED_MAX: Duration = Duration::from_millis(2);
 /// Leases of one call. Together they take Redis a fraction of a millisecond.
@@ -92,8 +92,8 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// Holds hits of leases, and answers their checks. A reported cost is not held: held hits go back when the
-    /// request is denied, but reported hits were spent all the same. Beside a candidate nothing is held: what a limit and
-    /// its candidate say is settled in one place, in Redis.
+    /// request is denied, but reported hits were spent all the same. With a candidate nothing is held: the verdicts
+    /// of a limit and its candidate are settled together, in Redis.
     pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_, R> {
         let mut all = AllHeld { store: self, held: SmallVec::new() };
         if !plan.candidates.is_empty() {
@@ -110,9 +110,9 @@ impl<R: Runtime> SharedStore<R> {
 
     /// Asks for a lease along with this check of the counter under `key`, if one is wanted.
     pub(super) fn demand(&self, check: &Check<'_>, key: &[u8]) -> Option<Demand<'_>> {
-        // A check of 0 hits spends nothing, and reported costs spend nothing of a lease. A client that only asks
-        // and reports would be answered from the lease and never spend it: the limit would be N and all that begins
-        // within T.
+        // A check of 0 hits spends nothing, and reported costs spend nothing of a lease. A client that only asks and
+        // reports would get its answers from the lease and never spend it: it could exceed N by all requests that
+        // begin within T.
         let takes = check.hits != Hits::Take(0) && !check.reported;
         let may = takes && key.len() <= KEY_BYTES_MAX && self.is_leased(check);
         if may { self.leases.demand(check) } else { None }
@@ -158,13 +158,13 @@ impl<R: Runtime> SharedStore<R> {
         let pause = self.leases.time().clamp(SWEEPS.0, SWEEPS.1);
         let mut paused = pin!(self.runtime.sleep(Duration::ZERO));
         let mut renewing = FuturesUnordered::new();
-        // Timers have whole milliseconds. A shorter time is no time.
+        // Timers have whole milliseconds. A shorter time would be 0.
         let gathering = (self.leases.time() / GATHERED_PART).min(GATHERED_MAX);
         let gathering = Some(gathering).filter(|&time| time >= Duration::from_millis(1));
         let mut gathered = pin!(self.runtime.sleep(Duration::ZERO));
         let mut gathers = false;
         loop {
-            // What has begun goes on before anything else begins.
+            // A question in flight is continued before a new one is sent.
             tokio::select! {
                 biased;
                 () = &mut paused => {
@@ -217,12 +217,12 @@ impl<R: Runtime> SharedStore<R> {
 
     /// Asks for leases and nothing else.
     async fn renew(&self, plan: Plan<'_>, part: Part<'_, R>) {
-        // A failure is no failure of a decision. The next question fails by itself.
+        // This failure is not counted as a failed decision. The next question fails by itself.
         let unknown = smallvec![None; plan.steps.len()];
         let _ = self.ask_slot(&plan, &part, &unknown, self.times(None)).await;
     }
 
-    /// Gives back the rest of leases that have ended at `now`. Returns the number of hits.
+    /// Gives back the remaining hits of leases that have ended at `now`. Returns the number of hits.
     pub(super) fn end_leases(&self, now: Duration) -> u64 {
         let mut hits = 0;
         let mut calls: BTreeMap<To, Call> = BTreeMap::new();
@@ -247,8 +247,7 @@ impl<R: Runtime> SharedStore<R> {
         debug_assert!(*self.workers.borrow() > 0, "a worker is detached that was not attached");
         self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
-        // Leases that are due are not asked for any more. A question that is on its way takes at most the budget of
-        // a decision.
+        // Leases that are due are no longer asked for. A question in flight takes at most the budget of a decision.
         self.leases.take_due().for_each(drop);
         let _ = self.runtime.timeout(self.main.options().timeout, self.leases.all_answered()).await;
         match self.end_leases(Duration::MAX) {
@@ -284,8 +283,8 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Hits that leases still have. Requests that wait may hold others. It reads every lease, which a page of metrics
-    /// should not.
+    /// Hits that leases still have. Waiting requests may hold others. It reads every lease, which is too slow for a
+    /// page of metrics.
     pub fn leased_hits_left(&self) -> u64 {
         self.leases.hits_left()
     }

@@ -1,8 +1,8 @@
-//! What the counters in Redis say to a request while nothing is charged, for explanations.
+//! The verdicts that the counters in Redis would give a request, without charging it, for explanations.
 //!
-//! In: a request and its plan. Out: what each counter says to the hits that it is asked for, to a single one, and, for
-//! the drawing of what counts, to some numbers of hits more. Each is a question of its own; neither leases nor the
-//! deny cache answer, and the deny cache learns nothing.
+//! In: a request and its plan. Out: each counter's verdict for the hits of the request and for a single hit, and, to
+//! draw the hits that count, for some other numbers of hits. Each is a call of its own; leases and the deny cache are
+//! not used, and the deny cache learns nothing.
 
 use smallvec::smallvec;
 
@@ -22,8 +22,8 @@ use tidegate_engine::unit::Window;
 const STEPS: u64 = 64;
 
 impl<R: Runtime> SharedStore<R> {
-    /// What all counters of the request say to it, each as if the request asked it alone: when a request asks one counter
-    /// several times, what its earlier descriptors would do is not known here.
+    /// The verdicts of all counters of the request, each as if the request asked for it alone: when a request asks
+    /// for one counter several times, the charges of its earlier descriptors are not included.
     /// Fails when Redis does not answer for one of the counters.
     pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Looks, StoreError> {
         // Fixed windows count denied hits too. Their wait does not depend on the hits.
@@ -45,7 +45,7 @@ impl<R: Runtime> SharedStore<R> {
         Ok(looks)
     }
 
-    /// How long some numbers of hits would have to wait, by place: the fewest that do not fit, and then up to
+    /// How long some numbers of hits would have to wait, by place: the smallest that does not fit, and then up to
     /// [`STEPS`] more, up to N.
     async fn waits(
         &self,
@@ -81,8 +81,8 @@ impl<R: Runtime> SharedStore<R> {
         Ok(waits)
     }
 
-    /// The verdicts on other hits than those of the plan, in a request that is denied for another reason. So nothing is
-    /// charged.
+    /// The verdicts for other hits than those of the plan, in a request that is denied for another reason. So nothing
+    /// is charged.
     async fn say(
         &self,
         request: &Request<'_>,
@@ -121,20 +121,20 @@ impl<R: Runtime> SharedStore<R> {
 struct Waits(Vec<(u64, u64)>);
 
 impl Waits {
-    /// Time passes between two questions, so a wait may seem shorter than that of fewer hits.
+    /// Time passes between two calls, so a wait may seem shorter than that of fewer hits.
     fn push(&mut self, hits: u64, nanos: u64) {
         let least = self.0.last().map_or(0, |&(_, nanos)| nanos);
         self.0.push((hits, nanos.max(least)));
     }
 
-    /// The wait for so many hits: that of the next number that was asked.
+    /// The wait for so many hits: that of the next number in the list.
     fn of(&self, hits: u64) -> u64 {
         let known = self.0.iter().find(|(asked, _)| *asked >= hits).or(self.0.last());
         known.map_or(0, |&(_, nanos)| nanos)
     }
 }
 
-/// A check that nobody asks, and whose verdict is known: it denies the request.
+/// A check with a known verdict, which denies the request.
 fn denying_check() -> Check<'static> {
     Check {
         origin: Origin::Override { window: Window::of(Unit::Second) },
@@ -149,7 +149,7 @@ fn denying_check() -> Check<'static> {
 
 const OVER: Verdict = Verdict { over: true, before: 0, after: 1, remaining: 0, reset_nanos: SECOND_NANOS };
 
-/// What a counter says to a check, from what it says to the hits that were asked instead, and to a single one.
+/// A counter's verdict for a check, from its verdicts for the hits that were asked for instead, and for a single hit.
 fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
     let (limit, is_fixed) =
         (u64::from(check.limit.requests()), check.limit.algorithm() == Algorithm::FixedWindow);

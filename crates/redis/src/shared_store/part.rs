@@ -1,4 +1,4 @@
-//! The checks of a request by store and slot: a part is what one call asks.
+//! The checks of a request by store and slot: a part is what one call asks for.
 //!
 //! In: a plan, and its known verdicts. Out: parts, with the keys of their counters and the leases to ask for; and
 //! the call of each part.
@@ -27,7 +27,7 @@ pub(super) struct Part<'s, R: Runtime> {
     pub(super) candidates: Vec<(usize, Vec<u8>)>,
     /// The leases to ask for, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
-    /// The server's memory in which hits are charged, if something of them may go back.
+    /// The server's memory in which hits are charged, if some of them may go back.
     pub(super) memory: OnceLock<Arc<Memory>>,
     may_go_back: bool,
 }
@@ -49,8 +49,8 @@ impl<'s, R: Runtime> Part<'s, R> {
         self.keys.push(key);
     }
 
-    /// Adds the candidate beside the last check, if there is one and its counter lives in the same slot. It does not
-    /// where the prefix of all keys holds braces that make no hash tag; such a candidate is never asked.
+    /// Adds the candidate of the last check, if there is one and its counter is in the same slot. It is in another
+    /// slot if the prefix of all keys has braces that are no hash tag; such a candidate is never asked.
     fn add_candidate(&mut self, plan: &Plan<'_>, step: usize) {
         let candidate = plan.candidates.iter().position(|candidate| candidate.step == step);
         let (Some(candidate), Some(key)) = (candidate, self.keys.last()) else { return };
@@ -74,11 +74,11 @@ impl<'s, R: Runtime> Part<'s, R> {
     }
 
     fn is_charged_in(&self, memory: Arc<Memory>) {
-        // The first one counts: it is that of before the call.
+        // The first one is kept: it was read before the call.
         let _ = self.memory.set(memory);
     }
 
-    /// Notes the memory in which a reply says that hits were charged.
+    /// Notes the memory in which hits were charged, as a reply has it.
     pub(super) fn answered(&self, answered: &Answered) {
         if let (true, Some(since_micros)) = (self.may_go_back, answered.whole_since_micros) {
             let memory = self.store.memory_since(self.slot, since_micros);
@@ -154,7 +154,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 }
 
-/// What a part has to know of the other descriptors. Those of other slots count as not over; `give_back` settles
+/// What a part has to know about the other descriptors. Those of other slots count as not over; `give_back` settles
 /// the request when all have answered.
 fn whole<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> Whole {
     let mut whole = Whole {

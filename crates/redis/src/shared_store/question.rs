@@ -34,8 +34,9 @@ impl<R: Runtime> Question<'_, R> {
 }
 
 impl<R: Runtime> SharedStore<R> {
-    /// The question of a request whose caller waits for `caller_timeout`. `None`: use [`apply`](Self::apply). The
-    /// request asks no counter or several, meets a candidate, gives hits back, or has to wait for replicas or for another call.
+    /// The question of a request whose caller waits for `caller_timeout`. `None`: use [`apply`](Self::apply), because
+    /// the request asks for no counter or several, meets a candidate, gives hits back, or has to wait for replicas or
+    /// for another call.
     pub fn question(
         &self,
         request: &Request<'_>,

@@ -1,5 +1,5 @@
-//! Reports unsynced hits to Redis where no request asks for their counter: a client that moves to another node
-//! finds its hits there.
+//! Reports unsynced hits to Redis for counters that no request asks for, so that a client finds its hits there when
+//! it moves to another node.
 //!
 //! In: unsynced hits. Out: calls that take no hits of their own, a few at a time, with pauses as long as the calls
 //! took.
@@ -39,9 +39,9 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Reports once all hits of servers that can be asked.
+    /// Reports all hits once, to the servers that can be called.
     async fn report_all(&self) {
-        // There may be many counters, and more come while no server can be asked.
+        // There may be many counters, and more are added while no server can be called.
         if !self.stores().any(|(_, store)| store.reaches_any()) {
             return;
         }
@@ -56,8 +56,8 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Reports hits of one slot. A failure is no failure of a decision: the hits stay unsynced, and are reported
-    /// later.
+    /// Reports hits of one slot. A failure is not counted as a failed decision: the hits stay unsynced, and are
+    /// reported later.
     async fn report(&self, counters: &[UnsyncedCounter]) {
         let refused = matches!(self.report_together(counters).await, Err(Failure::Refused));
         if refused && counters.len() > 1 {

@@ -1,9 +1,9 @@
 //! Unsynced hits: this node admitted them while Redis was away, and reports them to Redis later.
 //!
-//! In: hits, and when they were admitted. Out: the same by counter, for the first call that asks for the counter,
-//! or for a call of `report_unsynced`. Until that call has ended, other calls to the counter wait: Redis would
-//! answer them without these hits. Bounded: so many counters, and a few hundred entries for each. An entry is as
-//! late as its latest hit, so that no hit counts too short.
+//! In: hits, and when they were admitted. Out: the same by counter, for the first call that asks for the counter, or
+//! for a call of `report_unsynced`. Until that call has ended, other calls for the counter wait: Redis would answer
+//! them without these hits. Bounded: so many counters, and a few hundred entries for each. An entry has the time of
+//! its latest hit, so that no hit counts too short.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,13 +73,13 @@ struct Counters {
 struct Noted {
     /// When none of them counts any more. `None`: there are none.
     until: Option<Instant>,
-    /// `None`: the key is too long to keep. A call that asks for the counter has it.
+    /// `None`: the key is too long to keep. A call that asks for the counter knows it.
     place: Option<Arc<Place>>,
     entries: Vec<Admitted>,
     call: Option<Call>,
 }
 
-/// A call on its way with the first entries of a counter.
+/// A call in flight with the first entries of a counter.
 #[derive(Debug)]
 struct Call {
     entries: usize,
@@ -95,7 +95,7 @@ pub(super) struct Taken<'c> {
 }
 
 impl Taken<'_> {
-    /// The hits to charge to a counter. The second time there are none.
+    /// The hits to charge to a counter. A second call returns none.
     pub(super) fn of(&mut self, key: Key) -> Vec<Admitted> {
         let taken = self.counters.iter_mut().find(|(taken, _)| *taken == key);
         taken.map(|(_, entries)| std::mem::take(entries)).unwrap_or_default()
@@ -117,8 +117,8 @@ impl Taken<'_> {
 }
 
 impl Drop for Taken<'_> {
-    /// The hits may have been charged or not. If they were, they count twice, which leaves too little room and
-    /// never too much.
+    /// The hits may or may not have been charged. If they were, they count twice, which admits too little and never
+    /// too much.
     fn drop(&mut self) {
         self.end_call(false);
     }
@@ -161,7 +161,7 @@ impl UnsyncedHits {
         self.count.load(Relaxed) == 0
     }
 
-    /// The counters that are on no call at `now`. Forgets hits that no longer count.
+    /// The counters that are in no call at `now`. Forgets hits that no longer count.
     pub(super) fn idle(&self, now: Instant) -> Vec<UnsyncedCounter> {
         let mut counters = self.counters.lock();
         counters.forget_dead(now);
@@ -173,7 +173,7 @@ impl UnsyncedHits {
         counters.noted.iter().filter_map(idle).collect()
     }
 
-    /// Takes back hits that a request gave back: the oldest first, and none that are on a call.
+    /// Takes back hits that a request gave back: the oldest first, and none that are in a call.
     pub(super) fn give_back(&self, key: Key, limit: &Limit, hits: u64, now: Instant) {
         let mut counters = self.counters.lock();
         if let Some(noted) = counters.noted.get_mut(&key) {
@@ -181,8 +181,8 @@ impl UnsyncedHits {
         }
     }
 
-    /// Takes the hits of these counters at `now`, each once. An error while another call has hits of one of them:
-    /// it says when to try again.
+    /// Takes the hits of these counters at `now`; each hit is taken once. While another call has hits of one of the
+    /// counters this fails, with a notification for when that call has ended.
     pub(super) fn take<'l>(
         &self,
         counters: impl Iterator<Item = (Key, &'l Limit)> + Clone,
@@ -262,12 +262,12 @@ impl Noted {
         }
     }
 
-    /// The entries on a call. They stay as they are.
+    /// The entries in a call. They stay as they are.
     fn in_call(&self) -> usize {
         self.call.as_ref().map_or(0, |call| call.entries)
     }
 
-    /// Forgets entries that no longer count, and merges those that calls without success have left.
+    /// Forgets entries that no longer count, and merges entries that failed calls left.
     fn tidy(&mut self, limit: &Limit, parts: u32, now: Instant) {
         if self.call.is_some() {
             return;
