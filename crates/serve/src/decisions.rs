@@ -60,7 +60,7 @@ impl DecisionLog {
         Self { shows_values, ..self }
     }
 
-    /// Whether the level lets any line about decisions through.
+    /// Whether the level allows any line about decisions.
     #[inline]
     pub fn is_on() -> bool {
         LevelFilter::current() >= LevelFilter::INFO
@@ -88,7 +88,7 @@ impl DecisionLog {
         }
     }
 
-    /// Logs the first denying rule that has not had its line in this second.
+    /// Logs the first denying rule that has had no line in this second.
     fn denied(
         &self,
         Context { denials, metrics, .. }: Context<'_>,

@@ -1,5 +1,5 @@
 //! The keys that were denied most in the last ten minutes, by their names: for bearers of the admin token, and for
-//! everybody with KEEP_KEYS=true. Names of keys hold values of requests, so where nobody may see them there are none.
+//! everybody with KEEP_KEYS=true. Names of keys contain values of requests, so if nobody may see them none are kept.
 //!
 //! In: denials. Out: keys with counts and times. Memory is bounded, however many keys are denied: each shard is a sketch
 //! ([`HeavyKeys`]) of the current period and one of the period before.
@@ -17,13 +17,13 @@ use tidegate_engine::request::{Entry, Request, RequestBuf};
 use tidegate_engine::text::{cut, one_line};
 use tidegate_engine::time::Timestamp;
 
-/// How long a period is. What was denied in the one before is known too: for ten minutes at most.
+/// The length of a period. The previous period is kept too, so denials are known for ten minutes at most.
 pub const PERIOD: Duration = Duration::from_secs(300);
 
 /// Parts by key, so that workers seldom wait for each other. A power of two.
 const SHARDS: usize = 16;
 
-/// Keys in one sketch. A key that has more than 1/64 of the denials of its shard is in it.
+/// Keys in one sketch. It is certain to contain every key with more than 1/64 of the denials of its shard.
 const KEYS_MAX: usize = 64;
 
 /// Characters of a name that are kept.
@@ -57,14 +57,14 @@ pub struct Name {
     pub rule: Box<str>,
     /// The descriptor: `user=alice plan=free`, cut when it is long.
     pub entries: Box<str>,
-    /// A request that leads to the key. `None`: it is too long to be kept.
+    /// A request that has the key. `None`: it is too long to be kept.
     pub question: Option<RequestBuf>,
 }
 
 /// A key that was denied.
 #[derive(Clone, Debug)]
 pub struct DeniedKey {
-    /// Which.
+    /// The key.
     pub name: Name,
     /// How often, and when.
     pub denials: Denials,
@@ -78,7 +78,7 @@ impl Default for DeniedKeys {
 }
 
 impl DeniedKeys {
-    /// Counts the keys that denied this request, if any did. `at` is called for a denial alone.
+    /// Counts the keys that denied this request, if any did. `at` is called only for a denial.
     #[inline]
     pub fn observe(
         &self,
@@ -108,7 +108,7 @@ impl DeniedKeys {
         &self.shards[key.0 as usize % SHARDS]
     }
 
-    /// Begins a new period. What was denied before the last call is forgotten.
+    /// Begins a new period. Denials from before the previous call are forgotten.
     pub fn turn(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -140,7 +140,7 @@ impl Shard {
 
     fn add(&mut self, key: Key, at: Timestamp, name: impl FnOnce() -> Name) {
         let Self { current, before } = self;
-        // A key that is denied all the time was denied first long ago.
+        // If a key is denied all the time, its first denial was long ago.
         let first = || before.get(key).map_or(at, |known| known.about.first);
         current.add(key, 1, || Seen { name: name(), first: first(), last: at }).last = at;
     }

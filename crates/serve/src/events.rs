@@ -1,13 +1,13 @@
-//! Events: what somebody should hear of when it happens. A key comes near its limit; a key is denied for the first time
-//! in a window, or for a whole window; rules are refused; the shared store is lost, or back.
+//! Events: notifications for people. A key comes near its limit; a key is denied for the first time in a window, or
+//! for a full window; rules are refused; the shared store is lost, or back.
 //!
 //! In: decisions, with their rules; rules that were refused; the state of the shared store. Out: JSON, in
 //! the queue of each outlet.
 //!
-//! No decision waits for an event. Most need one comparison: is the key near its limit? For those that are, a table of
-//! keys says whether that was emitted in this window. It holds a bounded number of keys, and nobody waits for it. An event goes
-//! into a bounded queue for each outlet, or is dropped and counted if the queue is full. Each rule emits at most so many
-//! events a second; the next one has the number of those that were left out.
+//! No decision waits for an event. Most decisions need one comparison: is the key near its limit? For keys that are,
+//! a table says whether that was emitted in this window. The table has a bounded number of keys, and nobody waits for
+//! it. An event goes into a bounded queue for each outlet, or is dropped and counted if the queue is full. Each rule
+//! emits a bounded number of events a second; the rule's next event has the number of those that were not emitted.
 //!
 //! - `kind`: what can happen; `near`: from which share of its limit on a key is near it, for each rule
 //! - `keys`, `recent`: what was emitted about which key, and what this thread asked that table a moment ago
@@ -49,7 +49,7 @@ use tidegate_engine::rules::RuleSet;
 pub struct EventOptions {
     /// The kinds that are emitted.
     pub kinds: Kinds,
-    /// From this share of a limit on, a key is near it, unless its rule says otherwise.
+    /// From this share of its limit a key is near it, unless its rule has another share.
     pub near: f64,
     /// Events a second for each rule.
     pub per_second_max: u32,
@@ -84,14 +84,14 @@ pub struct Decided<'a, 'r, 'p> {
     pub request: &'a Request<'r>,
     /// Its plan.
     pub plan: &'a Plan<'p>,
-    /// What the plan was put under.
+    /// The overlay of the plan.
     pub overlay: Overlay<'a>,
     /// The decision.
     pub decision: &'a Decision<'p>,
 }
 
 impl Events {
-    /// Events that go to these outlets. It is `began` now, and `wall` shows the time of events.
+    /// Events for these outlets. `began` is the time now, and `wall` gives the time of events.
     pub fn new(
         options: EventOptions,
         names: &KeyNames,
@@ -193,7 +193,7 @@ impl Events {
         Kind::ALL.into_iter().zip(&self.emitted).map(|(kind, count)| (kind, count.load(Relaxed)))
     }
 
-    /// Events that were left out because their rule had emitted enough in that second.
+    /// Events that were not emitted because their rule had emitted enough in that second.
     pub fn left_out(&self) -> u64 {
         self.left_out.load(Relaxed)
     }

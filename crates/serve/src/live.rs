@@ -1,5 +1,5 @@
-//! The rules in force, as the way of a request reads them: a whole value, either the old or the new one, without a lock and
-//! without a shared reference count.
+//! The rules in force, as requests read them: always either the old value or the new one, without a lock and without
+//! a shared reference count.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use arc_swap::{ArcSwap, Cache};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The value in force (the rules, with what belongs to them), replaced as a whole.
+/// The value in force (the rules, with what belongs to them). An install replaces all of it at once.
 pub struct LiveRules<T> {
     current: Arc<ArcSwap<T>>,
     /// Values that were replaced while readers held them.

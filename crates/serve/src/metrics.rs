@@ -75,7 +75,7 @@ const UNKNOWN_DOMAINS_MAX: usize = 100;
 /// Slots that neither series nor histograms need: calls, the lane, and a few single counters.
 const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + 16;
 
-/// The name of the series that counts for all that have no room for one of their own.
+/// The name of the series for everything without a series of its own.
 const OTHER: &str = "other";
 
 /// How metrics are kept.
@@ -83,7 +83,7 @@ const OTHER: &str = "other";
 pub struct MetricsOptions {
     /// Hits beyond this share of a limit count as near the limit.
     pub near_limit_ratio: f32,
-    /// Bound on the series of rules, and again on the series named by requests. Beyond it, a series above counts.
+    /// Bound on the series of rules, and also on the series named by requests. Beyond it, a series above is used.
     pub max_series: usize,
     /// Threads with a stripe of their own, usually the workers and one more. Others count correctly but slower.
     pub stripes: usize,
@@ -112,7 +112,7 @@ pub struct Metrics {
     near_limit_ratio: f32,
     striped: Striped,
     limits: SeriesTable,
-    /// Counts for limits without room for a series.
+    /// The counts of limits that have no room for a series.
     limits_other: Slot,
     unknown_domains: SeriesTable,
     unknown_domains_other: Slot,
@@ -257,7 +257,7 @@ impl Metrics {
         self.striped.sum(self.denials_not_logged)
     }
 
-    /// Counts this many keys whose records were known at once, or that were known to have none.
+    /// Counts this many keys whose records, or absence of records, were known at once.
     pub fn records_known(&self, keys: usize) {
         self.striped.writer().add(self.records_known, keys as u64);
     }

@@ -1,4 +1,4 @@
-//! The bounds of a request, and why one has no answer.
+//! The bounds of a request, and the reasons for which a request gets no answer.
 
 use crate::service::ServiceError;
 use tidegate_engine::text::one_line;
@@ -71,7 +71,7 @@ impl Refusal {
         Self::of(RefusalCode::InvalidArgument, &message.into())
     }
 
-    /// A part of the request that has to be text is none.
+    /// A part of the request that has to be UTF-8 is not.
     pub fn not_utf8(name: &str) -> Self {
         Self::invalid(format!("{name} is not UTF-8"))
     }

@@ -1,8 +1,8 @@
-//! Puts sets of rules in force, and remembers what became of each.
+//! Puts sets of rules in force, and remembers the outcome of each.
 //!
-//! In: the texts of a set, from any source. Out: its rules in force, or every problem of it, logged, counted and emitted as events. A set
-//! is taken whole or not at all. A bad set leaves the rules in force; each of its problems is logged once, and the failure is
-//! counted.
+//! In: the texts of a set, from any source. Out: its rules in force, or every problem of it, logged, counted and
+//! emitted as events. Either all of a set comes into force, or nothing of it. A bad set leaves the rules in force;
+//! each of its problems is logged once, and the failure is counted.
 //!
 //! - `changes`: which limits a set adds, removes and changes
 //! - `log`: the last changes of rules, certificates and the mapping of metrics, with their problems
@@ -36,13 +36,13 @@ pub struct Installer {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// Learns whether there is a domain, if health depends on that.
+    /// Is set when there is a domain, if health depends on that.
     health: Option<Arc<Health>>,
-    /// Lost counters of longer windows do not count as full, as others do.
+    /// The longest window that COLD_START=deny covers: lost counters of longer windows do not count as full.
     cold_window_max: Option<Duration>,
-    /// They emit each refused set.
+    /// Emits an event for each refused set.
     events: Option<Arc<Events>>,
-    /// Remembers what became of each set.
+    /// Remembers the outcome of each set.
     reloads: Arc<ReloadLog>,
 }
 
@@ -50,11 +50,11 @@ pub struct Installer {
 pub struct Offer<'a> {
     /// The texts.
     pub files: &'a [SourceFile],
-    /// Warnings about what was left out of `files`.
+    /// Warnings about parts of `files` that were skipped.
     pub skipped: &'a [String],
-    /// Why a set without any domain is refused. `None`: it is taken.
+    /// Why a set without any domain is refused. `None`: it is accepted.
     pub empty_refused: Option<&'a str>,
-    /// Shows the lines that problems are about, if they are to be shown.
+    /// Shows the lines that problems are about, if they should be shown.
     pub lines: Option<Ink>,
     /// Warnings of the set before, which are not logged again. `None`: all are logged.
     pub warned: Option<&'a Mutex<HashSet<String>>>,
@@ -130,7 +130,7 @@ impl Installer {
         Self { events, ..self }
     }
 
-    /// Remembers what becomes of each set here.
+    /// Remembers the outcome of each set here.
     pub fn with_reloads(self, reloads: Arc<ReloadLog>) -> Self {
         Self { reloads, ..self }
     }
@@ -227,7 +227,7 @@ impl Installer {
         self.remember(false, what, problems.problems());
     }
 
-    /// Counts and logs that the texts of a set cannot be read. `remedy`: what to change.
+    /// Counts and logs that the texts of a set cannot be read. `remedy`: what the reader should change.
     pub fn unreadable(&self, error: &dyn Display, remedy: &str) {
         self.failed(&[error.to_string()]);
         let what = format!("cannot be read; {}: {error} ({remedy})", self.rules_left());
@@ -235,7 +235,7 @@ impl Installer {
         self.remember(false, what, Vec::new());
     }
 
-    /// Refuses a set that holds no texts, for these problems, and returns them.
+    /// Refuses a set without texts, for these problems, and returns them.
     pub fn refuse_whole(&self, messages: Vec<String>) -> Vec<String> {
         let report = Report { messages, ..Report::default() };
         self.refuse(&report, None);
@@ -269,10 +269,10 @@ impl Installer {
     }
 }
 
-/// Limits that are warned of by name; the rest by their number.
+/// Limits that are named in a warning; of further ones only their number.
 const EXEMPT_SHOWN: usize = 100;
 
-/// Warns of each limit that COLD_START=deny does not hold, because its hits count too long.
+/// Warns of each limit that COLD_START=deny does not cover, because its hits count too long.
 fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
     let is_exempt = |rule: &&Rule| {
         rule.limit.is_some_and(|limit| Duration::from_nanos(remembered_nanos(&limit)) > window_max)

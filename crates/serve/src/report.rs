@@ -1,4 +1,4 @@
-//! Lines of reports, and whether whoever reads the log takes another one.
+//! Lines of reports, and whether the reader of the log can take another one.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -1,4 +1,4 @@
-//! The whole way of a request, from the request to its answer. Calls every stage and holds no logic of its own.
+//! The path of a request, from the request to its answer. Calls every stage and has no logic of its own.
 //!
 //! Requests come in a [`Batch`]. [`Service::decide`] decides those that this node can decide by itself.
 //! [`Service::finish`] decides one for which the shared store has to be asked. A request keeps its place in the batch
@@ -58,14 +58,14 @@ pub struct Service<R: Runtime = Tokio> {
     exceptions: exceptions::InForce,
     /// The resets that the rules in force know of. Locked while rules are put in force.
     epochs: Mutex<Epochs>,
-    /// `None`: there are none, and no rule asks for them.
+    /// `None`: there are no records, and no rule asks for them.
     records: Option<Arc<KnownRecords<R>>>,
     log: DecisionLog,
-    /// `None`: there are no outlets for them.
+    /// `None`: there are no outlets for events.
     events: Option<Arc<Events>>,
     /// The keys that are denied most, if their names are kept.
     denied: Option<Arc<DeniedKeys>>,
-    /// By up to this share waits are lengthened at random.
+    /// Waits of denied requests are lengthened at random by up to this share.
     retry_jitter: f64,
 }
 
@@ -171,7 +171,7 @@ struct Planned<'p, 'r, 'o> {
     overlay: Overlay<'p>,
 }
 
-/// A random number from 0 to 1. Nothing that is secret hangs on it.
+/// A random number from 0 to 1. It need not be secret.
 fn random_share() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
 }
@@ -206,8 +206,8 @@ impl<R: Runtime> Service<R> {
         }
     }
 
-    /// The same service, lengthening each wait of a denied request at random by up to this share: clients that were denied
-    /// together do not come back together.
+    /// The same service, which lengthens each wait of a denied request at random by up to this share: clients that
+    /// were denied together do not come back together.
     #[must_use]
     pub fn spreading_retries(self, retry_jitter: f64) -> Self {
         Self { retry_jitter, ..self }
@@ -252,7 +252,8 @@ impl<R: Runtime> Service<R> {
         &self.counters
     }
 
-    /// Empties the plans of a batch whose requests lack a record, so that nothing is asked for them. Returns which ones.
+    /// Empties the plans of those requests of a batch that lack a record, so that nothing is asked for them. Returns
+    /// which ones.
     #[inline(never)] // Few rules have records: the way of all others stays short.
     fn leave_out_lacking(&self, found: &AllFound, plans: &mut [Plan<'_>]) -> Answered {
         let mut lacking = Answered::default();
@@ -276,7 +277,8 @@ impl<R: Runtime> Service<R> {
         }
     }
 
-    /// The records of a request that waits, which keeps little: `Some(None)` if it has none. `None`: one is not known here.
+    /// The records of a request that waits, which keeps little: `Some(None)` if it has none. `None`: one is not in
+    /// memory.
     #[inline(never)]
     fn known(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Option<Box<Found>>> {
         let mut found = AllFound::new();
@@ -285,7 +287,7 @@ impl<R: Runtime> Service<R> {
         Some((!found.is_empty()).then(|| Box::new(found)))
     }
 
-    /// The records of a request, fetched as far as they are not known. `None`: no rule has records.
+    /// The records of a request; those that are not in memory are fetched. `None`: no rule has records.
     async fn find(
         &self,
         live: InForce<'_>,
@@ -352,13 +354,13 @@ impl<R: Runtime> Service<R> {
         }
     }
 
-    /// Decides one request for which the shared store has to be asked. Its caller waits for `timeout` (`None`: without
-    /// an end). `read` fills a request in place, and may be called more than once.
+    /// Decides one request for which the shared store has to be asked. Its caller waits for `timeout` (`None`:
+    /// without an end). `read` fills a request in place, and may be called more than once.
     ///
-    /// A future is copied to where it waits, so it keeps little: a request that asks one counter is read and planned
-    /// again when the store has answered. (Keeping all of it, and room for a span, took the limiter 5.3 µs a call
-    /// instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.)
-    /// Fails as `read` does, and when the store does not answer and the fallback is an error.
+    /// A future is copied to where it waits, so it keeps little: a request that asks for one counter is read and
+    /// planned again when the store has answered. (Keeping all of it, and room for a span, took the limiter 5.3 µs a
+    /// call instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.) Fails as `read` does, and when
+    /// the store does not answer and the fallback is an error.
     pub async fn finish<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
@@ -400,8 +402,8 @@ impl<R: Runtime> Service<R> {
         Ok(self.conclude(live, answered, planned, &applied, |decision| render(&request, decision)))
     }
 
-    /// Like `finish`, for any request: also one that asks several counters, gives hits back, or waits for another call or
-    /// for records. It plans once, so it decides under the records that it found.
+    /// Like `finish`, for any request: also one that asks for several counters, gives hits back, or waits for another
+    /// call or for records. It plans once, so it decides under the records that it found.
     async fn finish_any<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
@@ -446,13 +448,13 @@ impl<R: Runtime> Service<R> {
         Ok(render(&explanation.while_cold(|limit| cold.nanos_left_of(limit, now))))
     }
 
-    /// For how many nanoseconds more lost counters of windows of this length count as full.
+    /// For how many more nanoseconds lost counters of windows of this length count as full.
     pub fn cold_nanos_left(&self, window_nanos: u64) -> u64 {
         self.counters.coldness().nanos_left(window_nanos, self.now())
     }
 
-    /// The end of every decision: concludes, counts, logs and renders it. `at` is a clock reading that the decision has
-    /// made anyway.
+    /// The end of every decision: concludes, counts, logs and renders it. `at` is a clock reading that the decision
+    /// has made anyway.
     fn conclude<T>(
         &self,
         live: InForce<'_>,
@@ -491,8 +493,8 @@ impl<R: Runtime> Service<R> {
         render(&decision)
     }
 
-    /// Puts these rules in force. Requests that have begun keep the set that they began with. Returns for how many
-    /// rules there is no room for metric series of their own.
+    /// Puts these rules in force. Requests that have begun keep the set that they began with. Returns the number of
+    /// rules that have no room for metric series of their own.
     pub fn install(&self, mut rules: RuleSet) -> usize {
         let epochs = self.epochs.lock();
         if let Ok(live) = self.snapshot() {
@@ -506,8 +508,8 @@ impl<R: Runtime> Service<R> {
         self.epochs.lock().clone()
     }
 
-    /// Puts the rules in force again, in these epochs too: counters below these paths begin anew. Takes some milliseconds
-    /// for 10,000 rules. Returns whether there was anything new.
+    /// Puts the rules in force again, also under these epochs: counters below these paths start at zero. Takes some
+    /// milliseconds for 10,000 rules. Returns whether there was anything new.
     pub fn begin_epochs(&self, others: &Epochs) -> bool {
         let mut epochs = self.epochs.lock();
         let is_new = epochs.merge(others);
@@ -529,7 +531,7 @@ impl<R: Runtime> Service<R> {
         without_room
     }
 
-    /// Puts these exceptions in force, instead of those before.
+    /// Puts these exceptions in force, instead of the previous ones.
     pub fn except(&self, exceptions: Exceptions) {
         self.exceptions.install(exceptions);
         if let Counters::Shared(shared) = &self.counters {
@@ -549,9 +551,8 @@ impl<R: Runtime> Service<R> {
         live.loaded.watches.ask(rule, most, self.runtime.monotonic())
     }
 
-    /// Forgets counters that nobody asks about any more, and frees rules that are no longer in force and that no request
-    /// reads any more. Runs on the calling thread, so that
-    /// no request pays for it.
+    /// Forgets counters that nobody asks about any more, and frees rules that are no longer in force and that no
+    /// request reads any more. It runs on the calling thread, so that no request pays for it.
     pub fn reclaim(&self) {
         self.load_rules();
         if let Ok(live) = self.snapshot() {
@@ -560,8 +561,8 @@ impl<R: Runtime> Service<R> {
         self.live.reclaim();
     }
 
-    /// Runs a worker: `serving`, and what it needs beside. Connects the shared store from the worker's runtime, and at
-    /// the end returns what the worker holds of it, within a bound. Reads the rules after each reload: without
+    /// Runs a worker: `serving`, and the tasks that it needs. Connects the shared store from the worker's runtime,
+    /// and at the end returns what the worker has of it, within a bound. Reads the rules after each reload: without
     /// requests, the worker would keep the old ones alive.
     pub async fn work<T>(&self, serving: impl Future<Output = T>) -> T {
         let shared = self.counters.shared();
@@ -581,7 +582,7 @@ impl<R: Runtime> Service<R> {
         served
     }
 
-    /// Reads the rules in force, so that this thread holds no older ones.
+    /// Reads the rules in force, so that this thread keeps no older ones.
     fn load_rules(&self) {
         self.with_reader(|_| ());
     }

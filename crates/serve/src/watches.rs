@@ -1,4 +1,4 @@
-//! The counters of a rule that are fullest, and those that deny most, while somebody asks for them.
+//! The fullest counters of a rule, and those that deny most, while somebody asks for them.
 //!
 //! In: decisions. Out: a few counters of each rule that is watched. A rule is watched from the first question about it
 //! until ten minutes after the last one; while none is, a decision pays one branch. Bounded: [`RULES_MAX`] rules, with
@@ -21,7 +21,7 @@ use tidegate_engine::request::{Entry, Request};
 
 /// Rules that are watched at a time.
 pub const RULES_MAX: usize = 16;
-/// Counters that are known of one rule, of each kind.
+/// Counters that are kept for one rule, of each kind.
 pub const COUNTERS_MAX: usize = 64;
 /// How long a rule is watched after the last question.
 const WATCHED_FOR: Duration = Duration::from_secs(600);
@@ -31,7 +31,7 @@ const WATCHED_FOR: Duration = Duration::from_secs(600);
 pub struct Watches {
     is_any: AtomicBool,
     watches: ArcSwap<Vec<Arc<Watch>>>,
-    /// One change at a time.
+    /// Makes changes one at a time.
     changing: Mutex<()>,
 }
 
@@ -55,7 +55,7 @@ struct Seen {
     denied: HeavyKeys<Box<str>>,
 }
 
-/// What a counter held when it was last asked.
+/// The contents of a counter when it was last asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Full {
     /// The descriptor.
@@ -64,9 +64,9 @@ pub struct Full {
     pub used: u64,
     /// The hits that fit.
     pub limit: u64,
-    /// When that was.
+    /// When it was last asked for.
     pub at: Instant,
-    /// When it is not known any more what it holds.
+    /// From this time on its contents are unknown.
     until: Instant,
 }
 
@@ -77,7 +77,7 @@ pub struct Denied {
     pub name: Box<str>,
     /// How often it denied, at most.
     pub count: u64,
-    /// By how much that may be too high.
+    /// How much too high that may be.
     pub error: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct Watched {
 }
 
 impl Watches {
-    /// Looks at a decision.
+    /// Takes the counters of a decision.
     #[inline]
     pub fn observe(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>, at: Instant) {
         if self.is_any.load(Relaxed) {
@@ -114,7 +114,7 @@ impl Watches {
         }
     }
 
-    /// What is known of the rule with this number, of each kind `most` counters at most. Watches it from now on.
+    /// The known counters of the rule with this number, `most` of each kind at most. Watches the rule from now on.
     /// Fails when there is no room for another one.
     pub fn ask(&self, rule: usize, most: usize, now: Instant) -> Result<Watched, TooManyWatches> {
         let _changing = self.changing.lock();

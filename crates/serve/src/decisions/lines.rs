@@ -34,11 +34,13 @@ impl Lines {
         if second <= before {
             return false;
         }
-        // The bound on all rules is checked first: a rule that it stops keeps its own line of this second.
+        // The bound on all rules is checked first: a rule that is stopped by it does not use up its own line of this
+        // second.
         self.take(second) && last.compare_exchange(before, second, Relaxed, Relaxed).is_ok()
     }
 
-    /// Takes one of this second's lines. (The caller may then lose to another thread, and the line stays unused.)
+    /// Takes one of this second's lines. (If the caller then loses a race with another thread, that line is not
+    /// used.)
     fn take(&self, second: u32) -> bool {
         let taken = |written: u64| match (written >> 32, written & u64::from(u32::MAX)) {
             (of, lines) if of == u64::from(second) => (lines < LINES_MAX).then_some(written + 1),
@@ -47,7 +49,7 @@ impl Lines {
         self.written.fetch_update(Relaxed, Relaxed, taken).is_ok()
     }
 
-    /// The denials that were left out up to now and that no line has reported yet.
+    /// The denials that had no line, and that no line has reported yet.
     pub(super) fn left_out(&self, until_now: u64) -> u64 {
         until_now.saturating_sub(self.left_out_logged.fetch_max(until_now, Relaxed))
     }

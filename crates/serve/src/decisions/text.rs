@@ -25,7 +25,7 @@ pub(super) struct DecisionText<'a, 'r> {
     pub(super) statuses: &'a [Status<'a>],
     /// The exceptions that its descriptors met.
     pub(super) exceptions: &'a [Exception],
-    /// What it was decided under.
+    /// The overlay that it was decided under.
     pub(super) overlay: Overlay<'a>,
     pub(super) shows_values: bool,
 }

@@ -1,4 +1,4 @@
-//! How many events a rule may still emit in a second, and how many were left out since the last one.
+//! How many events a rule may still emit in a second, and how many were not emitted since the last one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -22,8 +22,8 @@ impl Budgets {
         Self((0..=rules).map(|_| Budget::default()).collect())
     }
 
-    /// Takes one event of this second for the rule of this limit. Returns how many were left out since the last one
-    /// that was emitted; `None`: this one is left out too.
+    /// Takes one event of this second for the rule of this limit. Returns how many were not emitted since the last
+    /// one that was; `None`: this one must not be emitted either.
     pub(super) fn take(&self, limited: &Limited<'_>, second: u32, per_second_max: u32) -> Option<u32> {
         let rule = match limited.origin {
             Origin::Rule { rule, .. } => rule.id,
@@ -39,7 +39,7 @@ impl Budget {
         let second = u64::from(second) + 1;
         let taken = |emitted: u64| match (emitted >> 32, emitted & u64::from(u32::MAX)) {
             (of, count) if of == second => (count < u64::from(per_second_max)).then_some(emitted + 1),
-            // It can lie in the past: the decision may have waited for its store.
+            // The time can be in the past: the decision may have waited for its store.
             (of, _) => (of < second).then_some(second << 32 | 1),
         };
         match self.emitted.fetch_update(Relaxed, Relaxed, taken) {

@@ -24,8 +24,8 @@ const PROBLEM_CHARS_MAX: usize = 300;
 /// Bytes of a hash that an event shows.
 const HASH_BYTES: usize = 16;
 
-/// How events name the keys of counters: by a hash under a secret, so that nobody without it can try names, and by the
-/// entries of their descriptors if these may be shown.
+/// How events name the keys of counters: by a hash under a secret, so that nobody without the secret can guess names;
+/// and by the entries of their descriptors if these may be shown.
 #[derive(Clone)]
 pub struct KeyNames {
     secret: hmac::Key,
@@ -68,7 +68,7 @@ pub(super) struct KeyEvent {
     limit: u32,
     window: Window,
     used: u64,
-    /// Neither shadow mode nor quota mode lets it pass.
+    /// False: shadow mode or quota mode admits the request.
     is_enforced: bool,
     key: Key,
     /// The entries of the descriptor, where events may show them.
@@ -76,7 +76,7 @@ pub(super) struct KeyEvent {
     counts: Counts,
     /// The exception that changed its limit.
     exception: Option<Value>,
-    /// What is known of its record, where there may be one.
+    /// Its record, if there may be one.
     record: Option<Value>,
 }
 
@@ -85,12 +85,12 @@ pub(super) struct KeyEvent {
 pub(super) struct Counts {
     /// Hits that were asked for.
     pub(super) hits: u64,
-    /// Events of this rule that were left out since the last one.
+    /// Events of this rule that were not emitted since the last one.
     pub(super) left_out: u32,
 }
 
 impl KeyNames {
-    /// Hashes are under a secret that is made of these bytes.
+    /// Hashes are under a secret that is derived from these bytes.
     pub fn new(secret: &[u8], shows_entries: bool) -> Self {
         Self { secret: hmac::Key::new(hmac::HMAC_SHA256, secret), shows_entries }
     }

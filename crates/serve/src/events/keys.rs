@@ -1,8 +1,8 @@
 //! What was emitted about which key, so that it is emitted once in a window.
 //!
-//! A table of a fixed size. A key has a few places it may be in; if they are taken, the one that was not heard of for
-//! longest is forgotten, and what happens to that key may be emitted again. Nobody waits for a lock: whoever finds one taken
-//! goes on, for another thread is at it with the same key.
+//! A table of a fixed size. A key may be in one of a few places. If these are taken, the key that was not updated for
+//! longest is forgotten, and its events may be emitted again. Nobody waits for a lock: if one is taken, another
+//! thread is updating a key of the same group, and this update is skipped.
 
 use parking_lot::Mutex;
 
@@ -13,17 +13,17 @@ use tidegate_engine::key::Key;
 /// Groups of places, and places in each: 65,536 keys, in 4 MiB.
 const GROUPS: usize = 1 << 14;
 const PLACES: usize = 4;
-/// A thread asks the table of a key at most so often in its window.
+/// A thread asks the table about a key at most this often in a window.
 const ASKED_IN_WINDOW: u64 = 16;
 
-/// The table. Its memory is taken at the start, so there is one only where events are on.
+/// The table. Its memory is allocated at the start, so there is one only if events are on.
 pub(super) struct Keys {
     groups: Box<[Mutex<[Known; PLACES]>]>,
     /// Keeps tables of several processes in one thread apart (in tests).
     salt: u64,
 }
 
-/// What there is to say of a key.
+/// What may be emitted about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     Near,
@@ -40,7 +40,7 @@ struct Known {
     near_told: u64,
     denied_told: u64,
     whole_window_told: u64,
-    /// Since when it has been denied without a long pause, and when it was denied last.
+    /// Since when it has been denied without a long pause, and when it was last denied.
     denied_since: u64,
     denied_last: u64,
 }
@@ -74,7 +74,8 @@ impl Keys {
         self.known(key, now, window, 1, |known| known.denied(now, window))
     }
 
-    /// Calls `body` with what is known of the key, unless this thread did so a moment ago or another one does so now.
+    /// Calls `body` with what is known of the key, unless this thread did so a moment ago or another thread is doing
+    /// so now.
     fn known(
         &self,
         Key(key): Key,
@@ -104,7 +105,8 @@ impl Keys {
 }
 
 impl Known {
-    /// Emitted once in a window, and not of a key that was denied in it: that is news of yesterday.
+    /// Emits once in a window, and not for a key that was denied in that window: that event is more urgent, and came
+    /// first.
     fn near(&mut self, now: u64, window: u64) -> Option<Notice> {
         let is_news = is_over(self.near_told, now, window) && is_over(self.denied_last, now, window);
         is_news.then(|| {
@@ -113,7 +115,8 @@ impl Known {
         })
     }
 
-    /// Emitted once in a window: that it was denied, or that it was all the time. A pause of half a window ends that time.
+    /// Emits once in a window: that it was denied, or that it was denied for all of it. A pause of half a window ends
+    /// that time.
     fn denied(&mut self, now: u64, window: u64) -> Option<Notice> {
         if is_over(self.denied_last, now, window / 2) {
             self.denied_since = now;
@@ -142,7 +145,7 @@ mod tests {
 
     const WINDOW: u64 = 1_600;
 
-    /// A key that falls on this group.
+    /// A key that falls into this group.
     fn key(group: u128, number: u128) -> Key {
         Key(number << 64 | group)
     }

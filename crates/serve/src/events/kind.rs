@@ -19,7 +19,7 @@ tidegate_engine::named! {
     }
 }
 
-/// Some kinds.
+/// A set of kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u8);
 

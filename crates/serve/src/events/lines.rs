@@ -1,7 +1,7 @@
 //! Events as lines of JSON, in a file or on standard output.
 //!
-//! A file is opened for each write and closed again, so it can be moved away or cut at any time. Writing blocks a thread
-//! of its own: a full pipe that nobody reads stops these lines, and nothing else.
+//! A file is opened for each write and closed again, so it can be moved away or truncated at any time. Writing blocks
+//! a thread of its own: a full pipe that nobody reads stops these lines, and nothing else.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ const MODE: u32 = 0o600;
 pub enum LinesTo {
     /// Standard output.
     Stdout,
-    /// The end of this file, which is made if it is not there.
+    /// The end of this file, which is created if it does not exist.
     File(PathBuf),
 }
 
@@ -31,14 +31,14 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Writes to this place, which is tried at once.
+    /// Writes to this place, and tries it at once.
     /// Fails when the file cannot be opened.
     pub fn new(to: LinesTo) -> io::Result<Self> {
         to.append("")?;
         Ok(Self { to, is_failing: false })
     }
 
-    /// Writes what comes, until the process ends.
+    /// Writes events until the process ends.
     pub async fn run(mut self, mut queue: Queue) {
         loop {
             let lines = queue.take(EVENTS_MAX).await;
@@ -53,7 +53,7 @@ impl Lines {
         }
     }
 
-    /// Logs the first failure of a row, and its end.
+    /// Logs the first of several failures in a row, and their end.
     fn report(&mut self, written: io::Result<()>, queue: &Queue) {
         match written {
             Ok(()) if std::mem::take(&mut self.is_failing) => {

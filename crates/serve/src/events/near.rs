@@ -1,6 +1,6 @@
-//! From which share of its limit on a key is near it: for each rule, and for limits that requests bring. Pure.
+//! From which share of its limit a key is near it: for each rule, and for limits that requests bring. Pure.
 //!
-//! The count is not computed ahead: an exception gives some keys of a rule another limit.
+//! The count is not computed ahead, because an exception gives some keys of a rule another limit.
 
 use tidegate_engine::decision::Limited;
 use tidegate_engine::plan::Origin;
@@ -15,7 +15,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// For these rules; `share` is for those that say nothing.
+    /// For these rules; rules without a share of their own have `share`.
     pub(super) fn of(rules: &[Rule], share: f64) -> Self {
         Self { of_rules: rules.iter().map(|rule| rule.near.unwrap_or(share)).collect(), of_others: share }
     }

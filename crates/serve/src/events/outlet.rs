@@ -1,4 +1,4 @@
-//! The bounded queue to an outlet, and what became of its events.
+//! The bounded queue to an outlet, and how many of its events were sent, dropped or failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ pub struct Queue {
     is_ending: bool,
 }
 
-/// What became of the events of an outlet.
+/// How many events of an outlet were sent, dropped or failed.
 #[derive(Debug, Default)]
 pub struct OutletTotals {
     sent: AtomicU64,
@@ -33,12 +33,13 @@ pub struct OutletTotals {
     dropped_full: AtomicU64,
     /// The receiver did not take them.
     dropped_failed: AtomicU64,
-    /// Attempts that failed, of which others may have followed.
+    /// Attempts that failed. The event may have been sent by a later one.
     failures: AtomicU64,
 }
 
 impl Outlet {
-    /// An outlet of this name in which so many events may wait. `end` says when what waits is all that comes.
+    /// An outlet with this name, in which so many events may wait. `end` becomes true when no more events will
+    /// follow.
     pub fn new(
         name: &'static str,
         queue_max: usize,
@@ -63,14 +64,15 @@ impl Outlet {
         self.events.max_capacity() - self.events.capacity()
     }
 
-    /// What became of its events.
+    /// How many of its events were sent, dropped or failed.
     pub fn totals(&self) -> &OutletTotals {
         &self.totals
     }
 }
 
 impl Queue {
-    /// Takes the events that wait, so many at most, as lines of JSON. Waits for one. None: there are no more, for ever.
+    /// Takes at most so many of the waiting events, as lines of JSON. Waits until there is one. None: there will be
+    /// no more.
     pub async fn take(&mut self, count_max: usize) -> Vec<String> {
         let mut taken = Vec::new();
         loop {
@@ -88,18 +90,18 @@ impl Queue {
         }
     }
 
-    /// Whether the process ends: there is no time to try again.
+    /// Whether the process is ending: then there is no time to try again.
     pub fn is_ending(&self) -> bool {
         self.is_ending || self.end.has_changed().unwrap_or(true)
     }
 
     /// Waits until the process ends.
     pub async fn ending(&mut self) {
-        // An error means that whoever could say so is gone.
+        // An error means that the sender is gone.
         let _ = self.end.clone().changed().await;
     }
 
-    /// So many events were taken by the receiver, or dropped.
+    /// The receiver took so many events, or they were dropped.
     pub fn settle(&self, count: usize, is_sent: bool) {
         let total = if is_sent { &self.totals.sent } else { &self.totals.dropped_failed };
         total.fetch_add(count as u64, Relaxed);

@@ -1,5 +1,5 @@
-//! What this thread asked the table of keys a moment ago: a key that is denied a million times a second need not ask it
-//! a million times.
+//! The keys about which this thread asked the table of keys a moment ago: a key that is denied a million times a
+//! second need not be looked up a million times.
 //!
 //! A small table in the thread, without locks. A place holds the last key that fell on it, so a hot key may ask more
 //! often than it has to, and never less.

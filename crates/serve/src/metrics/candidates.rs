@@ -1,4 +1,4 @@
-//! What limits on trial would have done beside the limits in force: hits, by what both said of them.
+//! What candidates would have done, compared with the limits in force: hits, by the verdicts of both.
 //!
 //! In: decisions with trials. Out: four counters for each rule with a candidate. Rules name them, and their number is
 //! bounded like that of all series of rules.
@@ -21,7 +21,7 @@ const COUNTERS: [[&str; 2]; 4] =
 /// The counters of all candidates.
 pub(super) struct Candidates {
     series: SeriesTable,
-    /// Counts for rules without room for counters of their own.
+    /// The counts of rules that have no room for counters of their own.
     other: Slot,
 }
 
@@ -68,7 +68,8 @@ impl Candidates {
         }
     }
 
-    /// All counters that are not 0: the name of their series, what the limit and what the candidate said, and the count.
+    /// All counters that are not 0: the name of their series, the verdicts of the limit and of the candidate, and the
+    /// count.
     pub(super) fn counts<'c>(
         &'c self,
         striped: &'c Striped,

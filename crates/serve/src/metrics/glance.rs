@@ -1,5 +1,5 @@
-//! A few counts, read often: for a page that is drawn again every second. A scrape renders everything; this reads what
-//! is asked for.
+//! A few counts that are read often: for a page that is drawn every second. A scrape renders everything; this reads
+//! only what it is asked for.
 //!
 //! In: the counters. Out: numbers, the same that a scrape has. A series of limits is known by its number: the first
 //! that was entered is 0, and numbers never change, because series are never removed.
@@ -41,7 +41,7 @@ pub struct LimitCounts {
     pub over: u64,
     /// Hits within the limit, but near it.
     pub near: u64,
-    /// Hits beyond the limit that shadow mode let pass.
+    /// Hits beyond the limit that shadow mode admitted.
     pub shadow: u64,
 }
 

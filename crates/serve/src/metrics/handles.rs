@@ -112,8 +112,8 @@ impl Metrics {
         per_value.or_else(rolled_up).unwrap_or(self.limits_other)
     }
 
-    /// The path of an override is made of its entries. All of it comes from the request, so there is no path without
-    /// values to fall back to: without room, all overrides of the domain count together.
+    /// The path of an override is made of its entries. They come from the request, so there is no path without values
+    /// of the request to fall back to: without room, all overrides of the domain are counted together.
     fn override_series(&self, domain: &str, entries: &[Entry<'_>]) -> Slot {
         self.request_series(domain, MetricName::of_entries(entries))
             .unwrap_or_else(|| self.other_series(domain))

@@ -90,7 +90,7 @@ impl Metrics {
         self.write_records(page);
     }
 
-    /// Records, if any rule ever asked for some.
+    /// Metrics of records, if any rule ever had some.
     fn write_records(&self, page: &mut Page) {
         let known = self.striped.sum(self.records_known);
         let (family, help) = (

@@ -1,6 +1,6 @@
 //! The Prometheus text format: families, samples, escaping.
 //!
-//! It writes what it is given; which families there are is the business of its callers.
+//! Its callers decide which families there are.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};

@@ -1,7 +1,7 @@
 //! Which limits a set of rules adds, removes and changes.
 //!
-//! In: the rules in force, and those that take their place. Out: a text for people, of bounded length. Limits are the same
-//! if their paths are; those that share a path are compared in the order of their files.
+//! In: the rules in force, and those that replace them. Out: a text for people, of bounded length. Limits are the
+//! same if their paths are; limits that share a path are compared in the order of their files.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
 use tidegate_engine::text::one_line;
 use tidegate_engine::unit::Window;
 
-/// Limits that are shown of each kind of change; the rest by their number.
+/// Limits that are named for each kind of change; of further ones only their number.
 const SHOWN_MAX: usize = 5;
 
 /// What differs between two sets of rules: `1 added (shop.path), 1 changed (shop.user: 5 per day → 9 per day)`.
@@ -76,7 +76,7 @@ impl Shown {
     }
 }
 
-/// All that a rule says about how it limits.
+/// Everything that a rule has about its limit.
 #[derive(PartialEq)]
 struct Terms<'r> {
     limit: Option<Limit>,

@@ -1,7 +1,7 @@
 //! The last changes of what the process reads while it runs: rules with the problems that were found and the lines that
 //! these are about, certificates, the mapping of metrics.
 //!
-//! In: what became of each change. Out: the last few, the newest first, and what is refused now. Bounded:
+//! In: the outcome of each change. Out: the last few, the newest first, and those that are refused now. Bounded:
 //! [`RELOADS_MAX`] changes with [`PROBLEMS_MAX`] problems each, of [`TEXT_CHARS_MAX`] characters.
 
 use std::collections::VecDeque;
@@ -21,12 +21,12 @@ const TEXT_CHARS_MAX: usize = 500;
 pub struct Problem {
     /// One line: the place, and what is wrong.
     pub text: String,
-    /// The line that it is about, and a mark beneath it.
+    /// The line that it is about, with a caret beneath the place.
     pub excerpt: Option<String>,
 }
 
 tidegate_engine::named! {
-    /// What is read, and what has changed.
+    /// The subject of a change.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Subject {
         /// The rules.
@@ -44,20 +44,20 @@ tidegate_engine::named! {
     }
 }
 
-/// What became of a change.
+/// A change and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reload {
     /// What has changed.
     pub subject: Subject,
     /// When, as Unix time.
     pub unix_secs: u64,
-    /// Whether it is in force since then. If not, what was there before stayed.
+    /// Whether it came into force then. If not, the previous value stayed.
     pub in_force: bool,
     /// What happened, in one line.
     pub what: String,
-    /// Errors of rules that were refused, warnings of those that were taken.
+    /// Errors of rules that were refused, warnings of those that were accepted.
     pub problems: Vec<Problem>,
-    /// Problems that are not kept.
+    /// The number of problems that are not kept.
     pub more: usize,
 }
 
@@ -72,7 +72,7 @@ pub struct ReloadLog {
 struct Kept {
     /// The newest first.
     last: VecDeque<Reload>,
-    /// The last change of each subject, if it was refused. It stays here when it is no longer among the last of all.
+    /// The last change of each subject, if it was refused. It stays here after it has left the list above.
     refused: [Option<Reload>; Subject::ALL.len()],
 }
 
@@ -111,7 +111,7 @@ impl ReloadLog {
         self.kept.lock().last.iter().cloned().collect()
     }
 
-    /// The last change of each subject, where it was refused.
+    /// The last change of each subject, if it was refused.
     pub fn refused(&self) -> Vec<Reload> {
         self.kept.lock().refused.iter().flatten().cloned().collect()
     }

@@ -1,5 +1,5 @@
-//! Asks counters, wherever they live, in two steps: [`begin`](Counters::begin) asks those that this node can answer for
-//! by itself, [`finish`](Counters::finish) asks the shared store for the rest.
+//! Asks for counters, in memory or shared, in two steps: [`begin`](Counters::begin) answers what this node knows by
+//! itself, [`finish`](Counters::finish) asks the shared store for the rest.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tidegate_engine::time::Timestamp;
 use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{Applied, SharedStore, StoreError};
 
-/// Where counters live.
+/// Where counters are.
 pub enum Counters<R: Runtime = Tokio> {
     /// In this process.
     Memory(Arc<MemoryStore>),
@@ -21,7 +21,7 @@ pub enum Counters<R: Runtime = Tokio> {
     Shared(Arc<SharedStore<R>>),
 }
 
-/// Which of a few plans were answered, by place.
+/// A set of plans that were answered, by place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answered(u32);
 
@@ -37,7 +37,7 @@ impl Answered {
         self.0 |= 1 << place;
     }
 
-    /// All of these but those.
+    /// Those in this set and not in the other.
     #[inline]
     pub(super) fn without(self, those: Self) -> Self {
         Self(self.0 & !those.0)
@@ -103,7 +103,7 @@ impl<R: Runtime> Counters<R> {
         }
     }
 
-    /// The shared store, if counters live there.
+    /// The shared store, if counters are there.
     pub fn shared(&self) -> Option<&Arc<SharedStore<R>>> {
         match self {
             Self::Memory(_) => None,
@@ -111,7 +111,7 @@ impl<R: Runtime> Counters<R> {
         }
     }
 
-    /// How long counters count as full that were lost.
+    /// For how long lost counters count as full.
     pub fn coldness(&self) -> Cold {
         match self {
             Self::Memory(store) => *store.coldness(),
@@ -119,7 +119,7 @@ impl<R: Runtime> Counters<R> {
         }
     }
 
-    /// What all counters of a request would say to it, wherever they live. Charges nothing.
+    /// The verdicts of all counters of a request, in memory or shared. Charges nothing.
     /// Fails when the shared store does not answer for one.
     pub async fn look(
         &self,

@@ -12,18 +12,19 @@ use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
 use tidegate_engine::time::SECOND_NANOS;
 
-/// What an exception may do, as metrics call it.
+/// The effects of exceptions, as metrics name them.
 pub const EFFECTS: [&str; 3] = ["limit", "unlimited", "deny"];
 
-/// Whom an exception denies is asked to wait no longer than an hour: somebody may end it before.
+/// A request that an exception denies is asked to wait no longer than an hour: somebody may end the exception
+/// earlier.
 const WAIT_NANOS_MAX: u64 = 3_600 * SECOND_NANOS;
 
-/// Exceptions in force, replaced as a whole.
+/// Exceptions in force. A change replaces all of them at once.
 #[derive(Default)]
 pub(super) struct InForce {
     is_any: AtomicBool,
     current: ArcSwap<Exceptions>,
-    /// Descriptors that met one, in the order of [`EFFECTS`].
+    /// Descriptors that met an exception, in the order of [`EFFECTS`].
     met: [AtomicU64; EFFECTS.len()],
 }
 
@@ -46,8 +47,8 @@ impl InForce {
         self.is_any.load(Relaxed).then(|| self.current.load_full())
     }
 
-    /// Counts those that a decision met, and adds them to it. Whom one denies is asked to wait until it ends, by the wall
-    /// clock, as it does.
+    /// Counts the exceptions that a decision met, and adds them to it. The wait of a denied request is the time until
+    /// the exception ends, by the wall clock.
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
     pub(super) fn report(
         &self,
@@ -71,7 +72,7 @@ impl InForce {
         }
     }
 
-    /// Descriptors that met one, in the order of [`EFFECTS`].
+    /// Descriptors that met an exception, in the order of [`EFFECTS`].
     pub(super) fn met(&self) -> [u64; EFFECTS.len()] {
         self.met.each_ref().map(|met| met.load(Relaxed))
     }

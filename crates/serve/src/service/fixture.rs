@@ -48,7 +48,7 @@ pub fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> S
     service
 }
 
-/// The same service with these records, all of them known, and no store that could be asked for others.
+/// The same service with these records, all of them known, and no store for others.
 pub fn recorded(
     service: Service,
     known: impl ExactSizeIterator<Item = (RecordKey, Option<Record>)>,

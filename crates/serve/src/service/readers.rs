@@ -1,4 +1,4 @@
-//! What a thread keeps of the services that it serves: a reader of each one's rules in force.
+//! The readers of a thread: for each service that it serves, a reader of the rules in force.
 //!
 //! A shared reference count would bounce between cores with every request.
 
@@ -23,7 +23,7 @@ thread_local! {
     static READERS: RefCell<ArrayVec<ThreadReader, READERS_MAX>> = const { RefCell::new(ArrayVec::new_const()) };
 }
 
-/// Calls `body` with what is in force, from this thread's reader. `body` must not call this again.
+/// Calls `body` with the value in force, from this thread's reader. `body` must not call this again.
 pub(super) fn with_reader<T>(
     live: &Arc<LiveRules<Option<Loaded>>>,
     body: impl FnOnce(&Arc<Option<Loaded>>) -> T,
@@ -31,7 +31,7 @@ pub(super) fn with_reader<T>(
     READERS.with_borrow_mut(|readers| {
         let own = readers.iter().position(|it| it.live.as_ptr() == Arc::as_ptr(live));
         let own = own.unwrap_or_else(|| {
-            // Those of services that are gone.
+            // The readers of services that are gone.
             readers.retain(|it| it.live.strong_count() > 0);
             if readers.is_full() {
                 readers.remove(0);

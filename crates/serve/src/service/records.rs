@@ -1,12 +1,12 @@
 //! Records of the keys that requests ask about, as decisions read them.
 //!
-//! In: a request with its plan. Out: the records of its descriptors, as [`Found`]. What is cached answers at once
-//! ([`look`](KnownRecords::look)); the rest is fetched from the store while the request waits ([`find`](KnownRecords::find)), and is
-//! cached. A key without a record is cached too. While the store is away, what was known last holds for a while; then
-//! [`StaleMode`] says what does.
+//! In: a request with its plan. Out: the records of its descriptors, as [`Found`]. Cached records answer at once
+//! ([`look`](KnownRecords::look)); others are fetched from the store while the request waits
+//! ([`find`](KnownRecords::find)), and are cached. A key without a record is cached too. While the store is away,
+//! cached records are used for a while; then [`StaleMode`] applies.
 //!
-//! Everything is bounded: the cache, the fetches under way, the requests that wait for them, and how long they wait. A
-//! request beyond these bounds is treated as if the store were away.
+//! Everything is bounded: the cache, the fetches in flight, the requests that wait for them, and how long they wait.
+//! A request beyond these bounds is treated as if the store were away.
 
 mod fetches;
 #[cfg(test)]
@@ -55,18 +55,18 @@ pub trait RecordSource: Send + Sync + 'static {
     fn get(&self, key: RecordKey) -> RecordAnswer<'_>;
 }
 
-/// The store did not answer for a record. Whoever asked it has logged why.
+/// The store did not answer for a record. The caller has logged why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store of records does not answer")]
 pub struct NoAnswer;
 
-/// What holds for a key while the store is away and what was known last is too old.
+/// What applies to a key while the store is away and its cached record is too old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StaleMode {
     /// The limit of its rule.
     #[default]
     Rule,
-    /// What was known last, however old; the limit of its rule if nothing was.
+    /// The last known record, however old; without one the limit of its rule.
     Last,
     /// Nothing passes.
     Deny,
@@ -79,11 +79,11 @@ pub struct RecordsOptions {
     pub cache_entries: usize,
     /// How long a request waits for records.
     pub timeout: Duration,
-    /// What holds while the store is away.
+    /// What applies while the store is away.
     pub stale_mode: StaleMode,
 }
 
-/// Records, as far as they are known here.
+/// Records, as far as this node knows them.
 pub struct KnownRecords<R: Runtime = Tokio> {
     runtime: R,
     source: Box<dyn RecordSource>,
@@ -92,19 +92,19 @@ pub struct KnownRecords<R: Runtime = Tokio> {
     cache: Known,
     fetches: Fetches,
     waiting: Semaphore,
-    /// Changes are heard of, so what is fetched may be kept.
+    /// Changes are followed, so fetched records may be kept.
     is_followed: AtomicBool,
-    /// Changes were not heard of for too long, so nothing that is known counts as confirmed.
+    /// Changes were not followed for too long, so no cached record counts as confirmed.
     is_stale: AtomicBool,
     stats: RecordStats,
 }
 
-/// What was done to find records.
+/// Counts of lookups.
 #[derive(Debug, Default)]
 pub struct RecordStats {
-    /// Keys that were asked of the store.
+    /// Keys that the store was asked for.
     pub fetches: AtomicU64,
-    /// Of these, those that it did not answer for.
+    /// Keys of these that it did not answer for.
     pub failures: AtomicU64,
     /// Descriptors that were decided by [`StaleMode`].
     pub stale: AtomicU64,
@@ -115,7 +115,7 @@ struct Asked<'p, 'e> {
     /// The index of its descriptor.
     descriptor: usize,
     rule: &'p Rule,
-    /// The constant part of its record's name, and the entries that are the rest.
+    /// The constant part of its record's name, and the entries that are the rest of it.
     seed: &'p KeySeed,
     entries: &'e [Entry<'e>],
 }
@@ -163,7 +163,7 @@ impl<R: Runtime> KnownRecords<R> {
         all: &mut AllFound,
     ) -> usize {
         let is_confirmed = self.is_confirmed();
-        // The memory of all is asked for before the first is read.
+        // The memory of all is prefetched before the first is read.
         let mut names = SmallVec::<[Key; BATCH_MAX]>::new();
         for (request, plan) in requests.clone() {
             for asked in asked(request, plan) {
@@ -221,14 +221,14 @@ impl<R: Runtime> KnownRecords<R> {
         found
     }
 
-    /// What is known of a key, or the flight that fetches it.
+    /// The cached record of a key, or the fetch for it.
     fn begin(self: &Arc<Self>, domain: &str, asked: &Asked<'_, '_>, name: Key, may_wait: bool) -> Fetched {
         if let Some(known) = self.cache.get(name) {
             return Fetched::Known(known);
         }
         let entries = asked.entries.iter().map(|entry| (entry.key, entry.value));
         let Ok(key) = RecordKey::of(domain, entries) else {
-            // No record can be for such entries, so there is nothing to hear of either.
+            // Such entries cannot have a record, so there are no changes to follow either.
             self.cache.insert(name, None);
             return Fetched::Known(None);
         };
@@ -239,7 +239,7 @@ impl<R: Runtime> KnownRecords<R> {
         flight.map_or(Fetched::Refused, Fetched::Flight)
     }
 
-    /// Asks the store, on a task of its own: whoever waits may go away.
+    /// Asks the store, on a task of its own, because the requests that wait may go away.
     fn fetch(self: &Arc<Self>, key: RecordKey, landing: Landing) {
         let records = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -257,18 +257,19 @@ impl<R: Runtime> KnownRecords<R> {
         });
     }
 
-    /// Whether what the cache knows is confirmed. Ask before reading the cache, and never again for what was read: when
-    /// the store comes back, changes are removed from the cache first and the rest is confirmed afterwards.
+    /// Whether the contents of the cache are confirmed. Call it before reading the cache, and not again for what was
+    /// read: when the store comes back, changed records are removed from the cache first, and the rest is confirmed
+    /// afterwards.
     fn is_confirmed(&self) -> bool {
         !self.is_stale.load(Acquire)
     }
 
-    /// What holds for a key of which this is in the cache.
+    /// What applies to a key with this entry in the cache.
     fn as_known(&self, known: Option<Record>, is_confirmed: bool) -> Finding {
         if is_confirmed { known.into() } else { self.without_store(Some(known)) }
     }
 
-    /// What holds for a key while the store is away, of which this was known last.
+    /// What applies to a key while the store is away, with this last known record.
     fn without_store(&self, last: Option<Option<Record>>) -> Finding {
         self.stats.stale.fetch_add(1, Relaxed);
         let (record, doubt) = match (self.options.stale_mode, last) {
@@ -279,7 +280,7 @@ impl<R: Runtime> KnownRecords<R> {
         Finding { record, doubt: Some(doubt) }
     }
 
-    /// The record of this key is this one, or it has none.
+    /// The record of this key is now this one, or it has none.
     #[cfg(any(test, feature = "fixture"))]
     pub(super) fn know(&self, key: &RecordKey, record: Option<Record>) {
         self.cache.insert(self.name(key), record);
@@ -291,7 +292,7 @@ impl<R: Runtime> KnownRecords<R> {
         self.secret.records(&domain, keys).record_name(entries.iter().map(|(_, value)| value.as_str()))
     }
 
-    /// The record of this key has changed: it is asked for again.
+    /// The record of this key has changed: the next request fetches it again.
     pub fn forget(&self, key: &RecordKey) {
         let name = self.name(key);
         self.fetches.forget(name, || {
@@ -301,22 +302,23 @@ impl<R: Runtime> KnownRecords<R> {
 
     /// Any record may have changed.
     pub fn forget_all(&self) {
-        // What was fetched before is not kept from here on, so nothing of before comes after what is cleared.
+        // Fetches that began before this are not kept from here on, so none of them can fill the cache again after it
+        // is cleared.
         self.fetches.forget_all();
         self.cache.clear();
     }
 
-    /// Whether changes are heard of from now on. Until they are, nothing that is fetched is kept.
+    /// Whether changes are followed from now on. While they are not, nothing that is fetched is kept.
     pub fn follow(&self, is_followed: bool) {
         self.is_followed.store(is_followed, Relaxed);
     }
 
-    /// Whether changes were not heard of for so long that what is known counts as confirmed no more.
+    /// Whether changes were not followed for so long that cached records no longer count as confirmed.
     pub fn doubt(&self, is_stale: bool) {
         self.is_stale.store(is_stale, Release);
     }
 
-    /// What was done to find records.
+    /// Counts of lookups.
     pub fn stats(&self) -> &RecordStats {
         &self.stats
     }
@@ -327,11 +329,11 @@ impl<R: Runtime> KnownRecords<R> {
     }
 }
 
-/// What is known of a key, or how it will be.
+/// A record that is known, or how it will be.
 enum Fetched {
     Known(Option<Record>),
     Flight(Flight),
-    /// There are too many fetches, or too many that wait.
+    /// There are too many fetches, or too many requests that wait.
     Refused,
 }
 

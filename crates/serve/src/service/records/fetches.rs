@@ -1,7 +1,8 @@
-//! Fetches under way: one for each key, however many wait for it.
+//! Fetches in flight: one for each key, however many requests wait for it.
 //!
-//! In: keys that are not known. Out: what the store answers for each, to all that wait. A fetch that began before its key
-//! changed is dropped from here: whoever waits for it already gets its answer, nobody else does, and it is not kept.
+//! In: keys that are not cached. Out: the store's answer for each key, to all who wait. A fetch that began before its
+//! key changed is dropped from the table: those who wait for it already get its answer, new requests do not, and it
+//! is not cached.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,12 +18,12 @@ use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::overlay::Record;
 
-/// Fetches under way at a time: as many as one connection to Redis queues.
+/// Fetches in flight at a time: as many as one connection to Redis queues.
 const FETCHES_MAX: usize = 1_024;
 
 type Answer = Result<Option<Record>, NoAnswer>;
 
-/// Fetches under way.
+/// Fetches in flight.
 #[derive(Debug)]
 pub(super) struct Fetches {
     under_way: Arc<Mutex<KeyMap<Flight>>>,
@@ -30,16 +31,16 @@ pub(super) struct Fetches {
     next: AtomicU64,
 }
 
-/// A fetch, as those see it that wait for it.
+/// A fetch, for those who wait for it.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     number: u64,
-    /// Wakes those that wait in the order in which they came: a channel that wakes them in any order would make runs of the
-    /// simulation differ.
+    /// Wakes waiting tasks in the order in which they came: a channel that wakes them in any order would make runs of
+    /// the simulation differ.
     answer: Shared<oneshot::Receiver<Answer>>,
 }
 
-/// A fetch, as whoever runs it sees it. Dropping it ends the fetch without an answer.
+/// A fetch, for the task that runs it. Dropping it ends the fetch without an answer.
 #[derive(Debug)]
 pub(super) struct Landing {
     name: Key,
@@ -61,7 +62,7 @@ impl Default for Fetches {
 }
 
 impl Fetches {
-    /// The fetch of this key: the one under way, or a new one that `begin` runs. `None`: there are too many.
+    /// The fetch of this key: the one in flight, or a new one that `begin` runs. `None`: there are too many.
     pub(super) fn join(&self, name: Key, begin: impl FnOnce(Landing)) -> Option<Flight> {
         let mut under_way = self.under_way.lock();
         if let Some(flight) = under_way.get(&name) {
@@ -82,7 +83,7 @@ impl Fetches {
         Some(flight)
     }
 
-    /// Ends a fetch with this answer. `keep` gets an answer that nothing has changed since.
+    /// Ends a fetch with this answer. `keep` gets the answer if the key has not changed since.
     pub(super) fn land(&self, mut landing: Landing, answer: Answer, keep: impl FnOnce(Key, Option<Record>)) {
         let mut under_way = self.under_way.lock();
         if under_way.get(&landing.name).is_some_and(|flight| flight.number == landing.number) {
@@ -92,25 +93,25 @@ impl Fetches {
             }
         }
         drop(under_way);
-        // Nobody may wait for it any more.
+        // Perhaps nobody waits for it any more.
         let _ = landing.answer.take().map(|waiting| waiting.send(answer));
     }
 
-    /// The key has changed: the fetch under way is not kept. `forget` forgets what is.
+    /// The key has changed: the fetch in flight is not kept. `forget` removes the cached record.
     pub(super) fn forget(&self, name: Key, forget: impl FnOnce()) {
         let mut under_way = self.under_way.lock();
         under_way.remove(&name);
         forget();
     }
 
-    /// Any key may have changed: no fetch under way is kept.
+    /// Any key may have changed: no fetch in flight is kept.
     pub(super) fn forget_all(&self) {
         self.under_way.lock().clear();
     }
 }
 
 impl Flight {
-    /// Waits for the answer until the time is over. After that, only an answer that is there already counts.
+    /// Waits for the answer until the time is over. After that, only an answer that is already there counts.
     pub(super) async fn landed(self, time_is_over: Pin<&mut impl FusedFuture<Output = ()>>) -> Answer {
         let time_is_over = async {
             if !time_is_over.is_terminated() {
