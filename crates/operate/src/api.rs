@@ -1,8 +1,9 @@
 //! The admin API, on the debug port: exceptions, counters, resets, records, and the audit of what was done with them.
 //!
-//! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
-//! of its own, because this one serves scrapes. What bodies may hold is in [`bodies`](crate::bodies). `routes` is the list of all
-//! that it does, `api/openapi.json` describes it, and a test compares them.
+//! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Operations
+//! that write files run on a thread of their own, because this one serves scrapes. [`bodies`](crate::bodies) defines
+//! the bodies. `routes` is the list of all operations, `api/openapi.json` describes them, and a test compares the
+//! two.
 
 mod audited;
 mod counters;
@@ -48,7 +49,7 @@ use tidegate_serve::service::Service;
 /// What the paths of the admin API begin with.
 pub(crate) const PREFIX: &str = "/admin/";
 
-/// How long a caller without the token waits for its answer. Guessing is slow, and few can guess at a time.
+/// How long a caller without the token waits for its answer. So guessing is slow, and few can guess at a time.
 const STRANGER_DELAY: Duration = Duration::from_secs(1);
 
 const OPENAPI: &str = include_str!("api/openapi.json");
@@ -67,7 +68,7 @@ pub struct AdminApi {
     refused: Arc<AtomicU64>,
 }
 
-/// An answer that is no success.
+/// An answer that is not a success.
 #[derive(Debug, thiserror::Error)]
 #[error("{1}")]
 struct Problem(StatusCode, String);
@@ -75,7 +76,7 @@ struct Problem(StatusCode, String);
 type Answer = Result<Page, Problem>;
 
 impl AdminApi {
-    /// Changes `book`, `resets` and the counters of `service` for those whom `gate` admits as bearers. Bodies are within
+    /// Changes `book`, `resets` and the counters of `service` for bearers that `gate` admits. Bodies are within
     /// `bounds`.
     #[must_use]
     pub fn new(
@@ -112,7 +113,7 @@ impl AdminApi {
         page
     }
 
-    /// Says why somebody is no bearer. A wrong token is answered late.
+    /// The refusal of a caller that is no bearer. A wrong token is answered late.
     pub(crate) async fn refuse(&self, why: NoBearer) -> Page {
         self.refused.fetch_add(1, Relaxed);
         if why == NoBearer::Guesses {
@@ -131,7 +132,7 @@ impl AdminApi {
         if let Some(name) =
             [IF_MATCH, IF_UNMODIFIED_SINCE].iter().find(|name| head.headers.contains_key(*name))
         {
-            // Nothing here has a version that a client could name, and it asks for no change without one.
+            // Nothing here has versions that a client could name, and no change needs one.
             let what = format!("{name}: nothing here has an ETag or a date (expected a request without it)");
             return Err(Problem(StatusCode::PRECONDITION_FAILED, what));
         }
@@ -169,7 +170,7 @@ impl AdminApi {
         }
     }
 
-    /// All exceptions. A change that is under way holds them until the disk has it.
+    /// All exceptions. A change in progress keeps them locked until it is on the disk.
     async fn all(&self) -> Result<Vec<Arc<Authored>>, Problem> {
         let book = Arc::clone(&self.book);
         blocking(move || book.all()).await
@@ -202,7 +203,7 @@ impl AdminApi {
         self.change(id.clone(), None, WantedChange::End { id, why }, author).await
     }
 
-    /// Makes a change, and says for how long and for whom it holds.
+    /// Makes a change, and returns for how long and on which nodes it holds.
     async fn change(
         &self,
         id: String,
@@ -260,7 +261,7 @@ impl From<ChangeError> for Problem {
     }
 }
 
-/// Runs what may wait for a disk on a thread of its own.
+/// Runs a call that may wait for a disk on a thread of its own.
 async fn blocking<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let waited = tokio::task::spawn_blocking(wait).await;
     waited.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))

@@ -1,8 +1,8 @@
 //! Pages for operators: metrics on their own port, and the debug port.
 //!
-//! Pages that only read answer everybody who reaches the port, and browsers by names that are ours ([`Hosts`]). A page that
-//! changes state (the log level) asks [`Gate`] first. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the
-//! same from outside without that risk.
+//! Pages that only read are open to everybody who reaches the port; a browser has to use one of our host names
+//! ([`Hosts`]). A page that changes state (the log level) asks [`Gate`] first. There are no profiles: an in-process
+//! profiler unwinds stacks inside a signal handler, and `perf` does the same from outside without that risk.
 
 mod rlconfig;
 mod status;
@@ -26,7 +26,7 @@ use tidegate_serve::metrics::Metrics;
 use tidegate_serve::refusal::{Bounds, Refusal};
 use tidegate_serve::service::Service;
 
-/// Explains what a request would be answered: what fronts know of how requests are read.
+/// Explains the answer that a request would get; fronts implement it, because they read requests.
 pub trait Explain: Send + Sync + 'static {
     /// The bounds of a request.
     fn bounds(&self) -> &Bounds;
@@ -35,12 +35,12 @@ pub trait Explain: Send + Sync + 'static {
     fn explain<'q>(&'q self, question: &'q [u8], form: Form) -> Explained<'q>;
 }
 
-/// What an explanation looks like.
+/// The form of an explanation.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     /// As a line of JSON, not as text.
     pub is_json: bool,
-    /// It says what is for bearers of the admin token alone.
+    /// It contains what only bearers of the admin token may see.
     pub is_for_bearer: bool,
 }
 
@@ -52,7 +52,7 @@ pub type Explained<'q> = Pin<Box<dyn Future<Output = Result<String, Refusal>> + 
 pub struct LogSwitch {
     /// The word of the level.
     pub level: fn() -> String,
-    /// Sets the level of this word. The error says which words there are.
+    /// Sets the level to this word. The error lists the words.
     pub set_level: fn(&str) -> Result<(), &'static str>,
 }
 
@@ -140,8 +140,8 @@ pub struct AdminFront {
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, what `explain` says, `log`, and `status` with its metrics. `gate` says who may
-    /// change state, and whose pages may show it.
+    /// Shows the rules of `service`, the output of `explain`, `log`, and `status` with its metrics. `gate` decides
+    /// who may change state, and whose pages may show it.
     #[must_use]
     pub fn new(
         service: Arc<Service>,
@@ -189,7 +189,7 @@ impl AdminFront {
         pages.chain(api).collect()
     }
 
-    /// The list of pages, or the status page for those who take HTML.
+    /// The list of pages, or the status page for clients that accept HTML.
     fn index(&self, head: &Parts) -> Page {
         match status::takes_html(&head.headers) {
             false => text(StatusCode::OK, self.list()),
@@ -213,7 +213,7 @@ impl AdminFront {
         let as_json = parameter(query, "format") == Some("json");
         let bearer = self.gate.admit_bearer(peer, &head.uri, &head.headers).map(|_| ());
         if let (Err(why @ (NoBearer::WrongToken | NoBearer::Guesses)), Some(api)) = (&bearer, &self.api) {
-            // Here too a guess costs a second.
+            // A guess of the token costs a second here too.
             return api.refuse(*why).await;
         }
         let form = Form { is_json: as_json, is_for_bearer: bearer.is_ok() };

@@ -1,8 +1,8 @@
-//! Files that no crash leaves half written, and files of people, read within a bound.
+//! Files that no crash leaves half written, and files that users name, read within a bound.
 //!
-//! In: a path, and what writes the bytes. Out: the old file or the new one, whenever the process or the machine dies.
-//! A file is written beside the old one, synced, and renamed to its name; then the folder is synced, so that the name
-//! stays. Every step goes through a [`Disk`]: `mortal` is one that dies at any step, for tests.
+//! In: a path, and a function that writes the bytes. Out: the old file or the new one, whenever the process or the
+//! machine dies. A file is written under a temporary name, synced, and renamed; then the folder is synced, so that
+//! the new name survives. Every step goes through a [`Disk`]: `mortal` is one that dies at any step, for tests.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,29 +12,29 @@ use std::path::{Path, PathBuf};
 
 /// Large writes, for few calls of the system.
 const WRITE_BYTES: usize = 1 << 20;
-/// What is read of a file that somebody has named at most. Certificates and mappings are smaller by far.
+/// The most bytes that are read of a file that a user named. Certificates and mappings are far smaller.
 const READ_BYTES_MAX: u64 = 16 << 20;
-/// Nobody else may read what is written: secrets of keys, names of users.
+/// Nobody else may read these files: they contain secrets of keys, and names of users.
 const FILE_MODE: u32 = 0o600;
 
-/// The steps of which keeping a file consists.
+/// The steps of writing a file.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a file, or empties the one that is there.
+    /// Creates a file, or truncates the existing one.
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
 
-    /// Gives a file another name, from which the file that was there is gone.
+    /// Renames a file. It replaces a file that has the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Waits until the names in this folder outlive a crash of the machine.
+    /// Waits until the names in this folder survive a crash of the machine.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
 
 /// A file that is being written.
 pub trait NewFile: Write {
-    /// Waits until its bytes outlive a crash of the machine.
+    /// Waits until its bytes survive a crash of the machine.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -46,17 +46,17 @@ pub struct DiskError {
     pub what: &'static str,
     /// With which file.
     pub path: PathBuf,
-    /// Why not.
+    /// The reason.
     pub source: io::Error,
 }
 
-/// The system's.
+/// The error of the system.
 #[derive(Debug)]
 pub struct SystemDisk;
 
 impl dyn Disk + '_ {
-    /// Writes a file, whole or not at all, and returns what `write` returns.
-    /// Fails as the system does, and as `write`. The file that was there stays then.
+    /// Writes a file, completely or not at all, and returns the result of `write`.
+    /// Fails as the system does, and as `write`. Then the previous file stays.
     pub fn replace<T>(
         &self,
         path: &Path,
@@ -64,7 +64,7 @@ impl dyn Disk + '_ {
     ) -> Result<T, DiskError> {
         let beside = beside(path);
         let written = self.write_synced(&beside, write).map_err(|source| {
-            // What is half written only takes room.
+            // A half-written file only takes space.
             let _ = self.remove(&beside);
             DiskError { what: "write", path: beside.clone(), source }
         })?;
@@ -72,16 +72,16 @@ impl dyn Disk + '_ {
         Ok(written)
     }
 
-    /// Whether `replace` could write this file: makes another one in its folder, and removes it.
+    /// Whether `replace` could write this file: creates a temporary one in its folder, and removes it.
     pub fn try_replace(&self, path: &Path) -> Result<(), DiskError> {
-        // Another process may be writing under the name beside.
+        // Another process may be writing under the temporary name.
         let tried = beside(&beside(path));
         let written = self.write_synced(&tried, |out| out.write_all(b"\n"));
         let removed = self.remove(&tried);
         written.and(removed).map_err(|source| DiskError { what: "write", path: path.to_owned(), source })
     }
 
-    /// Renames a file within its folder, and makes sure that it keeps the new name.
+    /// Renames a file within its folder, and makes sure that the new name survives a crash.
     pub fn rename_synced(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
         let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let renamed = self.rename(from, to).and_then(|()| self.sync_folder(folder));
@@ -101,8 +101,8 @@ impl dyn Disk + '_ {
     }
 }
 
-/// The contents of a file that somebody has named: a certificate, a mapping.
-/// Fails when it cannot be read, or does not end soon enough, as `/dev/zero`.
+/// The contents of a file that a user named: a certificate, a mapping.
+/// Fails when it cannot be read, or is too long, as `/dev/zero` is.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
@@ -118,7 +118,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Where a file is written before it gets its name.
+/// The temporary name of a file.
 pub fn beside(path: &Path) -> PathBuf {
     let mut beside = path.to_owned().into_os_string();
     beside.push(".new");

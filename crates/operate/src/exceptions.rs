@@ -1,13 +1,14 @@
-//! Exceptions that operators make while the limiter runs, and the audit of what they did.
+//! Exceptions that operators make while the limiter runs, and the audit of their changes.
 //!
-//! In: changes, each with who and why. Out: the exceptions in force at a time, for the service, and lines of the audit.
-//! A change is written to the audit before it is done, and its outcome after. What cannot be audited is not done. With a
-//! file ([`Book::open`]) exceptions survive a restart: it is written beside, synced and renamed before a change counts.
-//! With a Redis ([`Book::shared_in`]) they hold for all nodes, and the file is a copy for a start without Redis. It reads no
-//! clock and knows no sockets.
+//! In: changes, each with who made it and why. Out: the exceptions in force at a time, for the service, and lines of
+//! the audit. A change is written to the audit before it is made, and its outcome after. A change that cannot be
+//! audited is not made. With a file ([`Book::open`]) exceptions survive a restart: the file is written under a
+//! temporary name, synced and renamed before a change counts. With a Redis ([`Book::shared_in`]) they hold for all
+//! nodes, and the file is a copy for a start without Redis. It reads no clock and opens no sockets.
 //!
 //! - `authored`: one exception as people write it, and its JSON
-//! - `pages`: what is known of each id, and what a change would do; `known`: one of these, as nodes exchange it
+//! - `authored`: one exception as operators write it, and its JSON
+//! - `pages`: the entry of each id, and the effect of a change; `known`: one entry, as nodes exchange it
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
 //! - `file`: all of them in a file
 //! - `audit`: who did what, when
@@ -51,7 +52,7 @@ pub const PATTERNS_MAX: usize = 1_000;
 pub struct Book {
     file: Option<PathBuf>,
     disk: Arc<dyn Disk>,
-    /// Why the file cannot be written, as it was tried last.
+    /// The result of the last attempt to write the file.
     unwritable: Mutex<Option<String>>,
     audit: Audit,
     pages: Mutex<Pages>,
@@ -59,20 +60,20 @@ pub struct Book {
     shared: Option<Shared>,
 }
 
-/// What somebody wants to change.
+/// A change that was asked for.
 pub enum WantedChange {
-    /// An exception, in the place of the one with its id if that may be replaced.
+    /// Make an exception. It replaces the one with its id if that is allowed.
     Put {
-        /// Which.
+        /// The exception.
         record: Authored,
-        /// Whether there may be another one of its id.
+        /// Whether it may replace one with its id.
         may_replace: bool,
     },
-    /// The end of an exception.
+    /// End an exception.
     End {
-        /// Which.
+        /// Its id.
         id: String,
-        /// Why. Empty: nobody said it.
+        /// Why. Empty: no reason was given.
         why: String,
     },
 }
@@ -103,14 +104,14 @@ pub struct Compiled {
     pub until: Option<Timestamp>,
 }
 
-/// What a change did.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// There is a new exception.
     Made,
-    /// An exception of this id is another one now.
+    /// It replaced the exception with this id.
     Replaced,
-    /// It was so already.
+    /// Nothing changed: it was so already.
     Unchanged,
     /// It was ended.
     Ended,
@@ -122,7 +123,7 @@ pub enum ChangeError {
     /// There is no exception with this id.
     #[error("there is no exception {0:?}")]
     Unknown(String),
-    /// There is one with this id, and it was not to be replaced.
+    /// There is one with this id, and it may not be replaced.
     #[error("there is {0:?} already, and it says something else")]
     Exists(String),
     /// It would never be in force.
@@ -136,22 +137,22 @@ pub enum ChangeError {
         "{PATTERNS_MAX} exceptions have a `*` or a level without a value already (expected values, or one to be ended first)"
     )]
     FullOfPatterns,
-    /// It could not be audited, so it was not done.
+    /// It could not be audited, so it was not made.
     #[error("not done, because it cannot be audited: {0}")]
     Audit(#[from] AuditError),
-    /// It could not be kept, so it was not done.
+    /// It could not be written to the file, so it was not made.
     #[error("not done, because it cannot be kept: {0}")]
     File(#[from] FileError),
-    /// Redis did not take it.
+    /// Redis refused it.
     #[error("not done, because Redis does not take it: {0}")]
     Redis(ConnectError),
-    /// It may be done or not.
+    /// It may or may not have been made.
     #[error("it is not known whether it is done (expected to be sent again): {0}")]
     NotKnown(ConnectError),
-    /// Other nodes were faster, again and again.
+    /// Other nodes changed it first, again and again.
     #[error("not done, because other nodes change it at the same time (expected to be sent again)")]
     Busy,
-    /// The thread that does it is gone.
+    /// The thread that makes it has died.
     #[error("not done: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }
@@ -162,16 +163,16 @@ impl Book {
         Self::with(None, audit, Vec::new())
     }
 
-    /// The exceptions in this file, which need not be there yet.
-    /// Fails when it cannot be read or written, or does not hold exceptions.
+    /// The exceptions in this file, which need not exist yet.
+    /// Fails when it cannot be read or written, or does not contain exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
         let read = file::read(&path)?;
         file::check(&SystemDisk, &path)?;
         Ok(Self::with(Some(path), audit, read))
     }
 
-    /// Takes the exceptions in this text of a file that somebody else writes, instead of those before.
-    /// Fails when it does not hold exceptions. Those before stay.
+    /// Reads the exceptions in the text of a file that another program writes. They replace the previous ones.
+    /// Fails when it does not contain exceptions. Then the previous ones stay.
     pub fn replace_all(&self, path: &Path, text: &str) -> Result<(), FileError> {
         let mut pages = self.pages.lock();
         *pages = Pages::new(file::parse(path, text)?, false);
@@ -192,7 +193,7 @@ impl Book {
         Self { disk, ..self }
     }
 
-    /// Shares them with all nodes that have this Redis. It holds no counters, and is not connected yet.
+    /// Shares them with all nodes that use this Redis. It has no counters, and is not connected yet.
     #[must_use]
     pub fn shared_in(self, store: RedisStore) -> Self {
         self.pages.lock().number_by_time();
@@ -209,7 +210,7 @@ impl Book {
         self.file.is_some() || self.is_shared()
     }
 
-    /// Its state now. Waits for no change.
+    /// Its state now. Does not wait for a change in progress.
     pub fn version(&self) -> Version {
         *self.version.borrow()
     }
@@ -219,10 +220,10 @@ impl Book {
         &self.audit
     }
 
-    /// Makes a change, to its end, even if nobody waits for it any more. Where there is no room, exceptions that have ended by
-    /// themselves leave: the audit has them.
+    /// Makes a change, and finishes it even if nobody waits for it any more. If there is no room, exceptions that
+    /// have ended by themselves are removed: the audit has them.
     /// Fails when another one has its id, there is none to end, it is over already, there is no room, or it cannot be
-    /// audited or kept. Nothing has changed then, but for [`ChangeError::NotKnown`].
+    /// audited or written. Then nothing has changed, except with [`ChangeError::NotKnown`].
     pub async fn change(
         self: &Arc<Self>,
         wanted: WantedChange,
@@ -242,11 +243,10 @@ impl Book {
         }
     }
 
-    /// Audits, keeps and does a change of this process alone, in this order. The outcome is audited too. Writes files: not
-    /// for a thread that decides.
+    /// Audits, writes and makes a change of this process alone, in this order. The outcome is audited too. It writes
+    /// files, so do not call it on a thread that decides.
     ///
-    /// # Errors
-    /// As [`change`](Self::change).
+    /// # Errors As [`change`](Self::change).
     pub fn change_here(
         &self,
         wanted: &WantedChange,
@@ -266,7 +266,7 @@ impl Book {
         let kept = self.write(&pages.lines());
         self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
         if let Err(error) = kept {
-            // Nobody has seen it: the pages are locked.
+            // Nobody has seen it yet: the pages are locked.
             pages.put_back(wanted.id(), page);
             return Err(error.into());
         }
@@ -275,7 +275,7 @@ impl Book {
     }
 
     /// Announces a change in the audit, on a thread that may wait for a disk.
-    /// Fails when it cannot be announced. Then it must not be done.
+    /// Fails when it cannot be announced. Then the change must not be made.
     pub(crate) async fn intend(
         self: &Arc<Self>,
         author: Author,
@@ -288,7 +288,7 @@ impl Book {
         Ok(tokio::task::spawn_blocking(intend).await??)
     }
 
-    /// Writes what became of it, on such a thread. Where that fails, the change stands nevertheless.
+    /// Writes the outcome, on such a thread. If that fails, the change stands all the same.
     pub(crate) async fn ended(
         self: &Arc<Self>,
         intended: Intended,
@@ -307,13 +307,13 @@ impl Book {
         self.file.as_deref().map_or(Ok(()), |path| self.noted(file::write(&*self.disk, path, lines)))
     }
 
-    /// Looks whether the file can be written, before somebody needs it.
+    /// Checks that the file can be written, before a change needs it.
     pub fn check_file(&self) {
         let Some(path) = &self.file else { return };
         let has_failed = self.unwritable.lock().is_some();
-        // If not, that is noted.
+        // A failure is noted.
         let _ = match has_failed && !self.is_shared() {
-            // The file of the check may fit where all of them do not.
+            // There may be room for the file of the check but not for all exceptions.
             true => self.write(&self.pages.lock().lines()),
             false => self.noted(file::check(&*self.disk, path)),
         };
@@ -331,12 +331,12 @@ impl Book {
         written
     }
 
-    /// Whether the file can be written, as it was tried last. `None`: there is none.
+    /// Whether the last attempt to write the file succeeded. `None`: there is no file.
     pub fn is_file_up(&self) -> Option<bool> {
         self.file.as_ref().map(|_| self.unwritable.lock().is_none())
     }
 
-    /// Wakes whoever follows: something has changed.
+    /// Wakes all followers: something has changed.
     fn changed(&self, pages: &Pages) {
         let count = pages.count();
         self.version.send_modify(|version| *version = Version { number: version.number + 1, count });
@@ -364,7 +364,7 @@ impl Book {
     }
 }
 
-/// What the audit says of a change: its kind, and what was there before and after it.
+/// What the audit has of a change: its kind, and the exception before and after it.
 fn audited(wanted: &WantedChange, before: Option<&Authored>, after: &Known) -> (&'static str, Value) {
     let after = match after {
         Known::Made(record) => Some(&**record),

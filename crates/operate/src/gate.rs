@@ -1,11 +1,11 @@
 //! Who may change state through the debug port: bearers of the admin token, clients whose certificate has the right
-//! name, and clients on this machine that are no web page. And whose pages may show the state. In: the peer and its
-//! request. Out: whether it may, and if not, why.
+//! name, and clients on this machine that are not a web page. Also which web pages may show the state. In: the peer
+//! and its request. Out: whether it may, and if not, why.
 //!
-//! A page in a browser on this machine comes from loopback as well. The browser gives it away: the request names the
-//! page's origin, and a page that got here by a name of its own (DNS rebinding) has that name as the host. The token
-//! needs no such check, because no page has it. A browser shows a certificate for every page, so the origin has to be
-//! ours; the name of the host was compared with our own certificate by the browser.
+//! A page in a browser on this machine connects from loopback as well. But the request of a browser names the page's
+//! origin, and a page whose own name was made to resolve to us (DNS rebinding) has that name as the host. The token
+//! needs no such check, because no page has it. A browser presents its certificate for requests of any page, so the
+//! origin has to be ours; the browser has compared the name of the host with our own certificate.
 
 mod guesses;
 mod hosts;
@@ -27,7 +27,7 @@ use tidegate_serve::clock::monotonic;
 const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
 
-/// The scheme of the token, and what follows it.
+/// The scheme of the token, which precedes it.
 const BEARER: &[u8] = b"Bearer ";
 
 /// The header in which browsers say where a request comes from.
@@ -36,18 +36,18 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Why a request may not use the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoBearer {
-    /// There is no token that anybody could bear, and no name that a certificate could carry.
+    /// There is no token, and no name for certificates.
     #[error(
         "the admin API needs ADMIN_TOKEN, ADMIN_TOKEN_FILE or ADMIN_TLS_SAN, and there is no token and no name"
     )]
     NoToken,
-    /// It bears no token, and shows no certificate with the right name.
+    /// It has no token, and no certificate with the right name.
     #[error(
         "only with the admin token, and none came (expected `Authorization: Bearer` and ADMIN_TOKEN, or what is in \
          ADMIN_TOKEN_FILE), or with a certificate of ADMIN_TLS_SAN"
     )]
     Stranger,
-    /// It bears another token.
+    /// It has another token.
     #[error(
         "only with the admin token, and another one came (expected the one in ADMIN_TOKEN or ADMIN_TOKEN_FILE of this limiter)"
     )]
@@ -65,7 +65,7 @@ pub enum NoBearer {
 pub struct Gate {
     hosts: Hosts,
     token: Arc<ArcSwapOption<AdminToken>>,
-    /// What certificates of clients may carry that are as good as the token.
+    /// Names in client certificates that are as good as the token.
     names: Arc<[String]>,
     guesses: Arc<Guesses>,
 }
@@ -79,14 +79,14 @@ pub enum Reader {
     Bearer,
 }
 
-/// What a request says of the token.
+/// The token of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Borne {
     /// Nothing.
     Nothing,
     Right,
     Wrong,
-    /// After too many wrong ones it is not looked at.
+    /// Not checked, because there were too many wrong ones.
     Unseen,
 }
 
@@ -98,12 +98,12 @@ impl Gate {
         Self { hosts, token, names: Arc::default(), guesses: Arc::default() }
     }
 
-    /// From now on, bearers of this token may pass and those of the one before may not. Holds for all clones.
+    /// From now on, bearers of this token may pass, and those of the previous one may not. Holds for all clones.
     pub fn replace_token(&self, token: AdminToken) {
         self.token.store(Some(Arc::new(token)));
     }
 
-    /// Clients whose certificate carries one of these names may do the same as bearers of the token.
+    /// Clients whose certificate has one of these names may do the same as bearers of the token.
     #[must_use]
     pub fn with_names(self, names: &[String]) -> Self {
         Self { names: names.into(), ..self }
@@ -125,7 +125,7 @@ impl Gate {
     }
 
     /// Whether a request may read the state: it comes from no browser, or from a page of this port. A page of another
-    /// origin never sees the answer anyway, unless it got here by a name of its own.
+    /// origin never sees the answer anyway, unless its own name resolves to us.
     /// Fails with the reason, a line of text.
     pub fn admit_reader(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<Reader, &'static str> {
         let (borne, name) = (self.borne(peer, headers), self.name_of(peer));
@@ -142,19 +142,19 @@ impl Gate {
         }
     }
 
-    /// By which names browsers may open the pages.
+    /// The names by which browsers may open the pages.
     pub fn hosts(&self) -> &Hosts {
         &self.hosts
     }
 
-    /// Whether the page that makes a request, if one does, is of this port.
+    /// If a page makes the request: whether it is a page of this port.
     fn admit_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         self.hosts.admit(uri, headers)?;
         if is_same_origin(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
     }
 
-    /// Whether a request may use the admin API: a bearer of the token or of a certificate, and no page of another
-    /// origin. Returns the name in the certificate, if it is that which counts.
+    /// Whether a request may use the admin API: it has the token or a certificate, and comes from no page of another
+    /// origin. Returns the name in the certificate, if the certificate is what admits it.
     /// Fails with the reason.
     pub fn admit_bearer(
         &self,
@@ -167,7 +167,7 @@ impl Gate {
         }
         let name = match (self.borne(peer, headers), self.name_of(peer)) {
             (Borne::Right, _) => None,
-            // A wrong token is no way in, whatever else there is: its sender is mistaken about something.
+            // A wrong token is refused even with a good certificate: its sender is mistaken about something.
             (Borne::Nothing, Some(name)) => Some(name),
             (Borne::Unseen, _) => return Err(NoBearer::Guesses),
             (Borne::Wrong, _) => return Err(NoBearer::WrongToken),
@@ -177,9 +177,9 @@ impl Gate {
         if is_own { Ok(name) } else { Err(NoBearer::OtherOrigin) }
     }
 
-    /// What a request says of the token. A wrong one is remembered, so this is asked once for each request.
+    /// The token of a request. A wrong one is remembered, so call this once for each request.
     fn borne(&self, peer: &Peer, headers: &HeaderMap) -> Borne {
-        // Whoever proves to a proxy who they are, by another scheme, guesses nothing.
+        // Credentials of another scheme are meant for a proxy, and are no guess.
         let (Some(token), Some(_)) = (&*self.token.load(), borne_by(headers)) else {
             return Borne::Nothing;
         };
@@ -201,7 +201,7 @@ impl Gate {
     }
 }
 
-/// Whether a request comes from no page of another origin.
+/// Whether a request does not come from a page of another origin.
 fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_same = |origin: &[u8]| {
         let origin = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
@@ -211,7 +211,8 @@ fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     headers.get_all(ORIGIN).iter().all(|origin| is_same(origin.as_bytes()))
 }
 
-/// Whether a request comes from no page, or from one of this port: some requests of pages name no origin, but the site.
+/// Whether a request comes from no page, or from one of this port: some requests of pages name no origin, but the
+/// site.
 fn is_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_own = |site: &[u8]| matches!(site, b"same-origin" | b"none");
     is_same_origin(uri, headers) && headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes()))

@@ -1,4 +1,4 @@
-//! The operators' plane of a limiter: what people change while it runs, who did, and the pages that show it.
+//! The operators' part of a limiter: what people change while it runs, who did, and the pages that show it.
 //!
 //! - [`exceptions`], [`resets`], [`records`]: what operators change, where it is kept, and the audit
 //! - [`api`]: the admin API over them

@@ -1,4 +1,4 @@
-//! Requests and responses of an HTTP port: bodies within bounds, and pages, whole or rendered while they are sent.
+//! Requests and responses of an HTTP port: bodies within bounds, and pages, rendered at once or while they are sent.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -28,8 +28,8 @@ enum Content {
     Pieces {
         pieces: Box<dyn Iterator<Item = String> + Send>,
         rested: bool,
-        /// The last byte of the piece before. It is sent apart: hyper drops a chunk once its first byte may be sent,
-        /// and nobody would notice whether the client takes the others.
+        /// The last byte of the piece before. It is sent separately: hyper drops a chunk once its first byte may be
+        /// sent, and then nobody knows whether the client takes the rest.
         last: Bytes,
     },
 }
@@ -56,13 +56,13 @@ pub fn page(status: StatusCode, content_type: &'static str, body: impl Into<Byte
     respond(status, content_type, Content::Whole(body.into()))
 }
 
-/// A page that is never held whole: a piece is rendered when the one before it is on its way.
+/// A page that is never in memory completely: a piece is rendered when the previous one is being sent.
 pub fn pieces(content_type: &'static str, pieces: impl Iterator<Item = String> + Send + 'static) -> Page {
     let content = Content::Pieces { pieces: Box::new(pieces), rested: true, last: Bytes::new() };
     respond(StatusCode::OK, content_type, content)
 }
 
-/// The response to a method that a path does not take.
+/// The response to a method that a path does not have.
 pub fn not_allowed(methods: &str) -> Page {
     let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
     let methods = HeaderValue::from_str(methods).expect("names of methods are good headers");
@@ -91,8 +91,8 @@ impl Body for PageBody {
             Content::Pieces { pieces, rested, last } => {
                 *rested = !*rested;
                 if *rested {
-                    // Between two pieces, everything else on this thread has its turn. So do workers on the same core:
-                    // without the yield, the kernel would let them wait for its next tick.
+                    // Between two pieces this thread runs its other tasks. So do workers on the same core: without
+                    // the yield, the kernel would let them wait for its next tick.
                     std::thread::yield_now();
                     context.waker().wake_by_ref();
                     return Poll::Pending;

@@ -1,8 +1,8 @@
-//! Records: limits for single keys, where they are kept, and who hears of a change.
+//! Records: limits for single keys, where they are kept, and who is notified of a change.
 //!
-//! In: keys and records, from the way of a request and from the admin API. Out: what the store holds. No thread that decides
-//! waits for a disk: reads go to threads of their own, of which there are few, with a queue that is bounded; writes go to
-//! another one, so that a bulk load delays no read.
+//! In: keys and records, from requests and from the admin API. Out: the contents of the store. No thread that decides
+//! waits for a disk: reads go to a few threads of their own, with a bounded queue; writes go to another one, so that
+//! a bulk load delays no read.
 //!
 //! - `folder`: records of this machine alone; `pool`: those threads
 //! - `redis`: records that several nodes share
@@ -24,7 +24,7 @@ use tidegate_records::{FolderError, KeyPrefix, Record, RecordKey};
 use tidegate_redis::RedisStore;
 pub use tidegate_redis::values::Position;
 
-/// Hears of every record that was changed, once the change is in force. `None`: any may have been.
+/// Is called with every record that was changed, once the change is in force. `None`: any may have changed.
 pub type Listener = Box<dyn Fn(Option<&RecordKey>) + Send + Sync>;
 
 /// Why the store did not do what was asked.
@@ -33,7 +33,7 @@ pub enum StoreError {
     /// The folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Too much is asked of it at a time, or it failed.
+    /// Too many calls wait, or the call failed.
     #[error("the store of records {0}")]
     Pool(#[from] PoolError),
     /// Redis does not answer, or refuses.
@@ -45,7 +45,7 @@ pub enum StoreError {
 pub struct RecordStore {
     store: Store,
     listener: OnceLock<Listener>,
-    /// Whether Redis answers, as whoever follows its changes says.
+    /// Whether Redis answers, as the follower of its changes has noted.
     answers: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl RecordStore {
         Ok(Self::kept_in(store))
     }
 
-    /// Those in this Redis, which is connected when workers [attach](Self::attach).
+    /// The records in this Redis, which is connected when workers [attach](Self::attach).
     pub fn in_redis(store: RedisStore) -> Self {
         Self::kept_in(Store::Redis(InRedis::new(store)))
     }
@@ -82,8 +82,8 @@ impl RecordStore {
         }
     }
 
-    /// Opens the folder, which is made if it is not there. One that cannot be used is logged: the store is away
-    /// then, and [`keep`](Self::keep) tries again.
+    /// Opens the folder, which is created if it does not exist. If that fails, it is logged: the store is away then,
+    /// and [`keep`](Self::keep) tries again.
     pub async fn open(&self) {
         if let Store::Folder(store) = &self.store {
             store.open().await;
@@ -91,7 +91,7 @@ impl RecordStore {
         }
     }
 
-    /// Opens the folder again, whenever it cannot be used, until it can. Never returns.
+    /// Reopens the folder whenever it cannot be used. Never returns.
     pub async fn keep(&self) -> Infallible {
         match &self.store {
             Store::Folder(store) => store.keep(|| self.tell_if_opened(store)).await,
@@ -107,7 +107,7 @@ impl RecordStore {
         }
     }
 
-    /// Whoever follows the changes in Redis says whether it answers.
+    /// Notes whether Redis answers; the follower of its changes calls it.
     pub fn note_answers(&self, answers: bool) {
         self.answers.store(answers, Relaxed);
     }
@@ -117,7 +117,7 @@ impl RecordStore {
         matches!(self.store, Store::Redis(_))
     }
 
-    /// This moment, for [`changes`](Self::changes). `None`: nobody else changes the store.
+    /// The position of now, for [`changes`](Self::changes). `None`: nobody else changes the store.
     /// Fails when the store is away.
     pub async fn now(&self) -> Result<Option<Position>, StoreError> {
         match &self.store {
@@ -126,7 +126,7 @@ impl RecordStore {
         }
     }
 
-    /// Which records any node has changed since then. Some may be left for the next call.
+    /// The records that any node has changed since then. Some may be left for the next call.
     /// Fails when the store is away.
     pub async fn changes(&self, since: &Position) -> Result<Changed, StoreError> {
         match &self.store {
@@ -135,7 +135,7 @@ impl RecordStore {
         }
     }
 
-    /// Notifies one listener of all changes from now on. There is one: those that come later hear nothing.
+    /// Notifies one listener of all changes from now on. Further listeners are ignored.
     pub fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
     }
@@ -165,7 +165,7 @@ impl RecordStore {
         }
     }
 
-    /// How many records there are, roughly. `None`: nobody here knows.
+    /// How many records there are, roughly. `None`: not known.
     pub fn count(&self) -> Option<u64> {
         match &self.store {
             Store::Folder(store) => store.count(),
@@ -173,8 +173,8 @@ impl RecordStore {
         }
     }
 
-    /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was: somebody else may have
-    /// changed it since.
+    /// Adds, replaces or removes a record if the existing one is `before`. Returns whether it was: somebody else may
+    /// have changed it since.
     /// Fails when the store did not do it.
     pub async fn exchange(
         &self,
@@ -197,7 +197,7 @@ impl RecordStore {
         Ok(was_before)
     }
 
-    /// Makes or replaces all of these, or none.
+    /// Adds or replaces all of these, or none.
     /// Fails when the store did not take them.
     pub async fn load(&self, batch: Vec<(RecordKey, Record)>) -> Result<(), StoreError> {
         let batch = Arc::new(batch);
@@ -214,7 +214,7 @@ impl RecordStore {
         Ok(())
     }
 
-    /// A folder that was opened anew may hold a change that had failed.
+    /// A folder that was reopened may contain a change that had failed.
     fn tell_if_opened(&self, store: &FolderStore) {
         if store.was_opened() {
             self.changed(None);

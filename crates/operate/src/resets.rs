@@ -1,9 +1,10 @@
-//! Resets while the limiter runs: one counter, or all counters of the rules below a path, begin anew at once.
+//! Resets while the limiter runs: one counter, or all counters of the rules below a path, start at zero at once.
 //!
-//! In: a path to either, and the number of the reset. Out: the same rules in another epoch, at this node and at all that share its
-//! Redis. A reset is kept before it is in force: in Redis, or in a file of STATE_DIR, or, where counters end with the
-//! process, nowhere. It costs the same for one counter as for a hundred million, because it touches none: they are
-//! asked by nobody any more and expire. Numbers only grow, so hearing of a reset again changes nothing.
+//! In: a path to either, and the number of the reset. Out: the same rules in another epoch, at this node and at all
+//! that share its Redis. A reset is stored before it is in force: in Redis, or in a file of STATE_DIR; if counters
+//! end with the process, it is not stored. It costs the same for one counter as for a hundred million, because it
+//! touches none: no request uses their keys any more, and they expire. Numbers only grow, so a reset that arrives
+//! again changes nothing.
 //!
 //! - `text`: paths as files and Redis have them
 //! - `file`: all resets in a file
@@ -30,13 +31,13 @@ use tidegate_redis::runtime::Runtime;
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};
 use tidegate_serve::service::Service;
 
-/// How often a node that starts looks whether it has read all resets, and how long it waits for that before it serves.
+/// How often a starting node checks whether it has read all resets, and how long it waits for that before it serves.
 const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// Paths of rules that may have been reset, and as many single counters. One that is there already may be reset again.
-/// A number that was used cannot be forgotten: the hits that were counted under it would be too.
+/// Paths of rules that may have been reset, and as many single counters. A path that is among them may be reset
+/// again. A used number cannot be forgotten: the hits that were counted under it would be lost too.
 pub const PATHS_MAX: usize = 10_000;
-/// By how much the clock of whoever chooses a number may be ahead of ours. A number of the far future would be the last
-/// one of its path.
+/// By how much another node's clock may be ahead of ours when it chooses a number. A number of the far future would
+/// allow no later reset of its path.
 const AHEAD_NANOS_MAX: u64 = 3_600 * 1_000_000_000;
 /// Characters of a field that cannot be read, in the log and on the page.
 const FIELD_CHARS: usize = 64;
@@ -45,18 +46,18 @@ const FIELD_CHARS: usize = 64;
 pub struct Resets {
     service: Arc<Service>,
     file: Option<PathBuf>,
-    /// Held while the file is written, so that none of two resets is lost.
+    /// Held while the file is written, so that of two resets neither is lost.
     one_at_a_time: Mutex<()>,
 }
 
 /// A reset that may be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Below which path.
+    /// The path.
     pub path: ResetPath,
     /// Its number.
     pub epoch: Epoch,
-    /// How many rules have counters there.
+    /// How many rules have counters below it.
     pub rules: usize,
     /// Whether it is in force already.
     pub is_done: bool,
@@ -65,7 +66,7 @@ pub struct Wanted {
 /// Why a reset is not done.
 #[derive(Debug, thiserror::Error)]
 pub enum ResetError {
-    /// No rule's path begins so.
+    /// No rule's path begins like this.
     #[error(
         "no rule is at or below this path (expected keys, and values or patterns, as the rules have them)"
     )]
@@ -85,13 +86,13 @@ pub enum ResetError {
     /// A later one of the same path is in force.
     #[error("a later reset of this path is in force: {} (expected a greater id, or none)", id(*.0))]
     Older(Epoch),
-    /// The number is of the future.
+    /// Its number is too far in the future.
     #[error("the id is of the future (expected the nanoseconds since 1970 in hex, at most an hour ahead)")]
     Future,
-    /// No server keeps it.
+    /// No server stored it.
     #[error("not done, because Redis does not take it: {0}")]
     Redis(ConnectError),
-    /// It may be done or not.
+    /// It may or may not be in force.
     #[error(
         "it is not known whether the reset {} is done (expected to be sent again with this id): {servers}",
         id(*.epoch)
@@ -102,7 +103,7 @@ pub enum ResetError {
         /// The servers that did not answer, and why.
         servers: String,
     },
-    /// Some servers keep it, and some may not.
+    /// Some servers stored it, and others may not have.
     #[error(
         "the reset {} is in force, and not kept by all servers of Redis (expected to be sent again with this id): {servers}",
         id(*.epoch)
@@ -113,22 +114,22 @@ pub enum ResetError {
         /// The servers that may not have it, and why.
         servers: String,
     },
-    /// It could not be kept.
+    /// It could not be stored.
     #[error("not done, because it cannot be kept: {0}")]
     File(#[from] FileError),
-    /// The thread that does it is gone.
+    /// The thread that does it has died.
     #[error("not done: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }
 
 impl Resets {
-    /// Resets of `service`, which begin with the process.
+    /// Resets of `service`, which end with the process.
     pub fn new(service: Arc<Service>) -> Self {
         Self { service, file: None, one_at_a_time: Mutex::default() }
     }
 
-    /// With those in this file, which need not be there yet. To be called before rules are put in force.
-    /// Fails when it cannot be read, or does not hold resets.
+    /// With the resets in this file, which need not exist yet. Call it before rules are put in force.
+    /// Fails when it cannot be read, or does not contain resets.
     pub fn kept_in(self, path: PathBuf) -> Result<Self, FileError> {
         self.service.begin_epochs(&file::read(&path)?);
         Ok(Self { file: Some(path), ..self })
@@ -139,8 +140,8 @@ impl Resets {
         self.service.epochs()
     }
 
-    /// What a reset would do. Without a number it gets the next one.
-    /// Fails when it would do nothing, or may not be done.
+    /// The effect that a reset would have. Without a number it gets the next one.
+    /// Fails when it would have no effect, or may not be done.
     pub fn plan(&self, path: ResetPath, epoch: Option<Epoch>, now: Timestamp) -> Result<Wanted, ResetError> {
         let rules = self.service.with_rules(|rules| rules?.rules_below(&path));
         let rules = rules.ok_or(match path.reach {
@@ -166,8 +167,9 @@ impl Resets {
         Ok(Wanted { path, epoch, rules, is_done: epoch == last })
     }
 
-    /// Keeps a reset, and puts it in force at this node. One that is done already is kept where it is not.
-    /// Fails when it cannot be kept at all, or not by all servers. It is in force if one of them keeps it.
+    /// Stores a reset, and puts it in force at this node. A reset that is in force already is stored where it is
+    /// missing.
+    /// Fails when it cannot be stored at all, or not by all servers. It is in force if one of them stored it.
     pub async fn begin(&self, wanted: &Wanted) -> Result<(), ResetError> {
         let mut one = Epochs::default();
         one.raise(wanted.path.clone(), wanted.epoch);
@@ -175,8 +177,8 @@ impl Resets {
             Some(shared) => self.keep(shared, &one, wanted.epoch).await?,
             None => Kept::default(),
         };
-        // First what others have reset that this node has not heard of: with this reset alone, it would count in an epoch
-        // in which nobody else does.
+        // First the resets of others that this node does not know yet: with only its own reset, it would count in an
+        // epoch in which nobody else does.
         for (numbers, now) in found {
             self.agree(numbers, now).await;
         }
@@ -194,7 +196,7 @@ impl Resets {
         }
     }
 
-    /// Keeps a reset at all servers of Redis.
+    /// Stores a reset at all servers of Redis.
     async fn keep(&self, shared: &SharedStore, one: &Epochs, epoch: Epoch) -> Result<Kept, ResetError> {
         let all = || {
             let mut all = self.service.epochs();
@@ -217,12 +219,12 @@ impl Resets {
         }
     }
 
-    /// Reads all resets that Redis knows, if it answers soon: until then its servers decide nothing.
+    /// Reads all resets from Redis, if it answers soon: until then its servers decide nothing.
     pub async fn read_first(&self) {
         let Some(shared) = self.shared() else { return };
         let mut contact = shared.main().contact();
         let read = async {
-            // A server that cannot be reached now is not waited for: requests are not held up by it either.
+            // A server that cannot be reached now is not waited for: it cannot decide requests either.
             let _ = contact.wait_for(|contact| *contact != Contact::Never(None)).await;
             while !shared.has_read_epochs() {
                 tokio::time::sleep(FIRST_READ.0).await;
@@ -244,7 +246,7 @@ impl Resets {
         }
     }
 
-    /// Puts the resets of a server in force, whose time this is, and says what it lacks.
+    /// Puts the resets of a server in force, whose time this is, and returns those that it lacks.
     async fn agree(&self, theirs: Numbers, now_micros: u64) -> Option<Agreed> {
         let service = Arc::clone(&self.service);
         let agreeing = move || {
@@ -261,16 +263,16 @@ impl Resets {
     }
 }
 
-/// A reset at the servers of Redis.
+/// The result of storing a reset at the servers of Redis.
 #[derive(Default)]
 struct Kept {
-    /// Those that may not have it.
+    /// The servers that may not have it.
     lacking: Option<String>,
-    /// What each of the others has, and its time in microseconds since 1970.
+    /// The resets of each of the others, and its time in microseconds since 1970.
     found: Vec<(Numbers, u64)>,
 }
 
-/// Those that `others` do not have, or not so late.
+/// The resets that `others` lack, or have with a smaller number.
 fn greater(own: &Epochs, others: &Epochs) -> Epochs {
     let mut greater = Epochs::default();
     for (path, epoch) in own.iter().filter(|(path, epoch)| *epoch > others.of(path)) {
@@ -284,16 +286,16 @@ fn numbers(epochs: &Epochs) -> Numbers {
     epochs.iter().map(|(at, epoch)| (path_json(at).to_string(), id(epoch))).collect()
 }
 
-/// What a server has.
+/// The resets of a server.
 #[derive(Debug, Default)]
 struct Theirs {
     epochs: Epochs,
-    /// What cannot be read, or is too late.
+    /// Those that cannot be read, or are too far in the future.
     left_out: Option<String>,
 }
 
-/// What a server has, up to this number. Others may have written there too: what is none of ours is left out, and so are
-/// numbers of the far future, which would be the last ones of their paths.
+/// The resets of a server, up to this number. Other programs may have written there too: fields that are not ours are
+/// ignored, and so are numbers of the far future, which would allow no later reset of their paths.
 fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
     let (mut theirs, mut left_out) = (Theirs::default(), Vec::new());
     for (field, number) in numbers {
@@ -314,7 +316,7 @@ fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
 }
 
 /// Puts a reset in force once it is in the file on this disk, if there is one.
-/// Fails when it cannot be kept.
+/// Fails when it cannot be stored.
 pub fn put_in_force<R: Runtime>(
     service: &Service<R>,
     file: Option<(&Path, &(dyn Disk + 'static))>,

@@ -1,11 +1,12 @@
-//! The state of the process for people who look at it: what the status page shows, as one JSON value.
+//! The state of the process for people: the contents of the status page, as one JSON value.
 //!
-//! In: a call a second that samples counts ([`Status::sample`]), and readings of the parts of the process at the moment
-//! when somebody looks ([`Status::view`]). Out: JSON. Nothing here is on the way of a request. Sampling costs some
-//! microseconds a second and a little for each series, also when nobody looks, so that the page shows the last hours
-//! at once. All of it is bounded.
+//! In: a call a second that samples counts ([`Status::sample`]), and readings of the parts of the process when
+//! somebody looks ([`Status::view`]). Out: JSON. Nothing here is on the path of a request. Sampling costs some
+//! microseconds a second and a little for each series, even if nobody looks, so that the page shows the last hours at
+//! once. All of it is bounded.
 //!
 //! - `history`: the last day of the process; `rates`: the series of limits that matter most, and theirs
+//! - `history`: the last day of the process; `rates`: the most important series of limits, and their rates
 //! - `troubles`: what is wrong, in words
 //! - `view`: all of it as JSON
 
@@ -44,10 +45,10 @@ const SERIES_READ: usize = 4_096;
 /// The same while somebody looks: within 4 s.
 const SERIES_READ_WATCHED: usize = 32_768;
 
-/// Somebody looks if the last look was no longer ago.
+/// Somebody is looking if the last request was no longer ago than this.
 const WATCHED_MILLIS: u64 = 5_000;
 
-/// The store is asked for its size so often. That locks every shard in turn, which takes milliseconds.
+/// How often the store is asked for its size. That locks every shard in turn, which takes milliseconds.
 const STORE_READ_MILLIS: u64 = 5_000;
 
 const DENIED_PERIOD_MILLIS: u64 = denied::PERIOD.as_millis() as u64;
@@ -58,7 +59,7 @@ pub struct Status {
     recent: Mutex<Recent>,
 }
 
-/// The parts of the process that are looked at.
+/// The parts of the process that are shown.
 pub struct Parts {
     /// What does not change.
     pub about: About,
@@ -66,18 +67,18 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Whether the process should get requests.
     pub health: Arc<Health>,
-    /// The last changes of what is read.
+    /// The last changes of rules, certificates and other files.
     pub reloads: Arc<ReloadLog>,
     /// Counters in memory.
     pub store: Arc<MemoryStore>,
-    /// Counters in Redis, and what requests get when it does not answer.
+    /// Counters in Redis, and the fallback when Redis does not answer.
     pub shared: Option<(Arc<SharedStore>, StoreFailure)>,
-    /// Whether the store of records answers, and what keys without a known record get when it does not. `None`: there is
-    /// no store.
+    /// Whether the store of records answers, and what applies to keys without a known record while it does not.
+    /// `None`: there is no store.
     pub records: Option<(Box<dyn Fn() -> bool + Send + Sync>, StaleMode)>,
     /// The keys that were denied most, if their names are kept.
     pub denied: Option<Arc<DeniedKeys>>,
-    /// Whether everybody may see them, not bearers of the admin token alone.
+    /// Whether everybody may see them, and not only bearers of the admin token.
     pub denied_for_all: bool,
     /// The connections of clients that are open now.
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
@@ -89,7 +90,7 @@ pub struct Parts {
     pub exceptions_trouble: Box<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
-/// What the page may know of exceptions without the admin token.
+/// What the page may show of exceptions without the admin token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExceptionsNow {
     /// How many were made and not ended.
@@ -103,7 +104,7 @@ pub struct ExceptionsNow {
 /// What does not change while the process runs.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// When it started. What is sampled has its times from here on.
+    /// When it started. Times of samples are counted from here.
     pub started: Instant,
     /// The clock of decisions.
     pub clock: Clock,
@@ -120,7 +121,7 @@ pub struct About {
 pub struct Setting {
     /// The variable's name.
     pub name: &'static str,
-    /// Its value. Of a secret, only that there is one.
+    /// Its value. For a secret, only that it is set.
     pub value: String,
     /// `flag` or `variable`.
     pub origin: &'static str,
@@ -135,7 +136,7 @@ struct Recent {
     denied_turned_millis: u64,
 }
 
-/// What counters in memory take, as it was read last.
+/// The memory that counters take, as it was last read.
 #[derive(Clone, Copy, Debug, Default)]
 struct StoreSize {
     counters: u64,
@@ -144,7 +145,7 @@ struct StoreSize {
 }
 
 impl StoreSize {
-    /// Reads it, if that was long ago.
+    /// Reads it, if the last time was long ago.
     fn refresh(&mut self, store: &MemoryStore, now_millis: u64) {
         if self.read_millis.is_none_or(|at| now_millis.saturating_sub(at) >= STORE_READ_MILLIS) {
             *self = Self { counters: store.counters(), bytes: store.bytes(), read_millis: Some(now_millis) };
@@ -210,8 +211,8 @@ impl Status {
         }
     }
 
-    /// Looks for series of limits whose names hold `text`: their numbers, in the order in which they were entered. At
-    /// most `most` of them. Takes some milliseconds for 100,000 series.
+    /// Searches series of limits whose names contain `text`: their numbers, in the order in which they were entered.
+    /// At most `most` of them. Takes some milliseconds for 100,000 series.
     pub fn find(&self, text: &str, most: usize) -> Vec<usize> {
         let metrics = &self.parts.metrics;
         (0..metrics.limit_series())

@@ -1,7 +1,7 @@
-//! A change between the two lines of its audit: what is meant, and what became of it.
+//! A change between the two lines of its audit: the plan, and the outcome.
 //!
-//! In: who asks, and a future that makes the change. Out: what that returns. A client that goes away cuts nothing off: the
-//! change is made to its end, and so are both lines.
+//! In: the caller, and a future that makes the change. Out: the result of the future. When the client goes away, the
+//! change is still finished, and both lines are written.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::{AdminApi, Problem};
 use crate::exceptions::Author;
 use tidegate_serve::clock::wall;
 
-/// What was made, and the outcome in words, for the audit.
+/// What was changed, and the outcome in words, for the audit.
 pub(super) type Made<T, E> = Result<(T, String), E>;
 
-/// The outcome of a change of which there is no more to say.
+/// The outcome of a change that needs no further words.
 pub(super) const DONE: &str = "done";
 
 impl AdminApi {

@@ -1,4 +1,4 @@
-//! Counters: what one holds, its reset, and the fullest ones of a rule.
+//! Counters: the contents of one, its reset, and the fullest ones of a rule.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use tidegate_serve::refusal::Refusal;
 use tidegate_serve::service::Snapshot;
 use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 
-/// Rules that a question about all of them watches. It leaves room for those that are asked about by name.
+/// Rules that a question without a rule watches. It leaves room for rules that are asked about by name.
 const ALL_MAX: usize = RULES_MAX / 2;
 
 impl AdminApi {
@@ -27,7 +27,7 @@ impl AdminApi {
         Ok(shown(StatusCode::OK, &self.look(&counter).await?))
     }
 
-    /// Begins one counter anew.
+    /// Sets one counter to zero.
     pub(super) async fn reset(&self, asked: ResetCounter, caller: Caller) -> Answer {
         let (counter, path) = (Counter::from(&asked), asked.path());
         let (author, why) = (Author { who: asked.who.into_string(), caller }, asked.why);
@@ -35,12 +35,12 @@ impl AdminApi {
         let wanted = self.resets.plan(path, asked.id.map(|ResetId(number)| number), wall())?;
         let what = json!({"why": why, "before": before});
         let ResetDone { id, done, .. } = self.begin(wanted, author, "counter_reset", what).await?;
-        // It is done, whether the counter can be looked at or not.
+        // The reset is done, even if the counter cannot be read.
         let after = self.look_or_say_why(&counter).await;
         Ok(shown(StatusCode::OK, &Reset { id, done, before, after }))
     }
 
-    /// The counters of a rule that are fullest, and those that deny most.
+    /// The fullest counters of the rule, and those that deny most.
     pub(super) async fn top(&self, asked: Rule) -> Answer {
         let (path, most) = (asked.path()?, asked.most.map_or(COUNTERS_MAX, |most| most.as_usize()));
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
@@ -53,7 +53,7 @@ impl AdminApi {
         Ok(shown(StatusCode::OK, &top_of(rule, &watched)))
     }
 
-    /// The same of the first rules, a line each. Those that somebody has asked about are watched already.
+    /// The same for the first rules, a line each. Rules that somebody has asked about are watched already.
     fn top_of_all(&self, live: &Snapshot, most: usize) -> Answer {
         let limited = live.rules().rules().iter().filter(|rule| rule.limit.is_some());
         let (first, left) = (limited.clone().take(ALL_MAX), limited.count().saturating_sub(ALL_MAX));
@@ -67,7 +67,7 @@ impl AdminApi {
         Ok(lines(watched))
     }
 
-    /// What a counter holds, or why that is not known.
+    /// The contents of a counter, or why they are not known.
     async fn look_or_say_why(&self, counter: &Counter) -> Value {
         self.look(counter).await.unwrap_or_else(|Problem(_, why)| json!({"error": why}))
     }

@@ -24,12 +24,13 @@ use crate::exceptions::{Author, Caller};
 use crate::records::{RecordStore, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyError, KeyPrefix, Record, RecordKey, read, show};
 
-/// How often a change of one record is tried while others change it too. One of those that meet is always done.
+/// How often a change of one record is tried while others change it too. Of changes at the same time, one always
+/// succeeds.
 const TRIES_MAX: usize = 50;
-/// The outcome of a change that others were faster than.
+/// The outcome of a change that lost to another one.
 const OVERTAKEN: &str = "not done: it has changed meanwhile, and is tried again";
 
-/// Who asks for a change, and why.
+/// The caller, and the reason for the change.
 #[derive(Clone)]
 struct Asked {
     author: Author,
@@ -87,9 +88,9 @@ impl AdminApi {
         Ok(shown(StatusCode::OK, &answered::Done { done: RecordDone::Deleted, warning: None }))
     }
 
-    /// Replaces a record by what `after` makes of it, and returns the one before. If somebody else changes it between the
-    /// first line of the audit and the change, nothing is done, and it begins again: each `before` in the audit is what was
-    /// there.
+    /// Replaces a record by the result of `after`, and returns the previous one. If somebody else changes it between
+    /// the first line of the audit and the change, nothing is done, and it starts again: so each `before` in the
+    /// audit is the record that was replaced.
     async fn exchange(
         &self,
         records: &Arc<RecordStore>,
@@ -118,7 +119,7 @@ impl AdminApi {
         Err(Problem(StatusCode::CONFLICT, what))
     }
 
-    /// Makes a change of records, with why in its audit.
+    /// Makes a change of records, with the reason in its audit.
     async fn change_records<T: Send + 'static>(
         &self,
         Asked { author, why }: Asked,
@@ -141,7 +142,7 @@ async fn get(records: &RecordStore, asked: Counter) -> Answer {
     }
 }
 
-/// A page of records, and where the next one begins.
+/// A page of records, and the position of the next page.
 async fn list(records: &RecordStore, asked: ListRecords) -> Answer {
     let after = asked.after.as_ref().map(|after| key_of(&after.domain, &after.entries));
     let after = after.transpose().map_err(|mistake| mistake.within("after"))?;
@@ -156,7 +157,7 @@ async fn list(records: &RecordStore, asked: ListRecords) -> Answer {
     Ok(shown(StatusCode::OK, &answered::Records { records, next }))
 }
 
-/// What the keys of a list begin with.
+/// The prefix of the keys in a list.
 fn prefix(asked: &ListRecords) -> Result<KeyPrefix, Mistake> {
     match &asked.domain {
         None if asked.entries.0.is_empty() => Ok(KeyPrefix::everything()),
@@ -173,7 +174,7 @@ fn key_of(domain: &str, entries: &List<Entry, 1>) -> Result<RecordKey, Mistake> 
     RecordKey::of(domain, entries).map_err(mistake_of)
 }
 
-/// The sentence of a key that is none begins with its place.
+/// The error text of an invalid key begins with its position.
 fn mistake_of(error: KeyError) -> Mistake {
     let text = error.to_string();
     let (place, what) = text.split_once(": ").unwrap_or(("", &text));

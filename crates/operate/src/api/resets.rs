@@ -1,4 +1,4 @@
-//! Resets of counters, one or all below a path: which there were, and another one.
+//! Resets of counters, of one or of all below a path: the list, and a new one.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl AdminApi {
         lines(self.resets.all().iter().map(reset).collect::<Vec<_>>())
     }
 
-    /// Begins all counters below a path anew.
+    /// Sets all counters below a path to zero.
     pub(super) async fn reset_below(&self, asked: ResetBelow, caller: Caller) -> Answer {
         let (path, number) = (asked.path(), asked.id.map(|ResetId(number)| number));
         let author = Author { who: asked.who.into_string(), caller };
@@ -37,7 +37,8 @@ impl AdminApi {
         Ok(shown(StatusCode::OK, &done))
     }
 
-    /// Does what was planned, unless it is done. `what` goes into the audit, with the path and the number.
+    /// Makes a planned reset, unless it is in force already. `what` goes into the audit, with the path and the
+    /// number.
     pub(super) async fn begin(
         &self,
         wanted: Wanted,

@@ -1,12 +1,12 @@
-//! All that the admin API does, by method and path: the list by which requests are answered, and which the test of
-//! `openapi.json` compares with that document.
+//! All operations of the admin API, by method and path: requests are answered by this list, and a test compares it
+//! with `openapi.json`.
 
 use http::Method;
 
-/// What the path of a single exception ends with in the list.
+/// In the list, the path of a single exception ends with this.
 const ID: &str = "{id}";
 
-/// What is done. The names are those of the operations in `openapi.json`.
+/// An operation. The names are those in `openapi.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Openapi,
@@ -27,20 +27,20 @@ pub(super) enum Operation {
     LoadRecords,
 }
 
-/// An operation, and how it is asked for.
+/// An operation, with its method and path.
 pub(super) struct Route {
     pub(super) method: Method,
-    /// It may end with `{id}`, which stands for any text.
+    /// It may end with `{id}`, which matches any text.
     pub(super) path: &'static str,
     pub(super) does: Operation,
 }
 
-/// Why a request asks for nothing.
+/// Why a request matches no operation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoRoute {
-    /// Nothing is at its path.
+    /// Nothing has its path.
     Path,
-    /// Only these methods are, separated by commas.
+    /// Its path has only these methods, separated by commas.
     Method(String),
 }
 
@@ -68,7 +68,7 @@ pub(super) static ROUTES: [Route; 16] = [
     route(Method::POST, "/admin/records/load", Operation::LoadRecords),
 ];
 
-/// What a request asks for, and the id in its path; empty without one.
+/// The operation of a request, and the id in its path; empty without one.
 pub(super) fn asked_for<'p>(method: &Method, path: &'p str) -> Result<(Operation, &'p str), NoRoute> {
     let method = if method == Method::HEAD { &Method::GET } else { method };
     let mut methods = Vec::new();
@@ -84,7 +84,7 @@ pub(super) fn asked_for<'p>(method: &Method, path: &'p str) -> Result<(Operation
 }
 
 impl Route {
-    /// The id in a path of this route. `None`: it is none of these.
+    /// The id in a path of this route. `None`: the path is not of this route.
     fn id_in<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.path.strip_suffix(ID) {
             Some(before) => path.strip_prefix(before),

@@ -1,6 +1,7 @@
 //! Warns of an exception or a record that changes nothing under the rules in force: a name in it may be misspelt.
 //!
-//! In: what was made, and the rules. Out: a sentence, or nothing. An exception with a pattern is only compared by its domain.
+//! In: the exception or record, and the rules. Out: a sentence, or nothing. Of an exception with a pattern only the
+//! domain is compared.
 
 use tidegate_engine::overlay::Exception;
 use tidegate_engine::path::PathEntry;
@@ -8,7 +9,7 @@ use tidegate_engine::request::Entry;
 use tidegate_engine::rules::RuleSet;
 use tidegate_records::RecordKey;
 
-/// Why an exception changes nothing now, if that is so.
+/// Why an exception changes nothing now, if so.
 pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<String> {
     let path = &exception.path;
     let is_compared = exception.is_exact() || rules.actions(&path.domain).is_none();
@@ -17,18 +18,18 @@ pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<Str
     Some(format!("{why}, so nothing changes"))
 }
 
-/// Why a record changes nothing now, if that is so.
+/// Why a record changes nothing now, if so.
 pub(super) fn of_record(key: &RecordKey, rules: &RuleSet) -> Option<String> {
     let why = key.with_entries(|domain, entries| rules.why_unread(domain, entries))?;
     Some(format!("{why}, so nothing changes"))
 }
 
-/// Whether a record changes anything now. It is cheap, so it may be asked of millions.
+/// Whether a record changes anything now. It is cheap, so it can be called for millions.
 pub(super) fn is_read(key: &RecordKey, rules: &RuleSet) -> bool {
     key.with_entries(|domain, entries| rules.reads_record(domain, entries))
 }
 
-/// The entry that a level fits, if it names its value.
+/// The entry that a level matches, if the level has a value.
 fn entry_of(PathEntry { key, value }: &PathEntry) -> Entry<'_> {
     Entry { key, value: value.as_deref().unwrap_or_default() }
 }

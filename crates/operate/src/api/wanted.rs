@@ -1,6 +1,6 @@
-//! Which exceptions a list has: those with a text in them, and only the first.
+//! Which exceptions a list shows: those that contain a text, and only the first of them.
 //!
-//! In: the query of a request. Out: the exceptions that it asks for, in the order of their ids.
+//! In: the query of a request. Out: the exceptions that match it, in the order of their ids.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::exceptions::Authored;
 use crate::page::parameter;
 use tidegate_engine::text::query_decoded;
 
-/// Bytes of the text that is looked for.
+/// Bytes of the text to search for.
 const FIND_BYTES_MAX: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// In lower case. Empty: all have it.
+    /// In lower case. Empty: all match.
     find: String,
     most: usize,
 }
@@ -32,12 +32,12 @@ impl Wanted {
         Ok(Self { find: find.to_lowercase(), most })
     }
 
-    /// Those of `all` that are asked for. Takes some milliseconds for 100,000.
+    /// Those of `all` that match. Takes some milliseconds for 100,000.
     pub(super) fn among(&self, all: Vec<Arc<Authored>>) -> Vec<Arc<Authored>> {
         all.into_iter().filter(|record| self.is_in(record)).take(self.most).collect()
     }
 
-    /// Whether the text is in the id, in an entry as `key=value`, in who made it or in why.
+    /// Whether the id contains the text, or an entry as `key=value`, or the fields `who` or `why`.
     fn is_in(&self, record: &Authored) -> bool {
         let has = |text: &str| text.to_lowercase().contains(&self.find);
         let path = &record.exception.path;

@@ -1,8 +1,8 @@
 //! `/rlconfig`: the limits in force, one per line, in the form of `envoyproxy/ratelimit`, sorted, with our own fields
 //! at the end. Or everything about them, as YAML or as JSON. A header has their hash, because each line is a limit.
 //!
-//! Each piece is rendered when the one before it is taken. A page that nobody takes holds one piece, and the rules,
-//! which exist anyway.
+//! Each piece is rendered when the previous one is taken. So a response that the client does not read keeps only one
+//! piece in memory, and the rules, which exist anyway.
 
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! The status page, for people in a browser: one document with its styles and its script, and the data that the script
 //! asks for once a second.
 //!
-//! In: the state of the process. Out: HTML, JSON. The browser may load nothing else and run nothing else: the policy
-//! names the styles and the script by their hashes, and forbids that text becomes markup or code. All texts from rules
-//! and requests are in the JSON, and the script only ever sets them as text.
+//! In: the state of the process. Out: HTML, JSON. The browser may load and run nothing else: the policy names the
+//! styles and the script by their hashes, and forbids that text becomes markup or code. All texts from rules and
+//! requests are in the JSON, and the script sets them only as text.
 
 use std::sync::{Arc, LazyLock};
 
@@ -42,7 +42,7 @@ const SCRIPT: &str = concat!(
     include_str!("status/updates.js"),
 );
 
-/// Limits that a search shows, and series that can be asked for at once.
+/// Limits in the result of a search, and series in one request.
 const FOUND_MAX: usize = 15;
 /// Bytes of the text of a search.
 const SEARCH_BYTES_MAX: usize = 200;
@@ -59,7 +59,7 @@ static DOCUMENT: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
     (document, HeaderValue::try_from(policy).expect("it is ASCII"))
 });
 
-/// How a policy names a script or styles.
+/// The form in which a policy names a script or styles.
 fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
@@ -84,7 +84,7 @@ pub(super) fn page() -> Page {
     page
 }
 
-/// The data of the page, as this query asks for them.
+/// The data of the page, for this query.
 pub(super) async fn data(status: &Arc<Status>, rules: Option<Snapshot>, query: &str, reader: Reader) -> Page {
     let found = match parameter(query, "find") {
         Some(wanted) => find(status, wanted).await,
@@ -96,7 +96,7 @@ pub(super) async fn data(status: &Arc<Status>, rules: Option<Snapshot>, query: &
     }
 }
 
-/// Looks for limits by their names, on a thread of its own: there may be many.
+/// Searches limits by name, on a thread of its own, because there may be many.
 async fn find(status: &Arc<Status>, wanted: &str) -> Result<serde_json::Value, &'static str> {
     let wanted = query_decoded(wanted).map_err(|_| "find is not percent-encoded UTF-8\n")?.into_owned();
     if wanted.len() > SEARCH_BYTES_MAX {
@@ -136,7 +136,7 @@ fn series(list: &str) -> Result<Vec<u32>, &'static str> {
     if numbers.len() > FOUND_MAX { Err("rules are more than 15 numbers\n") } else { Ok(numbers) }
 }
 
-/// For this origin alone, and not to be kept.
+/// For this origin alone, and not to be cached.
 fn guarded(mut page: Page) -> Page {
     let headers = [
         (CACHE_CONTROL, "no-store"),

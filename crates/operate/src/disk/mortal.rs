@@ -1,7 +1,7 @@
-//! A disk whose process or machine dies at any step, and that no death leaves half a file under its name.
+//! A disk whose process or machine dies at any step, to test that no death leaves half a file under its name.
 //!
-//! A process that dies leaves what it did until then. A machine that dies may also lose what was not synced: of the bytes
-//! of a file everything, the second half, or all but their number; of the names any.
+//! When a process dies, its completed steps stay. When a machine dies, unsynced changes may be lost too: all bytes of
+//! a file, or the second half, or all but their number; and any of the names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct MortalFolder {
     disk: Arc<MortalDisk>,
 }
 
-/// The disk below it: it does every step, and remembers what is not synced.
+/// The underlying disk: it does every step, and remembers what is not synced.
 #[derive(Debug)]
 pub struct MortalDisk(Arc<Mutex<Journal>>);
 
@@ -51,7 +51,7 @@ enum Change {
     Removed(String),
 }
 
-/// A file of it.
+/// One of its files.
 struct MortalFile {
     file: File,
     number: usize,
@@ -62,7 +62,7 @@ struct MortalFile {
 const STEP_BYTES: usize = 150;
 
 impl MortalFolder {
-    /// A folder of a machine that has just begun.
+    /// A folder of a machine that has just started.
     pub fn new(left: &Left) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut journal = Journal::default();
@@ -96,7 +96,7 @@ impl MortalFolder {
         Arc::clone(&self.disk)
     }
 
-    /// Steps that the last process had left.
+    /// Steps that were left when the last process ended.
     pub fn steps_left(&self) -> usize {
         self.disk.0.lock().steps_left
     }
@@ -124,7 +124,7 @@ impl Journal {
         chosen.flat_map(|chosen| self.with_names(&self.names_after(chosen))).collect()
     }
 
-    /// The names of which only these changes were written.
+    /// The names if only these changes were written.
     fn names_after(&self, chosen: u32) -> BTreeMap<String, usize> {
         let mut names = self.synced_names.clone();
         let written = self.unsynced.iter().enumerate().filter(|(at, _)| chosen >> at & 1 == 1);
@@ -132,7 +132,7 @@ impl Journal {
         names
     }
 
-    /// Everything that may be in these files.
+    /// All possible contents of these files.
     fn with_names(&self, names: &BTreeMap<String, usize>) -> Vec<Left> {
         let mut all = vec![Left::new()];
         for (name, &number) in names {

@@ -15,13 +15,13 @@ use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
 use tidegate_engine::time::Timestamp;
 
-/// How many lines stay in memory.
+/// The number of lines in memory.
 const RECENT_MAX: usize = 1_000;
 
-/// Where standard output is meant instead of a file.
+/// This name means standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Why something cannot be audited.
+/// Why a change cannot be audited.
 #[derive(Debug, thiserror::Error)]
 #[error("AUDIT_LOG: cannot write {}: {source}", path.display())]
 pub struct AuditError {
@@ -29,12 +29,12 @@ pub struct AuditError {
     source: io::Error,
 }
 
-/// Who asks for a change.
+/// The author of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Author {
-    /// As they say.
+    /// The name that they gave.
     pub who: String,
-    /// As we know.
+    /// Where the request came from.
     pub caller: Caller,
 }
 
@@ -43,7 +43,7 @@ pub struct Author {
 pub struct Caller {
     /// The address; empty on a unix socket.
     pub peer: String,
-    /// The name in the client's certificate, if it is that which allows the request.
+    /// The name in the client's certificate, if the certificate is what admits the request.
     pub certificate: Option<String>,
 }
 
@@ -63,7 +63,7 @@ struct Log {
     path: PathBuf,
     /// `None`: standard output.
     file: Option<File>,
-    /// A line was not written to its end: the next one must not go on in it.
+    /// The last line was not written completely: the next one must not continue it.
     is_torn: bool,
 }
 
@@ -72,7 +72,7 @@ struct Log {
 pub struct Intended(String);
 
 impl Audit {
-    /// In memory alone. `began` distinguishes this process from those before.
+    /// In memory alone. `began` distinguishes this process from earlier ones.
     pub fn in_memory(began: Timestamp) -> Self {
         let process = format!("{:x}", began.as_nanos());
         Self(Mutex::new(Lines { log: None, recent: VecDeque::new(), next: 0, process }))
@@ -91,7 +91,7 @@ impl Audit {
     }
 
     /// Announces a change.
-    /// Fails when the line cannot be written. Then the change must not be done.
+    /// Fails when the line cannot be written. Then the change must not be made.
     pub fn intend(
         &self,
         author: &Author,
@@ -113,7 +113,7 @@ impl Audit {
         Ok(Intended(id))
     }
 
-    /// Writes what became of it. If that fails, the change stands nevertheless; the log of the program says so.
+    /// Writes the outcome. If that fails, the change stands all the same, and the log of the program says so.
     pub fn ended(&self, Intended(id): Intended, now: Timestamp, outcome: Result<&str, String>) {
         let mut line = json!({"id": id, "at": stamp::show(now)});
         match outcome {
@@ -168,8 +168,8 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Whether this is the file of that path still. It may have been removed, or renamed by whoever rotates logs: then
-/// nobody would find the line.
+/// Whether this is still the file of that path. It may have been removed, or renamed to rotate the log: then nobody
+/// would find the line.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -179,7 +179,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Waits until the disk has it. A pipe or a terminal has none.
+/// Waits until the line is on the disk. A pipe or a terminal has none.
 fn synced(file: &File) -> io::Result<()> {
     match file.sync_data() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),

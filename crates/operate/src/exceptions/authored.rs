@@ -1,4 +1,4 @@
-//! One exception: as operators write it, with what was made of it.
+//! One exception, as operators write it and as the engine uses it.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ const NUMBER: &str = "number";
 /// An exception, with who made it and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authored {
-    /// Its name, chosen by whoever makes it.
+    /// Its name, chosen by its author.
     pub id: String,
     /// What it does, for whom.
     pub exception: Exception,
@@ -30,7 +30,7 @@ pub struct Authored {
     pub until: Option<Timestamp>,
     /// When it was made.
     pub made: Timestamp,
-    /// A later one has a greater number.
+    /// A later exception has a greater number.
     pub number: u64,
 }
 
@@ -54,7 +54,7 @@ impl Authored {
         let Some(fields) = line.as_object() else {
             return Err(Mistake::of("an exception", "is no object"));
         };
-        // Without it, nobody could say which one has another mistake.
+        // Without it, no message could say which exception has another mistake.
         if !fields.contains_key("id") {
             return Err(Mistake::of("id", "is missing"));
         }
@@ -130,7 +130,7 @@ impl Authored {
         }
     }
 
-    /// What explanations and answers say of it.
+    /// The part of it that explanations and answers show.
     pub(super) fn label(&self) -> Label {
         let made = Made { who: self.who.clone(), why: self.why.clone() };
         Label { id: self.id.clone(), made: Some(made), until: self.until }
@@ -143,7 +143,7 @@ impl Authored {
         shown
     }
 
-    /// Whether it says the same as another one. When and in which order they were made does not matter.
+    /// Whether it has the same content as another one. When and in which order they were made does not matter.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         let parts = |record: &Self| {
             (
@@ -174,7 +174,7 @@ impl Authored {
     }
 }
 
-/// The one thing that an exception does.
+/// The one effect of an exception.
 fn effect(asked: &asked::Exception) -> Result<Effect, Mistake> {
     let [requests, burst] = [asked.requests_per_unit, asked.burst].map(|number| number.map(Requests::as_u32));
     match (requests.is_some() || burst.is_some(), asked.unlimited, asked.deny) {

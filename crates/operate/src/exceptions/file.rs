@@ -1,5 +1,5 @@
-//! All exceptions in one file: a line of JSON for each. A change writes the whole file anew, so that a crash leaves the
-//! old file or the new one.
+//! All exceptions in one file: a line of JSON for each. A change writes a new file, so that a crash leaves the old
+//! file or the new one.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -12,10 +12,10 @@ use super::{Authored, EXCEPTIONS_MAX};
 use crate::disk::{Disk, DiskError};
 use tidegate_engine::text::json_line;
 
-/// The most bytes that a file may have: as many as all exceptions take at their longest, and some.
+/// The most bytes of a file: as many as all exceptions take at their longest, and some more.
 pub const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// Why exceptions cannot be read or kept.
+/// Why exceptions cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refuses.
@@ -36,7 +36,7 @@ pub enum FileError {
     TooMany(PathBuf),
 }
 
-/// Reads a file: each exception with its line. One that is not there holds none.
+/// Reads a file: each exception with its line. A missing file has none.
 pub(super) fn read(path: &Path) -> Result<Vec<(Authored, Arc<str>)>, FileError> {
     let failed = |source| DiskError { what: "read", path: path.to_owned(), source };
     let mut text = String::new();
@@ -60,7 +60,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<(Authored, Arc<str>)>
     if records.len() > EXCEPTIONS_MAX { Err(FileError::TooMany(path.to_owned())) } else { Ok(records) }
 }
 
-/// The line of an exception, without its end.
+/// The line of an exception, without the line feed.
 pub(super) fn line(record: &Authored) -> Arc<str> {
     json_line(&record.file_json().to_string()).into()
 }
@@ -70,7 +70,7 @@ pub(super) fn check(disk: &dyn Disk, path: &Path) -> Result<(), FileError> {
     Ok(disk.try_replace(path)?)
 }
 
-/// Writes a file of these lines, whole or not at all.
+/// Writes a file of these lines, completely or not at all.
 pub(super) fn write(disk: &dyn Disk, path: &Path, lines: &[Arc<str>]) -> Result<(), FileError> {
     let write = |line: &str, out: &mut dyn Write| {
         out.write_all(line.as_bytes())?;

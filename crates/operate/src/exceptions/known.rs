@@ -1,8 +1,8 @@
-//! What is known of an id: an exception, or that it was ended. Nodes that share a Redis exchange both.
+//! The entry of an id: an exception, or that it was ended. Nodes that share a Redis exchange both.
 //!
-//! The newest entry of an id wins, by its number: the nanoseconds since 1970 at which it was made. It is remembered for 90
-//! days also when it has ended. A node that was away for less, or a Redis that went back to an older state, would else bring
-//! an older one to life again.
+//! The newest entry of an id wins, by its number: the nanoseconds since 1970 at which it was made. An ended exception
+//! is remembered for 90 days too. Otherwise a node that was away for less, or a Redis that was set back to an older
+//! state, would bring an older one back.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const REMEMBERED_NANOS: u64 = 90 * 24 * HOUR_NANOS;
 /// Clocks of nodes differ by less.
 const SKEW_NANOS: u64 = HOUR_NANOS;
 
-/// What is known of an id.
+/// The entry of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// There is an exception.
@@ -41,7 +41,7 @@ impl Known {
         }
     }
 
-    /// The greatest one of an id counts.
+    /// The greatest number of an id wins.
     pub(super) fn number(&self) -> u64 {
         match self {
             Self::Made(record) => record.number,
@@ -49,12 +49,12 @@ impl Known {
         }
     }
 
-    /// Whether it is of the far future. Nodes leave it out.
+    /// Whether its time is far in the future. Nodes ignore such an entry.
     pub(super) fn is_ahead(&self, now: Timestamp) -> bool {
         is_ahead(self.number(), now)
     }
 
-    /// Whether it may be forgotten: it changes nothing any more, and was made long ago.
+    /// Whether it may be forgotten: it has no effect any more, and was made long ago.
     pub(super) fn is_forgotten(&self, now: Timestamp) -> bool {
         let is_over = match self {
             Self::Made(record) => record.is_over(now),
@@ -68,7 +68,7 @@ impl Known {
         self.is_forgotten(later(now))
     }
 
-    /// As Redis has it: a line of JSON.
+    /// Its form in Redis: a line of JSON.
     pub(super) fn value(&self) -> Vec<u8> {
         let value = match self {
             Self::Made(record) => record.file_json(),
@@ -77,9 +77,9 @@ impl Known {
         json_line(&value.to_string()).into_owned().into_bytes()
     }
 
-    /// Reads what Redis has under an id.
-    /// Fails when it is no entry of this id: another program wrote it, or a later version of this one. One of the far
-    /// future would be the last one of its id.
+    /// Reads the value of an id in Redis.
+    /// Fails when it is no entry of this id: another program wrote it, or a later version of this one. Also when its
+    /// time is far in the future, because no later entry of its id could replace it.
     pub(super) fn of_value(id: &str, value: &[u8], now: Timestamp) -> Result<Self, Mistake> {
         let value: Value =
             serde_json::from_slice(value).map_err(|error| Mistake::of("value", error.to_string()))?;

@@ -1,4 +1,4 @@
-//! What this node knows of every id, and what a change would make of it.
+//! The entry of every id that this node knows, and the effect of a change on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tidegate_engine::time::Timestamp;
 /// All that is known.
 pub(super) struct Pages {
     records: BTreeMap<String, Page>,
-    /// Ids that were ended, with the number of the end, where nodes share exceptions.
+    /// Ids that were ended, with the number of the end, if nodes share exceptions.
     ended: BTreeMap<String, u64>,
-    /// Greater than the number of any entry: a later one is newer.
+    /// Greater than the number of any entry: a new entry gets at least this number.
     next: u64,
     /// How many exceptions have a `*` or a level without a value.
     patterns: usize,
-    /// No exception ends by itself before this. `None`: none does.
+    /// No exception ends by itself before this time. `None`: none does.
     next_end: Option<Timestamp>,
     /// Whether there is a file, which has a line for each exception.
     has_file: bool,
@@ -25,8 +25,8 @@ pub(super) struct Pages {
 /// One exception.
 pub(super) struct Page {
     pub(super) record: Arc<Authored>,
-    /// Its line in the file; empty without a file. A change writes all lines, and making them takes far longer than
-    /// writing them.
+    /// Its line in the file; empty without a file. A change writes all lines, and formatting them takes far longer
+    /// than writing them.
     line: Arc<str>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct Page {
 pub(super) struct Planned {
     pub(super) change: Change,
     pub(super) before: Option<Arc<Authored>>,
-    /// What is known of the id afterwards.
+    /// The entry of the id afterwards.
     pub(super) after: Known,
 }
 
 impl Pages {
-    /// Those of a file, if there is one.
+    /// The exceptions of a file, if there is one.
     pub(super) fn new(read: Vec<(Authored, Arc<str>)>, has_file: bool) -> Self {
         let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
         let named = |(record, line): (Authored, Arc<str>)| {
@@ -72,23 +72,23 @@ impl Pages {
         self.records.values().map(|page| Arc::clone(&page.line)).collect()
     }
 
-    /// What is known of an id.
+    /// The entry of an id.
     pub(super) fn entry(&self, id: &str) -> Option<Known> {
         let made = self.records.get(id).map(|page| Known::Made(Arc::clone(&page.record)));
         made.or_else(|| self.ended.get(id).map(|&number| Known::Ended { id: id.to_owned(), number }))
     }
 
-    /// What counts of it among nodes: not what was made while this node's clock was far ahead, which others leave out.
+    /// The entry of an id that other nodes accept: not one that was made while this node's clock was far ahead.
     pub(super) fn known(&self, id: &str, now: Timestamp) -> Option<Known> {
         self.entry(id).filter(|entry| !entry.is_ahead(now))
     }
 
-    /// All ids of which something is known.
+    /// All ids that have an entry.
     pub(super) fn ids(&self) -> impl Iterator<Item = &String> {
         self.records.keys().chain(self.ended.keys())
     }
 
-    /// What a change would do now. `number` is that of the entry that it makes.
+    /// The effect that a change would have now. `number` is the number of the entry that it makes.
     /// Fails when it may not be made.
     pub(super) fn plan(
         &mut self,
@@ -107,7 +107,7 @@ impl Pages {
                     (None, Some(&known)) if known < number => {
                         Ok(Planned { change: Change::Unchanged, before: None, after: ended(known) })
                     }
-                    // It was ended while this node's clock was ahead, and others leave that out.
+                    // It was ended while this node's clock was ahead, and others ignore that.
                     (None, Some(_)) => {
                         Ok(Planned { change: Change::Ended, before: None, after: ended(number) })
                     }
@@ -132,8 +132,7 @@ impl Pages {
         }
     }
 
-    /// Puts an entry in the place of what is known of its id. That an exception was ended is remembered where nodes share
-    /// them.
+    /// Replaces the entry of its id. If nodes share exceptions, an ended one is remembered.
     pub(super) fn put(&mut self, entry: Known, remembers: bool) {
         self.next = self.next.max(entry.number().saturating_add(1));
         self.forget(entry.id());
@@ -154,14 +153,15 @@ impl Pages {
         }
     }
 
-    /// A tenth of them at a time, because finding them takes a look at all.
+    /// A tenth of them at a time, because finding them means to look at all.
     fn forget_oldest_ends(&mut self) {
         let mut numbers: Vec<u64> = self.ended.values().copied().collect();
         let (_, &mut last, _) = numbers.select_nth_unstable(EXCEPTIONS_MAX / 10);
         self.ended.retain(|_, number| *number > last);
     }
 
-    /// Has all exceptions numbered by the time at which they were made: a number of this node alone means nothing to others.
+    /// Numbers all exceptions by the time at which they were made: a number of this node alone means nothing to
+    /// others.
     pub(super) fn number_by_time(&mut self) {
         for page in self.records.values_mut() {
             let number = page.record.number.max(page.record.made.as_nanos());
@@ -192,8 +192,8 @@ impl Pages {
         self.next_end = self.records().filter_map(|record| record.until).min();
     }
 
-    /// Makes room for this exception, if need be by those that have ended by themselves.
-    /// Fails when there is none.
+    /// Makes room for this exception, if necessary by removing those that have ended by themselves.
+    /// Fails when there is no room.
     pub(super) fn make_room(&mut self, record: &Authored, now: Timestamp) -> Result<(), ChangeError> {
         if self.check_room(record).is_err() && self.next_end.is_some_and(|end| end <= now) {
             self.records.retain(|_, other| !other.record.is_over(now));

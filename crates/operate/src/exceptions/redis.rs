@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tidegate_redis::values::{Position, Values};
 use tidegate_redis::{ConnectError, Contact, RedisStore};
 
-/// What the names of all keys in Redis begin with, behind CACHE_KEY_PREFIX.
+/// The names of all keys in Redis begin with this, after CACHE_KEY_PREFIX.
 const NAME: &str = "tidegate:exceptions";
 /// Values that are read together.
 pub(super) const PAGE: usize = 1_000;
@@ -35,20 +35,20 @@ pub(super) trait Store: Send + Sync {
         after: Option<&'s [u8]>,
     ) -> Asked<'s, bool>;
 
-    /// Waits until as many replicas have the last change of an id as are wanted.
+    /// Waits until as many replicas as are required have the last change of an id.
     fn replicated<'s>(&'s self, id: &'s str) -> Asked<'s, ()>;
 
     /// The first [`PAGE`] ids after this one, in the order of their bytes, with their values. Fewer: there are no others.
     fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>>;
 
-    /// The ids that any node has changed since the last call, or all of those since another moment before. `None`: any may
-    /// have, as when it was never called.
+    /// The ids that any node has changed since the last call, or all ids that were changed since some earlier time.
+    /// `None`: any may have changed, as at the first call.
     fn changed(&self) -> Asked<'_, Option<Vec<String>>>;
 }
 
 pub(super) struct InRedis {
     values: Values,
-    /// Up to where changes were read.
+    /// The position up to which changes were read.
     position: Mutex<Option<Position>>,
     /// Whether there was ever a value.
     has_values: AtomicBool,
@@ -66,7 +66,8 @@ impl InRedis {
     }
 
     async fn read_changed(&self) -> Result<Option<Vec<String>>, ConnectError> {
-        // Who never makes an exception has no keys of exceptions in Redis: nobody begins the stream before there is a change.
+        // If nobody ever made an exception, there are no keys of exceptions in Redis: the stream is created with the
+        // first change.
         let Some(mut since) = self.position.lock().clone() else {
             let end = match self.has_values.load(Relaxed) {
                 true => Some(self.values.end().await?),
@@ -120,7 +121,7 @@ impl Store for InRedis {
     }
 
     fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>> {
-        // A name that is no text was put there by somebody else.
+        // A name that is not text was written by another program.
         let read = |name: &[u8], value: &[u8]| Some((String::from_utf8(name.to_vec()).ok()?, value.to_vec()));
         Box::pin(async move {
             let page = self.values.page(b"", after.map(str::as_bytes), PAGE, read).await?;

@@ -1,10 +1,11 @@
 //! Exceptions that all nodes with one Redis share.
 //!
-//! In: changes at this node, and what other nodes changed. Out: the same entries at all nodes within a second, and in Redis.
-//! Each node has all of them in memory, so none is missing while Redis is away. A change is done when Redis has it. The
-//! greatest number of an id wins everywhere; what Redis has lost, each node writes back.
+//! In: changes at this node, and changes of other nodes. Out: the same entries at all nodes within a second, and in
+//! Redis. Each node has all of them in memory, so none is missing while Redis is away. A change is made when Redis
+//! has it. The greatest number of an id wins everywhere; entries that Redis has lost are written back by each node.
 //!
 //! - `trouble`: what is wrong meanwhile, in words
+//! - `trouble`: what is wrong, in words
 //! - `copy`: the file, for a start without Redis
 
 mod copy;
@@ -33,26 +34,28 @@ const READ_INTERVAL: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long a change waits for those before it.
 const TURN_MAX: Duration = Duration::from_secs(10);
-/// How often a node that starts looks whether it has read all, and how long it waits for that before it serves.
+/// How often a starting node checks whether it has read all, and how long it waits for that before it serves.
 const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
-/// Every so many reads all ids are compared, about every five minutes: Redis may have evicted some, and some may be over.
+/// After this many reads all ids are compared, about every five minutes: Redis may have evicted some, and some may
+/// have ended.
 const COMPARE_ALL_EVERY: u32 = 1_500;
-/// How often a change is tried that another node makes at the same time.
+/// How often a change is tried if another node changes the same id at the same time.
 const TRIES_MAX: usize = 5;
-/// Ids that are agreed on at a time.
+/// Ids that are compared at a time.
 const AT_A_TIME: usize = 250;
 
-/// What a book has that shares its exceptions.
+/// What a book that shares its exceptions has in addition.
 pub(super) struct Shared {
     store: Box<dyn Store>,
-    /// One change at a time: each is compared with what is known after the one before.
+    /// Makes changes one at a time: each is compared with the result of the one before.
     one_at_a_time: tokio::sync::Mutex<()>,
-    /// Changes of this node whose announcement it has not read yet. One that Redis has lost since is never announced.
+    /// Changes of this node whose announcement it has not read yet. If Redis has lost one since, it is never
+    /// announced.
     unread: Mutex<BTreeSet<String>>,
     /// Whether all ids have to be compared: at the start, and when some of the changes may have been missed.
     compares_all: AtomicBool,
     trouble: Mutex<Trouble>,
-    /// Held by the copy that is written.
+    /// Held while a copy is written.
     copying: Mutex<()>,
 }
 
@@ -94,7 +97,7 @@ impl Book {
         let id = wanted.id().to_owned();
         for _ in 0..TRIES_MAX {
             let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
-            // Another node may have changed it since this one has read.
+            // Another node may have changed it since this one read it.
             let in_redis = theirs.as_deref().and_then(|value| Known::of_value(&id, value, now).ok());
             if let Some(entry) = in_redis.clone() {
                 self.take(entry, now);
@@ -137,7 +140,7 @@ impl Book {
         Err(ChangeError::Busy)
     }
 
-    /// What a change makes of an id, of which Redis has this.
+    /// The effect of a change on an id that has this value in Redis.
     fn plan_everywhere(
         &self,
         wanted: &WantedChange,
@@ -158,7 +161,7 @@ impl Book {
         }
     }
 
-    /// Takes an entry that Redis has, unless a later one of its id is known. Returns whether there was room.
+    /// Takes an entry from Redis, unless a later one of its id is known. Returns whether there was room.
     fn take(&self, entry: Known, now: Timestamp) -> bool {
         let mut pages = self.pages.lock();
         let known = pages.known(entry.id(), now);
@@ -168,7 +171,7 @@ impl Book {
         if let Known::Made(record) = &entry
             && pages.make_room(record, now).is_err()
         {
-            // What it replaces is in force no more.
+            // The entry that it replaces is no longer in force.
             if pages.forget(&record.id).is_some() {
                 self.changed(&pages);
             }
@@ -186,7 +189,7 @@ impl Book {
         }
     }
 
-    /// Connects to the store that is shared, in the background, and reads it, if it answers soon.
+    /// Connects to the shared store, in the background, and reads it, if it answers soon.
     pub async fn read_first(self: &Arc<Self>, now: fn() -> Timestamp) {
         let Some(shared) = &self.shared else { return };
         shared.store.attach();
@@ -198,7 +201,7 @@ impl Book {
                 tokio::time::sleep(FIRST_READ.0).await;
             }
         };
-        // If they were not read, whoever follows says so.
+        // If they were not read, the follower reports it.
         let _ = tokio::time::timeout(FIRST_READ.1, read).await;
     }
 
@@ -219,7 +222,7 @@ impl Book {
 
     /// Reads what has changed in Redis, and writes back what it has lost.
     async fn agree(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
-        // What was announced before the stream is read is in it, unless Redis has lost it.
+        // Changes that were announced before the stream is read are in it, unless Redis has lost them.
         let unread = std::mem::take(&mut *shared.unread.lock());
         let agreed = self.agree_on_changed(shared, unread, now).await;
         match &agreed {
@@ -272,7 +275,7 @@ impl Book {
         self.agree_on_these(shared, rest, Found::Unlisted, now).await
     }
 
-    /// Agrees on ids whose values it asks for first.
+    /// Compares ids whose values it reads first.
     async fn agree_on_these(
         &self,
         shared: &Shared,
@@ -291,8 +294,8 @@ impl Book {
         Ok(())
     }
 
-    /// Takes what Redis has of an id, or writes back what this node knows. A value that is not listed there is written once
-    /// more, so that it is.
+    /// Takes the value of an id from Redis, or writes back this node's entry. A value that is not in the list of all
+    /// ids is written once more, so that it gets there.
     async fn agree_on(
         &self,
         shared: &Shared,
@@ -319,12 +322,13 @@ impl Book {
         let Some(latest) = (if is_ours_later { ours } else { theirs }) else { return Ok(()) };
         if latest.is_forgotten(now) {
             self.forget(id);
-            // Not at once when it is announced: a node whose clock is behind would write it back as often.
+            // Not at once when it is announced: a node whose clock is behind would write its own entry back each
+            // time.
             if value.is_some() && found != Found::Announced {
                 shared.store.exchange(id, value, None).await?;
             }
         } else if is_ours_later {
-            // Where another node was faster, its entry is announced.
+            // If another node was faster, its entry is announced.
             if value.is_some() || !latest.may_be_forgotten(now) {
                 shared.store.exchange(id, value, Some(&latest.value())).await?;
             }

@@ -1,8 +1,8 @@
-//! Slows those who guess the admin token. In: a wrong token, with where it came from. Out: whether tokens from there are
-//! looked at.
+//! Slows down guesses of the admin token. In: a wrong token, with its address. Out: whether tokens from that address
+//! are checked.
 //!
-//! Each address has a few wrong tokens at once, and one more each second. Beyond that not even the right one is looked
-//! at, so that an answer says nothing. Bounded: more addresses than have a place share one.
+//! Each address may send a few wrong tokens at once, and one more each second. Beyond that not even the right token
+//! is checked, so that the answers reveal nothing. Bounded: addresses for which there is no place share one.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// How long it takes until one wrong token is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(1);
-/// Wrong tokens that an address has at once.
+/// Wrong tokens that an address may send at once.
 const AT_ONCE: u32 = 10;
 /// Addresses with a place of their own.
 const ADDRESSES_MAX: usize = 4_096;
@@ -22,11 +22,11 @@ const ADDRESSES_MAX: usize = 4_096;
 pub(super) struct Guesses(Mutex<HashMap<Option<IpAddr>, Instant>>);
 
 impl Guesses {
-    /// Whether a token from this address (`None`: a unix socket) is looked at now.
+    /// Whether a token from this address (`None`: a unix socket) is checked now.
     pub(super) fn may(&self, from: Option<IpAddr>, now: Instant) -> bool {
         let known = self.0.lock();
         let forgotten = known.get(&network(from)).or_else(|| {
-            // Only where the table is full can the shared place stand for this one.
+            // Only when the table is full can the shared place count for this address.
             known.get(&SHARED).filter(|_| known.len() >= ADDRESSES_MAX)
         });
         forgotten.is_none_or(|&forgotten| forgotten + FORGOTTEN <= now + FORGOTTEN * AT_ONCE)
@@ -47,10 +47,10 @@ impl Guesses {
     }
 }
 
-/// Those who have no place of their own. No client has this address.
+/// The place of addresses without one of their own. No client has this address.
 const SHARED: Option<IpAddr> = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
 
-/// Whoever has one address of IPv6 has the 64 bits behind it too.
+/// A client with one IPv6 address usually has the 64 bits behind it too.
 fn network(from: Option<IpAddr>) -> Option<IpAddr> {
     from.map(|address| match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

@@ -1,8 +1,8 @@
-//! By which names a browser may open the pages of a port. In: a request. Out: whether it may be answered.
+//! The names by which a browser may open the pages of a port. In: a request. Out: whether it may be answered.
 //!
-//! A web page whose own name was made to lead here (DNS rebinding) is of the same origin as our pages, and could read
-//! all of them. It cannot choose the Host, which is that name. So browsers are answered only where the Host is a name that
-//! nobody else can make lead here. Programs, which run no foreign scripts, may call this port by any name.
+//! A web page whose own name resolves to us (DNS rebinding) has the same origin as our pages, and could read all of
+//! them. It cannot choose the Host, which is that name. So browsers are answered only if the Host is a name that
+//! nobody else can make resolve to us. Programs, which run no foreign scripts, may use any name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use http::{HeaderMap, Uri};
 pub(super) const OTHER_HOST: &str = "the Host is neither an address, localhost, the host that this port listens on, nor in PAGE_HOSTS \
      (expected one of these from a browser)\n";
 
-/// What headers begin with in which browsers describe a request; pages cannot set them.
+/// The headers in which browsers describe a request begin with this; pages cannot set them.
 const SEC_FETCH: &str = "sec-fetch-";
 /// What the user agent of every browser begins with.
 const MOZILLA: &[u8] = b"Mozilla/";
 
-/// Names of a port that cannot be somebody else's. Clones share them.
+/// Names of a port that nobody else controls. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Hosts(Arc<[String]>);
 
 impl Hosts {
-    /// Those of a port that listens on `host`, and which has these names besides.
+    /// The names of a port that listens on `host`, and these names.
     #[must_use]
     pub fn new(host: &str, names: &[String]) -> Self {
         Self([host.to_owned()].into_iter().chain(names.iter().cloned()).collect())
     }
 
-    /// Whether a request calls this port by such a name.
+    /// Whether a request uses such a name.
     /// Fails with a line of text that says what was expected.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         if hosts(uri, headers).all(|host| self.is_own(host)) { Ok(()) } else { Err(OTHER_HOST) }
     }
 
-    /// Whether a request calls this port by such a name, or is no browser's.
+    /// Whether a request uses such a name, or is not from a browser.
     /// Fails with a line of text that says what was expected.
     pub fn admit_browser(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
         if is_of_browser(headers) { self.admit(uri, headers) } else { Ok(()) }
     }
 
-    /// Whether nobody else's name server can make this name point here.
+    /// Whether nobody else's name server can make this name resolve to us.
     fn is_own(&self, host: &[u8]) -> bool {
         let Ok(authority) = Authority::try_from(host) else { return false };
         let name = authority.host();

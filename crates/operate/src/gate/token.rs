@@ -7,7 +7,7 @@ use std::io;
 
 use http::HeaderValue;
 
-/// Random bytes in a token that we make.
+/// Random bytes in a new token.
 const RANDOM_BYTES: usize = 32;
 
 /// Why a text is no token.
@@ -19,12 +19,12 @@ pub enum TokenError {
     /// Not text.
     #[error("is not UTF-8 (expected a token)")]
     NotText,
-    /// No header can carry it.
+    /// Characters that no header can carry.
     #[error(
         "has a line feed or another control character in it, so no request could carry it (expected a token of one line)"
     )]
     Control,
-    /// A header loses it.
+    /// Spaces at its ends, which a header loses.
     #[error("begins or ends with white space, which headers lose (expected a token without)")]
     Space,
 }
@@ -70,7 +70,7 @@ impl AdminToken {
         &self.0
     }
 
-    /// The header in which a client shows it.
+    /// The header with which a client sends it.
     #[must_use]
     pub fn header(&self) -> HeaderValue {
         let bearer = HeaderValue::from_str(&format!("Bearer {}", self.0));

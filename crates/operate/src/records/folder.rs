@@ -16,7 +16,7 @@ use super::StoreError;
 use super::pool::Pool;
 use tidegate_records::{Folder, FolderError};
 
-/// Threads that read the folder. More of them wait for the same disk.
+/// Threads that read the folder. More of them would wait for the same disk.
 const READERS: usize = 4;
 /// Reads that wait for one of them. Beyond that the store counts as away.
 const READS_MAX: usize = 1_024;
@@ -34,10 +34,10 @@ pub(super) struct FolderStore {
     writer: Pool,
     /// It answers reads.
     is_up: AtomicBool,
-    /// It was logged that it does not.
+    /// It was logged that it does not answer.
     is_told: AtomicBool,
     failed: Notify,
-    /// How often it had been opened when somebody last asked.
+    /// How often it had been opened at the last call of `was_opened`.
     times_opened: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl FolderStore {
         })
     }
 
-    /// Opens the folder. If that fails, [`keep`](Self::keep) goes on trying.
+    /// Opens the folder. If that fails, [`keep`](Self::keep) tries again.
     pub(super) async fn open(&self) {
         match self.mend().await {
             Ok(()) => {
@@ -71,11 +71,11 @@ impl FolderStore {
         }
     }
 
-    /// Tries again, whenever the folder cannot be used, until it can; then it calls `notify`. Never returns.
+    /// Reopens the folder whenever it cannot be used; then it calls `notify`. Never returns.
     pub(super) async fn keep(&self, notify: impl Fn()) -> Infallible {
         let mut pause = PAUSE_MIN;
         loop {
-            // One that fails at once when it was just opened is no better than before.
+            // A folder that fails right after it was opened is no better than one that cannot be opened.
             if timeout(PAUSE_MAX, self.failure()).await.is_err() {
                 pause = PAUSE_MIN;
                 self.failure().await;
@@ -94,7 +94,7 @@ impl FolderStore {
 
     /// Waits until it is away.
     async fn failure(&self) {
-        // What failed before it was back is no reason to try again.
+        // A failure from before it was back is no reason to try again.
         while self.is_up() {
             self.failed.notified().await;
         }
@@ -114,7 +114,7 @@ impl FolderStore {
         }
     }
 
-    /// Logs it once for each time that it is away.
+    /// Logs a failure once for each time that the folder is away.
     fn is_away(&self, error: &StoreError) {
         self.is_up.store(false, Relaxed);
         if !self.is_told.swap(true, Relaxed) {
@@ -128,7 +128,7 @@ impl FolderStore {
         self.is_up.load(Relaxed)
     }
 
-    /// Whether it was opened since the last call, so that any record may be another one.
+    /// Whether it was opened since the last call, so that any record may have changed.
     pub(super) fn was_opened(&self) -> bool {
         let times = self.folder.times_opened();
         self.times_opened.swap(times, Relaxed) != times
@@ -149,8 +149,8 @@ impl FolderStore {
         done.inspect_err(|error| self.is_away(error))
     }
 
-    /// Makes a call that writes. A folder that is closed or refuses changes is opened anew before: a disk that was full
-    /// need only be emptied.
+    /// Makes a call that writes. A folder that is closed or refuses changes is reopened first: perhaps the disk was
+    /// full, and has space again.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         write: impl Fn(&Folder) -> Result<T, FolderError> + Send + 'static,

@@ -1,6 +1,7 @@
-//! A few threads that may wait for a disk, and a queue before them that is bounded.
+//! A few threads that may wait for a disk, and a bounded queue in front of them.
 //!
-//! In: calls. Out: what each returns. The threads end when the pool is dropped, after what is queued.
+//! In: calls. Out: the result of each. When the pool is dropped, the queued calls are still made, and then the
+//! threads end.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Why a call was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// As many calls wait as may.
+    /// Too many calls are waiting.
     #[error("is asked too much at a time (expected less)")]
     Full,
     /// The call panicked, or the process ends.
@@ -47,7 +48,7 @@ impl Pool {
         Ok(Self { jobs })
     }
 
-    /// Makes a call on one of the threads. One that nobody waits for any more is made nevertheless.
+    /// Makes a call on one of the threads. It is made even if nobody waits for it any more.
     pub async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -78,10 +79,10 @@ impl Pool {
 /// Makes the calls that are queued, until the pool is dropped.
 fn run(queued: &Mutex<Receiver<Job>>) {
     loop {
-        // The lock is only held while nothing is queued, and for taking a call.
+        // The lock is only held while the queue is empty, and to take a call.
         let job = queued.lock().recv();
         let Ok(job) = job else { return };
-        // A panic ends the call, whose caller sees it, and not the thread.
+        // A panic ends the call, and its caller gets an error; the thread goes on.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
     }
 }

@@ -1,4 +1,4 @@
-//! Records in Redis, which several nodes share. Redis is the truth: what a node keeps is a copy.
+//! Records in Redis, which several nodes share. Redis has the truth: a node has copies.
 //!
 //! In: keys and records. Out: what Redis holds, and which keys changed since a moment.
 
@@ -6,7 +6,7 @@ use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey, decode, encode};
 use tidegate_redis::values::{BATCH_MAX, Position, Values};
 use tidegate_redis::{ConnectError, RedisStore};
 
-/// What the names of all keys in Redis begin with, behind CACHE_KEY_PREFIX.
+/// The names of all keys in Redis begin with this, after CACHE_KEY_PREFIX.
 const NAME: &str = "tidegate:limits";
 
 /// Why Redis did not do what was asked.
@@ -33,9 +33,9 @@ pub struct InRedis {
 /// Which records changed.
 #[derive(Debug)]
 pub struct Changed {
-    /// Their keys. `None`: any may have.
+    /// Their keys. `None`: any may have changed.
     pub keys: Option<Vec<RecordKey>>,
-    /// Up to where this is known.
+    /// The position up to which this is known.
     pub position: Position,
 }
 
@@ -58,7 +58,7 @@ impl InRedis {
         value.map(|value| read(key, &value)).transpose()
     }
 
-    /// Makes or replaces these, in parts of at most [`BATCH_MAX`]: each is in force as a whole or not at all.
+    /// Adds or replaces these, in parts of at most [`BATCH_MAX`]: each part is in force completely or not at all.
     /// Fails when Redis does not answer, or refuses. Parts before the one that failed are in force.
     pub async fn load(&self, batch: &[(RecordKey, Record)]) -> Result<(), RedisError> {
         for part in batch.chunks(BATCH_MAX) {
@@ -70,7 +70,7 @@ impl InRedis {
         Ok(())
     }
 
-    /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was.
+    /// Adds, replaces or removes a record if the existing one is `before`. Returns whether it was.
     /// Fails when Redis does not answer, or refuses.
     pub async fn exchange(
         &self,
@@ -96,7 +96,7 @@ impl InRedis {
         most: usize,
     ) -> Result<Vec<(RecordKey, Record)>, RedisError> {
         let known = |name: &[u8], value: &[u8]| {
-            // A key that no version of this program makes was put there by somebody else.
+            // A key that no version of this program makes was written by another program.
             let key = RecordKey::from_bytes(name).ok()?;
             Some(read(&key, value).map(|record| (key, record)))
         };
@@ -104,13 +104,13 @@ impl InRedis {
         self.values.page(prefix.as_bytes(), after, most, known).await?.into_iter().collect()
     }
 
-    /// This moment: what is read after it is no older.
+    /// The position of now: what is read after it is no older.
     /// Fails when Redis does not answer.
     pub async fn now(&self) -> Result<Position, RedisError> {
         Ok(self.values.end().await?)
     }
 
-    /// Which records changed since then. Some may be left for the next call.
+    /// The records that changed since then. Some may be left for the next call.
     /// Fails when Redis does not answer.
     pub async fn changes(&self, since: &Position) -> Result<Changed, RedisError> {
         let changes = self.values.changes(since).await?;

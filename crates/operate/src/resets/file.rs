@@ -1,5 +1,5 @@
-//! All resets in one file: a line of JSON for each. A reset writes the whole file anew, so that a crash leaves the old
-//! file or the new one.
+//! All resets in one file: a line of JSON for each. A reset writes a new file, so that a crash leaves the old file or
+//! the new one.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,7 +15,7 @@ use tidegate_engine::rules::{Epoch, Epochs, ResetPath};
 /// The most bytes that are read: more than all resets take.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Why resets cannot be read or kept.
+/// Why resets cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refuses.
@@ -33,8 +33,8 @@ pub enum FileError {
     },
 }
 
-/// Reads a file. One that is not there holds none.
-/// Fails when it cannot be read, or does not hold resets.
+/// Reads a file. A missing file has none.
+/// Fails when it cannot be read, or does not contain resets.
 pub fn read(at: &Path) -> Result<Epochs, FileError> {
     let failed = |source| DiskError { what: "read", path: at.to_owned(), source };
     let mut text = String::new();
@@ -55,7 +55,7 @@ pub fn read(at: &Path) -> Result<Epochs, FileError> {
     Ok(epochs)
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file, completely or not at all.
 pub(super) fn write(at: &Path, disk: &(dyn Disk + 'static), epochs: &Epochs) -> Result<(), FileError> {
     let line = |(path, epoch): (&ResetPath, Epoch)| {
         let mut line = path_json(path);

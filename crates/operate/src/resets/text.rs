@@ -1,5 +1,5 @@
-//! Paths of resets as files and Redis have them: a JSON object of a domain and entries (those of a descriptor, if it says
-//! `counter`).
+//! Paths of resets in files and in Redis: a JSON object of a domain and entries (those of a descriptor, if `counter`
+//! is set).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::bodies::{Mistake, json, read};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath};
 
-/// A path with what it leads to. Objects that hold one may have other fields.
+/// A path with its reach. The object may have other fields.
 #[derive(Deserialize, Serialize)]
 #[serde(expecting = "an object")]
 pub(crate) struct Written {

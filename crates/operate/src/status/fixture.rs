@@ -1,4 +1,4 @@
-//! The state of a small process, for tests of what shows it.
+//! The state of a small process, for tests of the page.
 
 use std::sync::Arc;
 

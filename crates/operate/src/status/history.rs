@@ -132,7 +132,7 @@ impl History {
         self.taken
     }
 
-    /// The samples with greater numbers than `number`, as far as they are kept, the oldest first.
+    /// The samples with greater numbers than `number`, if they are kept, the oldest first.
     pub(super) fn since(&self, number: u64) -> impl Iterator<Item = &Sample> {
         newest(&self.samples, self.taken.saturating_sub(number))
     }

@@ -1,9 +1,9 @@
-//! How often each series of limits is hit now, which series matter most, and their last five minutes.
+//! How often each series of limits is hit now, which series are most important, and their last five minutes.
 //!
-//! In: the counts of all series, read a part at a time. Out: rates, the first few series in each [`Order`], and a plot of
-//! each of those. Reading 100,000 series takes a millisecond or more. So each call reads a bounded number of them, in
-//! turn, and beside these the series that matter: those are read in every call. Bounded: 32 bytes a series, and
-//! [`FOLLOWED_MAX`] plots.
+//! In: the counts of all series, read a part at a time. Out: rates, the first few series in each [`Order`], and a
+//! plot of each of those. Reading 100,000 series takes a millisecond or more. So each call reads a bounded number of
+//! them in turn, and in addition the most important ones, which are read in every call. Bounded: 32 bytes a series,
+//! and [`FOLLOWED_MAX`] plots.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +15,7 @@ pub(super) const TOP: usize = 15;
 /// Series with a plot. More than all orders together have.
 const FOLLOWED_MAX: usize = 128;
 
-/// For how long a series is followed that nobody asks for and that is in no order.
+/// How long a series is still followed when nobody asks for it and it is in no order.
 const FOLLOWED_MILLIS: u64 = 60_000;
 
 /// The length of a step of a plot. Sixty steps are five minutes.
@@ -23,14 +23,14 @@ pub(super) const STEP_MILLIS: u64 = 5_000;
 const STEPS_MAX: usize = 60;
 const MINUTE_STEPS: usize = 60_000 / STEP_MILLIS as usize;
 
-/// A rate is an average in which what was so long ago counts 1/e.
+/// The time constant of the average: hits of this long ago count 1/e.
 const AVERAGED_MILLIS: f32 = 10_000.0;
 
 /// Smaller rates are 0: less than a hit in five minutes.
 const RATE_MIN: f32 = 0.003;
 
 tidegate_engine::named! {
-    /// An order of series, the one that matters most first. Names are those in requests for the page's data.
+    /// An order of series, the most important first. Names are those in requests for the page's data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Order {
         /// Hits that are over the limit, then those near it.
@@ -70,7 +70,7 @@ pub(super) struct Rate {
     pub(super) near: f32,
 }
 
-/// What was read of a series, when it was read last. Counts are kept modulo 2³²: only differences matter.
+/// The last reading of a series. Counts are kept modulo 2³²: only differences matter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     hits: u32,
@@ -87,14 +87,14 @@ pub(super) struct Hits {
     pub(super) all: u32,
     /// Of these, those over the limit.
     pub(super) over: u32,
-    /// Of these, those that were denied: shadow mode lets others pass.
+    /// Of these, those that were denied: shadow mode admits others.
     pub(super) denied: u32,
 }
 
 /// Hits of a series over time.
 #[derive(Debug, Default)]
 pub(super) struct Plot {
-    /// The number of the step that is not over yet, since the start of the process.
+    /// The number of the current step, since the start of the process.
     step: u64,
     open: Hits,
     /// Those of each step, the oldest first.
@@ -168,7 +168,7 @@ impl Plot {
         };
     }
 
-    /// Hits of the last minute, and of these those that were denied. `None`: it is not known for so long yet.
+    /// Hits of the last minute, and those of them that were denied. `None`: it is not known for so long yet.
     fn last_minute(&self) -> Option<(u64, u64)> {
         let first = self.steps.len().checked_sub(MINUTE_STEPS)?;
         let sum = |of: fn(&Hits) -> u32| self.steps.range(first..).map(|hits| u64::from(of(hits))).sum();
@@ -177,7 +177,7 @@ impl Plot {
 }
 
 impl Rates {
-    /// Reads the series that matter, and `most` of the others.
+    /// Reads the most important series, and `most` of the others.
     pub(super) fn read(&mut self, metrics: &Metrics, now_millis: u64, most: usize) {
         let new = Last { at_millis: now_millis as u32, ..Last::default() };
         self.series.resize(metrics.limit_series(), new);
@@ -233,8 +233,8 @@ impl Rates {
         &self.top[order as usize]
     }
 
-    /// The series that denied at least this share of at least so many hits in the last minute, each with these numbers. What
-    /// never let a hit pass is meant to block.
+    /// The series that denied at least this share of at least so many hits in the last minute, each with these
+    /// numbers. Series that never admitted a hit are left out: their rules are meant to block.
     pub(super) fn denying(&self, percent: u64, least: u64) -> impl Iterator<Item = (u32, (u64, u64))> {
         let minutes = self.followed.iter().filter_map(|(series, plot)| Some((*series, plot.last_minute()?)));
         let passed = |series: u32| self.series.get(series as usize).is_some_and(|it| it.hits != it.over);
@@ -243,7 +243,7 @@ impl Rates {
         })
     }
 
-    /// The rate of a series. 0 of one that was never read.
+    /// The rate of a series. 0 if it was never read.
     pub(super) fn rate(&self, series: u32) -> Rate {
         self.series.get(series as usize).map(|last| last.rate).unwrap_or_default()
     }

@@ -13,23 +13,23 @@ use tidegate_serve::health::Status;
 use tidegate_serve::reload::{Reload, Subject};
 use tidegate_serve::service::StaleMode;
 
-/// Counters that take this share of their bound are worth a warning.
+/// When counters take this share of their bound, there is a warning.
 const STORE_FULL_PERCENT: u64 = 90;
 
-/// Samples, one a second, that say whether requests fail now.
+/// Samples, one a second, that show whether requests fail now.
 const FAILING_SAMPLES: usize = 10;
-/// Those of a minute.
+/// Samples of a minute.
 const MINUTE_SAMPLES: u64 = 60;
 
-/// A rule that denies this share of its hits for a minute denies nearly all: nobody wants that of most rules.
+/// A rule that denies this share of its hits for a minute denies nearly all, which is seldom intended.
 const NEARLY_ALL_PERCENT: u64 = 95;
-/// Of fewer hits in a minute nothing is said: one client that asks again and again has as many.
+/// With fewer hits in a minute there is no warning: one client that retries causes as many.
 const NEARLY_ALL_HITS_MIN: u64 = 60;
 
 /// When more descriptors than this share of the requests meet no rule, the rules or the proxy are probably wrong.
 const UNMATCHED_PERCENT: u64 = 5;
 
-/// What was seen in the last minute.
+/// The state of the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     samples: Vec<Sample>,

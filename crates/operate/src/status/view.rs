@@ -1,8 +1,8 @@
 //! The state of the process as JSON.
 //!
-//! In: what is wanted ([`View`]). Out: one value, of some kilobytes: the caller says which samples it has already, and
-//! gets what came after them. Texts that come from rules or requests are one line each; whoever shows them must still
-//! show them as text.
+//! In: what to show ([`View`]). Out: one value, of some kilobytes: the caller says which samples it has already, and
+//! gets the later ones. Texts that come from rules or requests are one line each; the page must still set them as
+//! text.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -28,16 +28,16 @@ const DENIED_MAX: usize = 12;
 /// Characters of a name that are shown.
 const NAME_CHARS_MAX: usize = 300;
 
-/// What is wanted.
+/// What to show.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The number of the last sample that the caller has; 0: none.
     pub since: u64,
     /// Which series of limits.
     pub rows: Rows,
-    /// How many changes of rules and other files the caller knows; they are left out if that is all.
+    /// How many changes of rules and other files the caller knows; if there are no others, they are left out.
     pub reloads_known: Option<u64>,
-    /// Whether what does not change is wanted too.
+    /// Whether to include what does not change.
     pub about: bool,
     /// Whether it is for a bearer of the admin token, who may see values of requests.
     pub is_for_bearer: bool,
@@ -184,7 +184,7 @@ impl Status {
     }
 }
 
-/// Two processes on one port differ in when they started, as Unix time in milliseconds.
+/// Distinguishes two processes on one port: when they started, as Unix time in milliseconds.
 fn process_id(clock: Clock, started: Instant) -> u64 {
     clock.at(started).as_nanos() / 1_000_000
 }

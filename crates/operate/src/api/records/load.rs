@@ -1,7 +1,7 @@
-//! A bulk load: lines of records as they come in, stored in batches, each whole or not at all.
+//! A bulk load: lines of records as they arrive, stored in batches, each completely or not at all.
 //!
-//! In: a body of any length. Out: how many records were loaded, and what is wrong with which line. A batch with a bad line is
-//! not stored; the others are. What is held at a time is one batch.
+//! In: a body of any length. Out: the number of loaded records, and what is wrong with which line. A batch with a bad
+//! line is not stored; the others are. At most one batch is in memory.
 
 use std::mem;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ const BATCH_LINES: u64 = 10_000;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The longest body, in bytes: 100,000,000 records and some.
 const BODY_BYTES_MAX: u64 = 32 << 30;
-/// Bytes that are read from the client before they are looked at.
+/// Bytes that are read from the client before they are parsed.
 const PIECE_BYTES: usize = 256 << 10;
 /// Bad lines that the answer names. All are counted.
 const PROBLEMS_MAX: usize = 100;
 /// Records that no rule reads, with why. All are counted.
 const WARNINGS_MAX: usize = 10;
 
-/// A load that somebody asks for.
+/// A load that was asked for.
 pub(super) struct Load {
     asked: Asked,
     format: Format,
 }
 
-/// How far a load has come.
+/// The progress of a load.
 struct Progress {
     service: Arc<Service>,
     reader: Option<Reader>,
@@ -81,7 +81,7 @@ impl Load {
         Ok(Self { asked: Asked { author, why }, format })
     }
 
-    /// Loads all of the body. One load runs at a time.
+    /// Loads the complete body. One load runs at a time.
     pub(super) async fn run(self, api: &AdminApi, records: Arc<RecordStore>, body: Incoming) -> Answer {
         let Ok(only) = Arc::clone(&api.loading).try_acquire_owned() else {
             return Err(Problem(
@@ -145,7 +145,7 @@ impl Progress {
         }
     }
 
-    /// Reads the lines of these bytes, on a thread where that delays nobody.
+    /// Parses the lines of these bytes, on a thread where that delays nobody.
     async fn look_at(&mut self, piece: Vec<u8>, is_end: bool) -> Result<(), Problem> {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
         let look = move || {

@@ -10,7 +10,7 @@ use super::super::Book;
 const COPY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Book {
-    /// Keeps the file a copy of what is shared, for a start without Redis. For ever.
+    /// Keeps the file a copy of the shared exceptions, for a start without Redis. Runs for ever.
     pub async fn keep_copy(self: Arc<Self>) -> Infallible {
         let mut changes = self.changes();
         loop {
@@ -22,14 +22,14 @@ impl Book {
         }
     }
 
-    /// Copies what is shared to the file, if there is one. Returns whether that is done.
+    /// Copies the shared exceptions to the file, if there is one. Returns whether that succeeded.
     pub async fn copy(self: &Arc<Self>) -> bool {
         if self.shared.is_none() || self.file.is_none() {
             return true;
         }
         let book = Arc::clone(self);
         let write = move || {
-            // The last copy is the newest, and nobody waits for the disk but copies.
+            // The last copy is the newest, and only copies wait for this lock.
             let _copying = book.shared.as_ref().map(|shared| shared.copying.lock());
             let lines = book.pages.lock().lines();
             book.write(&lines)

@@ -1,5 +1,5 @@
-//! What is wrong with exceptions, most of all with those that are shared: noted where it is met, logged once, shown to
-//! whoever asks.
+//! What is wrong with exceptions, above all with shared ones: noted when it happens, logged once, and shown on
+//! request.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use super::super::Book;
 use super::Shared;
 use tidegate_redis::ConnectError;
 
-/// Values of Redis that are remembered as left out.
+/// Values in Redis that are remembered as ignored.
 const LEFT_OUT_MAX: usize = 100;
 
-/// What is wrong with exceptions that are shared.
+/// What is wrong with shared exceptions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trouble {
     /// Whether they were read at all.
     pub(super) is_read: bool,
     /// Why they cannot be read now.
     away: Option<String>,
-    /// What Redis has that is left out, and why.
+    /// Values in Redis that are ignored, and why.
     pub(super) left_out: BTreeMap<String, String>,
 }
 
@@ -48,7 +48,7 @@ impl Book {
         Some(format!("Exceptions have no copy for a start without Redis. {why}."))
     }
 
-    /// Whether all exceptions of all nodes are read now. `None`: they are not shared.
+    /// Whether all exceptions of all nodes are known now. `None`: they are not shared.
     pub fn is_in_step(&self) -> Option<bool> {
         self.shared.as_ref().map(|shared| {
             let trouble = shared.trouble.lock();
@@ -58,7 +58,7 @@ impl Book {
 }
 
 impl Shared {
-    /// Notes whether Redis answers, and logs it if that has changed.
+    /// Notes whether Redis answers, and logs a change of that.
     pub(super) fn note(&self, error: Option<ConnectError>) {
         let mut trouble = self.trouble.lock();
         let away = error.map(|error| error.to_string());
@@ -72,7 +72,7 @@ impl Shared {
         trouble.away = away;
     }
 
-    /// Notes that the value of an id is left out, or is not any more.
+    /// Notes that the value of an id is ignored, or no longer.
     pub(super) fn leave_out(&self, id: &str, why: Option<String>) {
         let left_out = &mut self.trouble.lock().left_out;
         let Some(why) = why else {
