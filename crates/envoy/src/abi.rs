@@ -26,8 +26,7 @@ impl Text {
         Self { start: text.as_ptr(), len: text.len() }
     }
 
-    /// # Safety
-    /// It is a text of Envoy's that stays as it is for `'t`, or none.
+    /// # Safety It is a text of Envoy that does not change during `'t`, or none.
     pub unsafe fn bytes<'t>(self) -> &'t [u8] {
         match self.start.is_null() {
             true => &[],
@@ -37,7 +36,7 @@ impl Text {
     }
 }
 
-/// A header of an answer.
+/// A header of a response.
 #[repr(C)]
 struct Header {
     name: *const u8,
@@ -55,7 +54,7 @@ pub enum Headers {
     ResponseTrailer = 3,
 }
 
-/// What becomes of a request, as `FilterHeadersStatus` says it.
+/// What happens to a request, as `FilterHeadersStatus` says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Flow {
@@ -67,7 +66,7 @@ pub enum Flow {
     Wait = 4,
 }
 
-/// `source.address`: the address and port of the client, as Envoy trusts it.
+/// `source.address`: the address and port of the client that Envoy trusts.
 const SOURCE_ADDRESS: u32 = 24;
 
 /// How important a line of the log is.
@@ -156,8 +155,8 @@ const SINCE_1_40: &CStr = c"envoy_dynamic_module_callback_get_runtime_bool";
 
 static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();
 
-/// Looks all callbacks up, before any of them is used. Returns the version of the ABI that this Envoy has: it warns of any
-/// other, and what is used here is the same in all of them.
+/// Looks up all callbacks before any of them is used. Returns the version of the ABI that this Envoy has, because
+/// Envoy warns of any other; the callbacks that are used here are the same in all of them.
 /// Fails with the name of a callback that this Envoy does not have.
 pub fn look_up() -> Result<&'static CStr, &'static CStr> {
     let found = Callbacks::look_up()?;
@@ -170,7 +169,7 @@ fn callbacks() -> &'static Callbacks {
     CALLBACKS.get().expect("they are looked up before any other hook is called")
 }
 
-/// Writes a line to Envoy's log, or to the standard error while that is not found yet.
+/// Writes a line to Envoy's log, or to standard error before Envoy's log was found.
 pub fn log(level: Level, line: &str) {
     match CALLBACKS.get() {
         // SAFETY: Envoy copies the text.
@@ -202,8 +201,8 @@ impl Stream<'_> {
     /// The value at this place among those of a header.
     pub fn header(&self, headers: Headers, name: &str, place: usize) -> Option<&[u8]> {
         let mut value = Text::NONE;
-        // SAFETY: the stream is Envoy's, as in all calls below. The text holds until something is set, which borrows the
-        // stream for a change.
+        // SAFETY: the stream is Envoy's, as in all calls below. The text is valid until something is set, which
+        // borrows the stream for a change.
         unsafe {
             let name = Text::of(name.as_bytes());
             let found = (callbacks().http_get_header)(
@@ -250,13 +249,13 @@ impl Stream<'_> {
         }
     }
 
-    /// What the hook made that the most specific route of the request is configured with, or null.
+    /// What the hook for routes made of the configuration of the request's most specific route, or null.
     pub fn route(&self) -> *const c_void {
         // SAFETY: as in `header`.
         unsafe { (callbacks().get_most_specific_route_config)(self.envoy) }
     }
 
-    /// Sets a header, instead of those of this name.
+    /// Sets a header, and removes others of this name.
     pub fn set_header(&mut self, headers: Headers, name: &str, value: &str) {
         let (name, value) = (Text::of(name.as_bytes()), Text::of(value.as_bytes()));
         // SAFETY: Envoy copies both.
@@ -309,7 +308,7 @@ impl Stream<'_> {
             })
             .collect();
         if self.is_grpc() {
-            // Else Envoy would say OK. Its own filter answers UNAVAILABLE.
+            // Otherwise Envoy would send OK. Its own filter sends UNAVAILABLE.
             let (name, value) = ("grpc-status", "14");
             let (name_len, value_len) = (name.len(), value.len());
             headers.push(Header { name: name.as_ptr(), name_len, value: value.as_ptr(), value_len });
@@ -328,20 +327,20 @@ impl Stream<'_> {
         }
     }
 
-    /// Lets a request that waits go on.
+    /// Continues a request that waits.
     pub fn go_on(&mut self) {
         // SAFETY: as in `header`.
         unsafe { (callbacks().http_filter_continue_decoding)(self.envoy) }
     }
 
-    /// What calls the stream back, from any thread.
+    /// Calls the stream back, from any thread.
     pub fn waker(&mut self) -> Waker {
         // SAFETY: as in `header`. It is deleted when it is dropped.
         Waker(unsafe { (callbacks().http_filter_scheduler_new)(self.envoy) })
     }
 }
 
-/// Where a value in metadata is, in Envoy's words.
+/// Where a value in metadata is, in Envoy's terms.
 fn place(of: &Metadata) -> (u32, Text, Text) {
     let source = match of.source {
         MetadataSource::Dynamic => 0,
@@ -455,14 +454,14 @@ impl Host {
         }
     }
 
-    /// What calls the configuration back, from any thread.
+    /// Calls the configuration back, from any thread.
     pub fn bell(&self) -> Bell {
         // SAFETY: the configuration is Envoy's. It is deleted when it is dropped.
         Bell(unsafe { (callbacks().http_filter_config_scheduler_new)(self.0) })
     }
 }
 
-/// What defines a statistic.
+/// Defines a statistic.
 type Define = unsafe extern "C" fn(Pointer, Text, *mut Text, usize, *mut usize) -> u32;
 
 fn texts<'t>(texts: impl Iterator<Item = &'t str>) -> Vec<Text> {

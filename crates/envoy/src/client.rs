@@ -1,4 +1,4 @@
-//! A request of Envoy, as `rate_limits` read it: in Envoy's own words and meaning.
+//! A request of Envoy, as `rate_limits` read it: with Envoy's own names and meanings.
 
 use std::net::{IpAddr, SocketAddr};
 

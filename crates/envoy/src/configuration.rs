@@ -1,7 +1,7 @@
-//! What the filter and its routes are configured with.
+//! The configuration of the filter and of its routes.
 //!
-//! In: JSON, which Envoy makes of a `google.protobuf.Struct`. Out: a [`Configured`], or a sentence that names the place.
-//! Filters with the same settings and rules share one limiter: its counters, its leases and its thread.
+//! In: JSON, which Envoy makes from a `google.protobuf.Struct`. Out: a [`Configured`], or a sentence that names the
+//! field. Filters with the same settings and rules share one limiter: its counters, its leases and its thread.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,17 +19,17 @@ use crate::stats::Stats;
 /// How often the limiter's metrics are shown.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a filter is configured with.
+/// What a filter runs with.
 pub struct Configured {
     pub inside: Arc<Inside>,
     pub domain: String,
     /// The status of a denial.
     pub deny_status: u16,
-    /// Which answers carry RateLimit headers.
+    /// Which responses get RateLimit headers.
     pub send_headers: SendHeaders,
     pub counters: Counters,
     stats: Stats,
-    /// Makes Envoy show the limiter's metrics again. Gone with the configuration.
+    /// Makes Envoy call to show the limiter's metrics. Gone with the configuration.
     bell: Arc<Mutex<Option<Bell>>>,
     /// The status for a request that could not be decided. `None`: it passes.
     error_status: Option<u16>,
@@ -37,7 +37,7 @@ pub struct Configured {
     failures: AtomicU64,
 }
 
-/// What a route is configured with instead.
+/// What a route changes.
 pub struct Route {
     /// `None`: its requests are not limited.
     pub domain: Option<String>,
@@ -45,7 +45,7 @@ pub struct Route {
     pub is_looked_up: Once,
 }
 
-/// Which answers carry RateLimit headers.
+/// Which responses get RateLimit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SendHeaders {
@@ -59,7 +59,7 @@ pub enum SendHeaders {
 pub struct Counters {
     pub ok: Counter,
     pub over_limit: Counter,
-    /// Requests that waited for Redis.
+    /// Requests that waited for Redis or for records.
     pub waited: Counter,
     /// Requests that could not be decided.
     pub error: Counter,
@@ -154,8 +154,8 @@ impl Configured {
         self.stats.show(host, &self.inside);
     }
 
-    /// What a request gets that was not decided. What a client sends must not lift its limits, so that is never let
-    /// pass.
+    /// The outcome of a request that was not decided. What a client sends must not lift its limits, so a request that
+    /// cannot be described is never admitted.
     pub fn refused(&self, stream: &mut Stream<'_>, refusal: &Refusal) -> Flow {
         let failures = self.failures.fetch_add(1, Relaxed) + 1;
         if failures.is_power_of_two() {
@@ -168,7 +168,7 @@ impl Configured {
         }
     }
 
-    /// What a request gets because of a failure of ours.
+    /// The outcome of a request after a failure of ours.
     pub fn failed(&self, stream: &mut Stream<'_>) -> Flow {
         self.answer_failure(stream, self.error_status)
     }
@@ -201,7 +201,7 @@ impl Counters {
 }
 
 impl Route {
-    /// What a route is configured with.
+    /// What a route changes.
     /// Fails with what is wrong, and where.
     pub fn new(text: &[u8]) -> Result<Self, String> {
         match read(text)? {
@@ -249,7 +249,7 @@ impl Scalar {
     fn into_text(self) -> String {
         match self {
             Self::Text(text) => text,
-            // JSON of a Struct has one kind of number: 5 comes as 5, or as 5.0.
+            // JSON of a Struct has one kind of number: 5 may arrive as 5 or as 5.0.
             Self::Number(number) => match number.as_f64() {
                 Some(whole) if whole.fract() == 0.0 => format!("{whole:.0}"),
                 _ => number.to_string(),

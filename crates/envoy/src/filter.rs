@@ -1,4 +1,4 @@
-//! One request: asked about, held while the shared store is asked, answered.
+//! One request: checked, held while the shared store is asked, answered.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::configuration::{Configured, Route, SendHeaders};
 /// The filter of one stream.
 #[derive(Default)]
 pub struct Filter {
-    /// What a request waits for.
+    /// The state of a request that waits.
     waiting: OnceCell<Arc<Mutex<Waiting>>>,
-    /// What was decided, if the answer of the upstream is to carry it.
+    /// The decision, if the response should have its headers.
     decided: Cell<Option<Answer>>,
-    /// What it is charged at its end.
+    /// The costs that are charged at its end.
     costs: Cell<Option<Costs>>,
-    /// Its domain was asked about it, and has answered or failed to.
+    /// The check of its domain has answered, or failed.
     is_answered: Cell<bool>,
 }
 
@@ -33,7 +33,7 @@ enum Waiting {
 }
 
 impl Filter {
-    /// Asks whether the request may pass.
+    /// Checks whether the request may pass.
     pub fn on_request(
         &self,
         configured: &Configured,
@@ -63,7 +63,7 @@ impl Filter {
         }
     }
 
-    /// Goes on with a request that waited. `None`: nothing has come.
+    /// Continues a request that waited. `None`: there is no answer yet.
     pub fn on_wake(&self, configured: &Configured, stream: &mut Stream<'_>) -> Option<Flow> {
         let answer = match std::mem::replace(&mut *self.waiting.get()?.lock(), Waiting::Over) {
             Waiting::Answered(answer) => answer,
@@ -72,15 +72,15 @@ impl Filter {
         Some(self.answered(configured, stream, answer))
     }
 
-    /// Adds the headers to an answer of the upstream, if they are to be sent always.
+    /// Adds the headers to a response of the upstream, if they are always sent.
     pub fn on_response(&self, _: &Configured, stream: &mut Stream<'_>) {
         for (name, value) in self.decided.take().iter().flat_map(|answer| answer.client.headers()) {
             stream.set_header(Headers::Response, name.as_str(), &value);
         }
     }
 
-    /// Charges what the request has cost, now that it is over. As Envoy's own filter, it leaves out a request whose client
-    /// left while it waited, and not one that was denied.
+    /// Charges the costs of a request that has ended, also when it was denied. Like Envoy's own filter, it charges
+    /// nothing if the client left while the request waited.
     pub fn on_end(&self, configured: &Configured, stream: &mut Stream<'_>) {
         let Some(costs) = self.costs.take().filter(|_| self.is_answered.get()) else { return };
         for _ in 0..configured.inside.charge(&costs, &Client(stream)) {
@@ -88,7 +88,7 @@ impl Filter {
         }
     }
 
-    /// The stream is gone. From now on nobody wakes it.
+    /// The stream is gone. From now on it is not woken.
     pub fn on_destroy(&self) {
         if let Some(waiting) = self.waiting.get() {
             *waiting.lock() = Waiting::Over;
@@ -131,12 +131,13 @@ impl Filter {
     }
 }
 
-/// The domain that is asked about a request. `None`: its route is not limited.
+/// The domain of a request. `None`: its route is not limited.
 fn domain<'c>(configured: &'c Configured, route: Option<&'c Route>) -> Option<&'c str> {
     route.map_or(Some(&*configured.domain), |route| route.domain.as_deref())
 }
 
-/// A request that is asked about. A task that panics, or that is dropped with its runtime, leaves nobody waiting.
+/// A request that is being checked. If its task panics, or is dropped with its runtime, the request is still
+/// answered.
 struct Asked(Arc<Mutex<Waiting>>);
 
 impl Drop for Asked {
@@ -146,8 +147,8 @@ impl Drop for Asked {
 }
 
 impl Waiting {
-    /// Keeps the answer and wakes the stream, if it is still there. The lock is held meanwhile, so that the stream cannot
-    /// end between the two.
+    /// Keeps the answer and wakes the stream, if it still exists. The lock is held meanwhile, so that the stream
+    /// cannot end between the two.
     fn answer(&mut self, answer: Result<Answer, Refusal>) {
         if let Self::Asked(_) = self
             && let Self::Asked(waker) = std::mem::replace(self, Self::Answered(answer))
@@ -157,7 +158,7 @@ impl Waiting {
     }
 }
 
-/// The numbers of the tightest limit, as far as there is one.
+/// The numbers of the tightest limit, if there is one.
 fn numbers(Answer { client, .. }: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let numbers = client.numbers;
     [

@@ -1,8 +1,9 @@
 //! The hooks that Envoy calls.
 //!
-//! Envoy calls the hooks of one stream one after the other, on one worker. But a callback may call another hook of the same
-//! stream before it returns: a local reply is encoded at once. So a filter is shared, never borrowed for a change; and after a
-//! local reply nothing of it is used, since the stream may be destroyed by then. A panic would end Envoy: each hook catches it.
+//! Envoy calls the hooks of one stream one after the other, on one worker. But a callback may call another hook of
+//! the same stream before it returns: a local reply is encoded at once. So a filter is shared, never borrowed
+//! mutably; and after a local reply the filter is not used any more, since the stream may be destroyed by then. A
+//! panic would end Envoy: each hook catches it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
@@ -13,7 +14,7 @@ use crate::abi::{Flow, Host, Level, Pointer, Stream, Text, log, look_up};
 use crate::configuration::{Configured, Route};
 use crate::filter::Filter;
 
-/// A filter, with what it is configured with.
+/// A filter, with its configuration.
 struct Made {
     configured: *const Configured,
     filter: Filter,
@@ -31,7 +32,7 @@ fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Panics in the hook that TIDEGATE_PANICS_IN names, where assertions are checked. The type of a hook's closure has its
+/// Panics in the hook that TIDEGATE_PANICS_IN names, in builds with assertions. The type of a hook's closure has its
 /// name.
 #[allow(clippy::disallowed_methods, reason = "for tests alone: shipped builds check no assertions")]
 fn panic_for_test<Hook>(_: &Hook) {
@@ -111,7 +112,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_destro
     guarded(|| (), || drop(unsafe { Box::from_raw(route.cast_mut()) }));
 }
 
-/// Hands what was made to Envoy, or logs why it was not: Envoy itself only says that it failed.
+/// Hands a new object to Envoy, or logs why there is none: Envoy itself only says that it failed.
 fn made<T>(made: Result<T, String>) -> *const T {
     match made {
         Ok(made) => Box::into_raw(Box::new(made)),
@@ -144,18 +145,17 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(made: *const Ma
     );
 }
 
-/// Calls `hook` with the filter and its stream. If it panics, the request gets what a failure gets.
+/// Calls `hook` with the filter and its stream. If it panics, the request gets the outcome of a failure.
 ///
-/// # Safety
-/// Both are Envoy's and ours, for the time of the hook.
+/// # Safety Both are Envoy's and ours, for the time of the hook.
 unsafe fn on<T>(
     envoy: Pointer,
     made: *const Made,
     otherwise: impl FnOnce(&Configured, &mut Stream<'_>) -> T,
     hook: impl FnOnce(&Filter, &Configured, &mut Stream<'_>) -> T,
 ) -> T {
-    // SAFETY: as the caller promises. Envoy keeps a configuration until its last filter is destroyed, and a filter's own
-    // object for some time after; so it holds also where the hook has ended the stream.
+    // SAFETY: as the caller promises. Envoy keeps a configuration until its last filter is destroyed, and a filter's
+    // own object for some time after; so this is also true when the hook has ended the stream.
     let (made, configured, mut stream) = unsafe { (&*made, &*(*made).configured, Stream::of(envoy)) };
     let hook = AssertUnwindSafe(|| {
         panic_for_test(&hook);
@@ -234,12 +234,11 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(envoy: 
     unsafe { on(envoy, made, |_, _| (), Filter::on_end) };
 }
 
-/// What the route of a stream is configured with.
+/// The configuration of the route of a stream.
 ///
-/// # Safety
-/// The stream is Envoy's.
+/// # Safety The stream is Envoy's.
 unsafe fn route<'r>(stream: &Stream<'_>) -> Option<&'r Route> {
-    // SAFETY: it was made by the hook for routes, and lives as long as the route, which the stream holds.
+    // SAFETY: it was made by the hook for routes, and lives as long as the route, which the stream keeps alive.
     unsafe { stream.route().cast::<Route>().as_ref() }
 }
 

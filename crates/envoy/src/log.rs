@@ -1,4 +1,4 @@
-//! The limiter's log, in Envoy's, at a bounded rate: its level and its place are Envoy's.
+//! The limiter's log, in Envoy's, at a bounded rate. Envoy chooses the level and the destination.
 
 use std::fmt::{self, Write as _};
 use std::sync::Once;
@@ -24,7 +24,7 @@ pub fn start() {
 struct Log;
 
 impl Subscriber for Log {
-    /// Envoy's level may change, so it is asked each time.
+    /// Envoy's level may change, so it is checked each time.
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::sometimes()
     }
@@ -71,7 +71,7 @@ struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A line that cannot be longer is written as far as it goes.
+        // A line that is too long is cut.
         let _ = match field.name() {
             "message" => write!(self.0, "{value:?}"),
             name => write!(self.0, " {name}={value:?}"),

@@ -1,7 +1,8 @@
 //! The limiter's metrics in Envoy's statistics, under the names and labels that the server's `/metrics` has.
 //!
-//! Envoy wants to know all of them before it takes a configuration. Its counters are added to, and outlive configurations:
-//! whoever asks first shows what has grown, once.
+//! Envoy requires that all of them are defined before it accepts a configuration. Its counters can only be added to,
+//! and outlive configurations. Several configurations may share a limiter: the first one that asks adds the growth,
+//! once.
 
 use program::inside::Inside;
 
@@ -33,7 +34,7 @@ const COUNTERS: [(&str, &[&str]); 20] = [
     ("tidegate_redis_reported_dropped_hits_total", &[]),
 ];
 
-/// Counters of the counters in memory, which all limiters of the process share.
+/// Counters about the memory for counters, which all limiters of the process share.
 const COUNTERS_OF_PROCESS: [(&str, &[&str]); 3] = [
     ("tidegate_reported_beyond_limit_hits_total", &[]),
     ("tidegate_reported_dropped_hits_total", &[]),

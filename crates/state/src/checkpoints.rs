@@ -1,4 +1,4 @@
-//! What the process writes of its counters: a checkpoint now and then, by a thread of its own, and all of them at its
+//! Writes the counters of the process: checkpoints while it runs, by a thread of their own, and all counters at its
 //! end.
 
 use std::io;
@@ -27,7 +27,7 @@ pub struct Checkpoints {
     running: Mutex<Option<Running>>,
 }
 
-/// What is written, and where.
+/// The data, and the folder.
 #[derive(Debug)]
 struct Saved {
     folder: Folder,
@@ -47,7 +47,7 @@ struct Running {
 /// How often checkpoints were written, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointTotals {
-    /// Whole ones.
+    /// Complete ones.
     pub written: u64,
     /// Failures.
     pub failed: u64,
@@ -60,22 +60,24 @@ impl Checkpoints {
         Self { state: Arc::new(state), running: Mutex::default() }
     }
 
-    /// Marks the folder as that of a process that runs, which began with this outcome: if it is killed, the next one
-    /// finds that out. The start is counted first: if that fails, counters that were not taken stay where they are.
+    /// Marks the folder as that of a running process, which began with this outcome: if the process is killed, the
+    /// next one sees that. The start is counted first: if that fails, counters that were not used stay where they
+    /// are.
     pub fn mark(&self, outcome: Outcome) -> Result<(), FolderError> {
         let Saved { folder, clock, author, .. } = &*self.state;
         folder.note_start(author.sequence)?;
         match outcome {
             Outcome::Clean => folder.consume(),
-            // The killed process' checkpoint. After any other outcome one is older than what was not believed.
+            // The checkpoint of the killed process. After any other outcome a checkpoint is older than the file that
+            // was refused.
             Outcome::Unclean if folder.has(File::Checkpoint) => folder.keep_names(),
             _ => write_nothing(folder, File::Checkpoint, author, clock),
         }
     }
 
-    /// Writes a checkpoint again and again, `interval` after the last one was written. `prepare` is called first, on the
-    /// thread that does it.
-    /// Fails when there is no thread to be had.
+    /// Writes checkpoints for ever, each `interval` after the last one was written. `prepare` is called first, on the
+    /// thread that writes.
+    /// Fails when the system gives no thread.
     pub fn start(&self, interval: Duration, prepare: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let (stop, stopped) = sync_channel(0);
         let state = Arc::clone(&self.state);
@@ -89,7 +91,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes a checkpoint now, as a whole. Returns how many counters it has.
+    /// Writes a complete checkpoint now. Returns its number of counters.
     pub fn write(&self) -> Result<u64, FolderError> {
         self.state.write(File::Checkpoint, |_| Ok(()))
     }
@@ -99,12 +101,12 @@ impl Checkpoints {
         *self.state.totals.lock()
     }
 
-    /// Where they are written.
+    /// Where checkpoints are written.
     pub fn folder(&self) -> &Folder {
         &self.state.folder
     }
 
-    /// Ends the thread. What it had begun is given up.
+    /// Ends the thread. A checkpoint that it had begun is given up.
     pub fn stop(&self) {
         if let Some(Running { stop, thread }) = self.running.lock().take() {
             drop(stop);
@@ -113,7 +115,7 @@ impl Checkpoints {
         }
     }
 
-    /// Ends the thread, and writes all counters. There must be no decision any more. Returns how many they are.
+    /// Ends the thread, and writes all counters. No decision may be made any more. Returns the number of counters.
     /// Fails when they cannot be written: then they are lost.
     pub fn finish(&self) -> Result<u64, FolderError> {
         self.stop();

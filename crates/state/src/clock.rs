@@ -1,4 +1,4 @@
-//! The clocks of a machine, by which a process begins and goes on.
+//! The clocks of a machine, by which a process starts and continues.
 
 #![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
 

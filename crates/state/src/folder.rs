@@ -1,4 +1,4 @@
-//! The folder of a process: who has it, the names of its files, and the order in which they are written, synced and
+//! The folder of a process: its owner, the names of its files, and the order in which they are written, synced and
 //! renamed.
 //!
 //! A crash of the process or of the machine between any two steps leaves a folder that the next start understands:
@@ -18,25 +18,25 @@ tidegate_engine::named! {
     /// A file of the folder.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum File {
-        /// The counters of a process that has ended, after its last decision.
+        /// The counters of a process that has ended, written after its last decision.
         Counters = "counters",
-        /// The counters of a process at some moment of its life.
+        /// The counters of a running process at some moment.
         Checkpoint = "checkpoint",
     }
 }
 
-/// Locked by the process that has the folder.
+/// Locked by the process that owns the folder.
 const LOCK: &str = "lock";
-/// Files that were not believed are kept under so many names. One more takes the last of them.
+/// Refused files are kept under so many names. A further one replaces the last of them.
 const REFUSED_MAX: usize = 8;
-/// Nobody else may read the secret of keys, or write counts.
+/// Nobody else may read the secret of keys, or change counts.
 const LOCK_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Another process has it.
+    /// Another process owns it.
     #[error("STATE_DIR: another process has {} (expected a folder for each process)", .0.display())]
     InUse(PathBuf),
     /// The system refuses.
@@ -52,15 +52,15 @@ pub enum FolderError {
 pub struct Folder {
     path: PathBuf,
     disk: Arc<dyn Disk>,
-    /// Where starts are counted outside of it.
+    /// The file in which starts are counted outside of it.
     sequence: Option<Sequence>,
     /// The system unlocks it when the process ends, however that happens.
     _lock: fs::File,
 }
 
 impl Folder {
-    /// Takes the folder, which is made if it is not there.
-    /// Fails when another process has it, or it cannot be written to.
+    /// Takes the folder, which is created if it does not exist.
+    /// Fails when another process owns it, or it cannot be written to.
     pub fn lock(path: &Path) -> Result<Self, FolderError> {
         Self::lock_on(path, Arc::new(SystemDisk))
     }
@@ -78,7 +78,7 @@ impl Folder {
         match lock.try_lock() {
             Ok(()) => {
                 let folder = Self { path: path.to_owned(), disk, sequence: None, _lock: lock };
-                // A process that was killed while it wrote leaves half of a file, which only takes room.
+                // A process that was killed while it wrote leaves half of a file, which only takes space.
                 for file in File::ALL {
                     let _ = folder.disk.remove(&beside(&folder.file(file)));
                 }
@@ -89,14 +89,14 @@ impl Folder {
         }
     }
 
-    /// Counts starts in a file outside of the folder too, if there is to be one.
-    /// Fails when that file cannot be read, or holds something else.
+    /// Counts starts in a file outside of the folder too, if one is set.
+    /// Fails when that file cannot be read, or contains something else.
     pub fn counted_in(mut self, file: Option<&Path>) -> Result<Self, FolderError> {
         self.sequence = file.map(Sequence::read).transpose()?;
         Ok(self)
     }
 
-    /// The number of the last start, as far as a file outside of the folder says it.
+    /// The number of the last start, if a file outside of the folder has it.
     pub(super) fn last_start(&self) -> u64 {
         self.sequence.as_ref().map_or(0, |sequence| sequence.seen)
     }
@@ -117,13 +117,13 @@ impl Folder {
         self.path.join(file.name())
     }
 
-    /// Whether a file is there. One that the system will not say anything of is there.
+    /// Whether a file exists. If the system cannot say, it counts as existing.
     pub fn has(&self, file: File) -> bool {
         self.file(file).try_exists().unwrap_or(true)
     }
 
-    /// Writes a file, whole or not at all. Returns the number of counters.
-    /// Fails as the system does, and as `pause`, which gets the bytes of every block. The file that was there stays.
+    /// Writes a file, completely or not at all. Returns the number of counters.
+    /// Fails as the system does, and as `pause`, which gets the size of every block. Then the previous file stays.
     pub fn write(
         &self,
         file: File,
@@ -133,19 +133,19 @@ impl Folder {
         Ok(self.disk.replace(&self.file(file), |out| writing.write_to(out, pause))?)
     }
 
-    /// Marks the counters as taken: from now on they are those of a process that runs.
+    /// Marks the counters as used: from now on they are those of a running process.
     pub fn consume(&self) -> Result<(), FolderError> {
         Ok(self.disk.rename_synced(&self.file(File::Counters), &self.file(File::Checkpoint))?)
     }
 
-    /// Makes sure that the names stay. A process that was killed may not have come so far: without this a crash of the
-    /// machine could bring back counters that were taken.
+    /// Makes sure that the renames survive. A killed process may not have reached that step: without it a crash of
+    /// the machine could bring back counters that were used already.
     pub fn keep_names(&self) -> Result<(), FolderError> {
         let failed = |source| DiskError { what: "sync", path: self.path.clone(), source };
         Ok(self.disk.sync_folder(&self.path).map_err(failed)?)
     }
 
-    /// Puts a file that is not believed aside, and returns its new path.
+    /// Renames a refused file, and returns its new path.
     pub fn put_aside(&self, file: File) -> Result<PathBuf, FolderError> {
         let mut names = (1..=REFUSED_MAX).map(|number| self.path.join(format!("refused-{number}")));
         let free = names.clone().find(|path| !path.try_exists().unwrap_or(true));

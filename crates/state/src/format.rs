@@ -7,8 +7,9 @@
 //! trailer    24 bytes  the number of all counters, a checksum of all blocks' checksums; CRC-32
 //! ```
 //!
-//! A block is as long as it takes to hold the last shard, or one long counter; its length is checked before memory is taken
-//! for it. Nothing follows the trailer. CRC-32 finds accidents; the file has the mode 0600, and whoever may change it may change all counts.
+//! A block is as large as the last shard or one long counter requires; its length is checked before memory is
+//! allocated for it. Nothing follows the trailer. CRC-32 finds accidents; the file has the mode 0600, and a user who
+//! may change it may change all counts.
 
 use std::ops::Range;
 
@@ -26,12 +27,12 @@ const MAGIC: &[u8; 8] = b"TIDEGATE";
 pub(super) const HEADER_BYTES: usize = 128;
 /// Bytes in front of the counters of a block, and of the trailer.
 pub(super) const FRAME_BYTES: usize = 24;
-/// Bytes of counters from which on a block is closed.
+/// A block ends when its counters have this many bytes.
 pub(super) const BLOCK_BYTES: usize = 64 << 10;
 
 /// The algorithm's place in a frame that is a trailer.
 const TRAILER: u8 = 0xff;
-/// Where a frame has a checksum of itself alone: three bytes of a CRC-32.
+/// The bytes of the frame's own checksum: three bytes of a CRC-32.
 const OWN_CHECKSUM: Range<usize> = 5..8;
 
 /// The secret of keys.
@@ -39,12 +40,12 @@ pub(super) type SecretBytes = [u8; 16];
 /// A hash of the secret, from which nobody can compute it.
 pub(super) type Fingerprint = [u8; 16];
 
-/// What a file says of itself.
+/// The contents of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// It was written after the last decision.
     pub is_clean: bool,
-    /// The secret of the keys, unless that lies in a file of its own.
+    /// The secret of the keys, unless it is in a file of its own.
     pub(super) secret: Option<SecretBytes>,
     /// A hash of that secret.
     pub(super) fingerprint: Fingerprint,
@@ -56,7 +57,8 @@ pub struct Header {
     pub name: ShardName,
     /// When counters were last lost, by the clock of decisions: a clean end does not bring them back.
     pub lost_since: Option<Timestamp>,
-    /// Of all starts with this folder, the number of the one that wrote this; 0: an earlier version did.
+    /// The number of the start that wrote this, counted over all starts with this folder; 0: an earlier version wrote
+    /// it.
     pub sequence: u64,
 }
 
@@ -65,14 +67,14 @@ pub struct Header {
 pub struct ShardName([u8; 16]);
 
 impl ShardName {
-    /// The one that stands for this name.
+    /// The hash of this name.
     pub fn of(name: Option<&str>) -> Self {
         let hash = |name: &str| SharedId::of([b"tidegate: name of a shard".as_slice(), name.as_bytes()]);
         name.map(|name| Self(hash(name).0)).unwrap_or_default()
     }
 }
 
-/// What stands in front of the counters of a block, or ends the file.
+/// The line in front of the counters of a block, or the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     Block {
@@ -117,8 +119,7 @@ impl Header {
         header
     }
 
-    /// # Errors
-    /// When this is no header, or one of a newer version.
+    /// # Errors When this is not a header, or a header of a newer version.
     pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Distrust> {
         let damaged = |what| Err(Distrust::Damaged { at: 0, what });
         if !bytes.starts_with(MAGIC) {
@@ -157,7 +158,7 @@ impl Header {
 }
 
 impl Frame {
-    /// The frame with the checksum of itself and of `counters`, and that checksum.
+    /// The frame with its own checksum and that of `counters`, and the latter.
     pub(super) fn to_bytes(self, counters: &[u8]) -> ([u8; FRAME_BYTES], u32) {
         let (length, kind, large, small) = match self {
             Self::Block { bytes, algorithm, copied_at, counters } => {
@@ -177,7 +178,7 @@ impl Frame {
         (frame, checksum)
     }
 
-    /// What a frame says, whether the checksum of what follows is right or not. `None`: no frame says that.
+    /// The contents of a frame, without a check of what follows. `None`: it is no frame.
     pub(super) fn parse(bytes: &[u8; FRAME_BYTES]) -> Option<Self> {
         if bytes[OWN_CHECKSUM] != own_checksum(*bytes) {
             return None;
@@ -192,13 +193,13 @@ impl Frame {
         (length > 0).then_some(Self::Block { bytes: length, algorithm, copied_at, counters: small })
     }
 
-    /// The checksum that a frame holds.
+    /// The checksum in the frame.
     pub(super) fn checksum_in(bytes: &[u8; FRAME_BYTES]) -> u32 {
         u32::from_le_bytes(array(bytes, 20))
     }
 }
 
-/// The checksum of a frame and of the counters behind it.
+/// The checksum of a frame and its counters.
 pub(super) fn checksum(frame: &[u8; FRAME_BYTES], counters: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&frame[..FRAME_BYTES - 4]);
@@ -206,7 +207,7 @@ pub(super) fn checksum(frame: &[u8; FRAME_BYTES], counters: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The checksum of a frame without what follows, and without both of its checksums.
+/// The checksum of a frame without its counters, and without both of its checksums.
 fn own_checksum(mut frame: [u8; FRAME_BYTES]) -> [u8; 3] {
     frame[OWN_CHECKSUM].fill(0);
     array(&crc32fast::hash(&frame[..FRAME_BYTES - 4]).to_le_bytes(), 0)
@@ -220,7 +221,7 @@ fn array<const COUNT: usize>(bytes: &[u8], at: usize) -> [u8; COUNT] {
 mod tests {
     use super::*;
 
-    /// Files hold these numbers: an algorithm that comes anew goes to the end of the list, or the version changes.
+    /// Files contain these numbers: add a new algorithm at the end of the list, or change the version.
     #[test]
     fn an_algorithm_has_the_number_that_it_had() {
         let names = Algorithm::ALL.map(Algorithm::name);
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(names[3..], ["fixed_window", "token_bucket", "leaky_bucket"]);
     }
 
-    /// A length that was changed takes no memory: it is noticed before anything is read.
+    /// A changed length allocates no memory: it is noticed before anything is read.
     #[test]
     fn a_frame_with_any_bit_changed_is_none() {
         let frame = Frame::Block {

@@ -1,9 +1,9 @@
-//! When and where a state was written, and how the clock of decisions goes on from there.
+//! When and where a state was written, and how the clock of decisions continues from there.
 //!
-//! The clock of decisions begins with a wall clock and then runs by itself. A counter counts right only under the clock
-//! that it was made with, or one that is behind it. On the same boot of the same machine that clock goes on exactly, by
-//! the time since the boot. Elsewhere all there is are wall clocks: they are assumed to differ by STATE_SKEW at most, and
-//! the clock goes on that much behind.
+//! The clock of decisions starts with a wall clock and then runs by itself. A counter counts correctly only under the
+//! clock that it was made with, or a clock that is behind it. On the same boot of the same machine that clock
+//! continues exactly, by the time since the boot. Elsewhere only wall clocks are known: they are assumed to differ by
+//! at most STATE_SKEW, and the clock continues that much behind.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Moment {
 impl Moment {
     /// Now on this machine, for a process with this clock of decisions.
     pub fn now(machine: &dyn Machine, clock: &Clock) -> Self {
-        // In this order the clock that goes on is behind by the time between two readings, never ahead.
+        // In this order the clock that continues is behind by the time between two readings, never ahead.
         let clock = clock.at(machine.monotonic());
         let wall = machine.wall();
         Self { boot_id: machine.boot_id(), boot_nanos: machine.since_boot(), clock, wall }
@@ -39,15 +39,14 @@ impl Moment {
         self.boot_id == now.boot_id && self.boot_id != [0; 16] && self.boot_nanos <= now.boot_nanos
     }
 
-    /// # Errors
-    /// When this was written later than `now` by more than `skew`, as far as wall clocks show.
+    /// # Errors When this was written later than `now` by more than `skew`, according to the wall clocks.
     pub(super) fn check_past(&self, now: &Self, skew: Duration) -> Result<(), Distrust> {
         let ahead = Duration::from_nanos(self.wall.nanos_since(now.wall));
         if self.is_same_boot(now) || ahead <= skew { Ok(()) } else { Err(Distrust::Ahead(ahead)) }
     }
 
-    /// What the clock of decisions shows `now` if it goes on from this moment. Never before `newest`, the time at which
-    /// the last counter was copied: a process that begins is later than that.
+    /// The time of the clock of decisions at `now` if it continues from this moment. Never before `newest`, the time
+    /// at which the last counter was copied, because a new process is later than that.
     pub(super) fn goes_on(&self, now: &Self, newest: Timestamp, skew: Duration) -> Timestamp {
         let clock = i128::from(self.clock.as_nanos());
         let nanos = match self.is_same_boot(now) {

@@ -1,4 +1,4 @@
-//! What a start found, one word each, and why a file is not believed.
+//! The outcome of a start, one word each, and why a file is refused.
 
 use std::io;
 use std::time::Duration;
@@ -9,9 +9,9 @@ tidegate_engine::named! {
     pub enum Outcome {
         /// The counters of a process that ended cleanly: all of them count.
         Clean = "clean",
-        /// Nothing: there was never a process here.
+        /// Nothing: no process ever wrote here.
         None = "none",
-        /// The process before was killed.
+        /// The previous process was killed.
         Unclean = "unclean",
         /// The file ends too early.
         Truncated = "truncated",
@@ -29,14 +29,14 @@ tidegate_engine::named! {
         OtherMembers = "other_members",
         /// The file was written under another SHARD_NAME.
         OtherName = "other_name",
-        /// The file is of an earlier start than the last one.
+        /// The file is from an earlier start than the last one.
         Restored = "restored",
         /// The counters do not fit MAX_COUNTER_BYTES.
         TooLarge = "too_large",
     }
 }
 
-/// Why a file is not believed.
+/// Why a file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Distrust {
     /// It ends too early.
@@ -45,7 +45,7 @@ pub enum Distrust {
         /// Its length.
         at: u64,
     },
-    /// It is not what was written.
+    /// It is damaged.
     #[error("it is damaged at byte {at}: {what}")]
     Damaged {
         /// Where the damage was noticed.
@@ -64,13 +64,13 @@ pub enum Distrust {
     /// Its keys were made under another secret.
     #[error("its keys were made under another secret (expected the one in KEY_SECRET_FILE)")]
     OtherSecret,
-    /// Its secret lies elsewhere.
+    /// Its secret is in another file.
     #[error("the secret of its keys is not in it (expected KEY_SECRET_FILE, as when it was written)")]
     NoSecret,
-    /// It comes from the future.
+    /// It was written later than now.
     #[error("it was written {0:?} ahead of this machine's clock (expected STATE_SKEW at most)")]
     Ahead(Duration),
-    /// The keys are spread over another number of nodes now.
+    /// The number of nodes was another one.
     #[error("it was written with SHARD_MEMBERS={written} (expected {now})")]
     OtherMembers {
         /// The number then.
@@ -81,7 +81,7 @@ pub enum Distrust {
     /// Another node wrote it.
     #[error("it was written under another SHARD_NAME, or without one (expected the name of this node)")]
     OtherName,
-    /// Others were written since.
+    /// Later starts have written since.
     #[error("start {written} wrote it (expected {last}, by STATE_SEQUENCE_FILE): it is from a backup")]
     Restored {
         /// The start that wrote it.
@@ -89,7 +89,7 @@ pub enum Distrust {
         /// The last start.
         last: u64,
     },
-    /// There is no room.
+    /// There is no room for its counters.
     #[error("its counters do not fit MAX_COUNTER_BYTES")]
     TooLarge,
     /// The system refuses.

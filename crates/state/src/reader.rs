@@ -1,4 +1,4 @@
-//! Reads a state file, block by block, and believes nothing in it that its checksums do not confirm.
+//! Reads a state file block by block, and uses only what its checksums confirm.
 
 use std::fs;
 use std::io::{self, Read};
@@ -10,15 +10,15 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{Encoded, ImportError};
 use tidegate_engine::time::Timestamp;
 
-/// A file of which the header was read.
+/// A file whose header was read.
 #[derive(Debug)]
 pub struct StateReader<R = io::BufReader<fs::File>> {
     source: Source<R>,
-    /// What the file says of itself.
+    /// The contents of its header.
     pub header: Header,
 }
 
-/// What a whole file holds.
+/// The totals of a complete file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Counters of each algorithm, in the order of their numbers.
@@ -44,12 +44,12 @@ struct Source<R> {
     length: u64,
 }
 
-/// Large reads: a file of many gigabytes is read as fast as the disk gives it.
+/// Large reads: a file of many gigabytes is read as fast as the disk allows.
 const READ_BYTES: usize = 1 << 20;
 
 impl StateReader {
     /// Opens a file and reads its header.
-    /// Fails when the header is not to be believed.
+    /// Fails when the header is damaged.
     pub fn open(path: &Path) -> Result<Self, Distrust> {
         let file = fs::File::open(path)?;
         let length = file.metadata()?.len();
@@ -65,9 +65,9 @@ impl<R: Read> StateReader<R> {
         Ok(Self { source, header })
     }
 
-    /// Reads the rest, and calls `take` with the counters of every block, once its checksum is right. Only after the
-    /// last one is it known whether the file is whole.
-    /// Fails when the file is not what was written, or `take` refuses.
+    /// Reads the rest, and calls `take` with the counters of every block, once its checksum was confirmed. Only after
+    /// the last block is it known whether the file is complete.
+    /// Fails when the file is damaged, or `take` refuses.
     pub fn read(
         mut self,
         mut take: impl FnMut(&Encoded<'_>) -> Result<(), ImportError>,

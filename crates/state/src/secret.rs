@@ -1,7 +1,8 @@
-//! The secret of keys: drawn at random, taken from a state, or made of a file.
+//! The secret of keys: drawn at random, taken from a state, or derived from a file.
 //!
 //! Counters are known by keys, which are hashes under this secret. So a state is of use only with it: the state holds
-//! it, or, if it comes from a file, a fingerprint.
+//! Counters are identified by keys, which are hashes under this secret. So a state is useful only with it: the state
+//! contains the secret or, if it comes from a file, a fingerprint.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,12 +14,12 @@ use tidegate_engine::key::{KeySecret, SharedId};
 
 /// The longest secret in a file, in bytes.
 const FILE_BYTES_MAX: usize = 4 << 10;
-/// So much of a file is read: white space at its ends does not count.
+/// The bytes that are read of a file: white space at its ends does not count.
 const FILE_READ_MAX: u64 = 16 << 10;
 /// The shortest, without white space at its ends.
 const FILE_BYTES_MIN: usize = 16;
 
-/// A file that cannot be the secret of keys.
+/// A file that cannot be used for the secret of keys.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The system refuses.
@@ -29,7 +30,7 @@ pub enum SecretError {
         /// Why.
         source: io::Error,
     },
-    /// It is no secret.
+    /// Its length is not allowed.
     #[error("KEY_SECRET_FILE: {} has {length} bytes (expected {FILE_BYTES_MIN} to {FILE_BYTES_MAX})", path.display())]
     Length {
         /// Which file.
@@ -47,7 +48,7 @@ pub struct KeySource {
 }
 
 impl KeySource {
-    /// A new one.
+    /// A random one.
     /// Fails when the system has no random bytes.
     pub fn random() -> io::Result<Self> {
         let mut secret = [0; 16];
@@ -55,11 +56,11 @@ impl KeySource {
         Ok(Self { secret, is_in_file: false })
     }
 
-    /// The one that this file stands for: a hash of all that is in it, but white space at its ends.
+    /// The secret in this file: a hash of its contents, without white space at its ends.
     /// Fails when it cannot be read, or is too short or too long.
     pub fn of_file(path: &Path) -> Result<Self, SecretError> {
         let mut text = Vec::new();
-        // A device or a log has no end.
+        // A device or a log may have no end.
         let read = File::open(path).and_then(|file| file.take(FILE_READ_MAX).read_to_end(&mut text));
         read.map_err(|source| SecretError::Io { path: path.to_owned(), source })?;
         let text = text.trim_ascii();
@@ -69,13 +70,14 @@ impl KeySource {
         Ok(Self::of_text(text))
     }
 
-    /// The one that this text of a file stands for.
+    /// The secret of this text of a file.
     pub fn of_text(text: &[u8]) -> Self {
         let SharedId(secret) = SharedId::of([b"tidegate: secret of keys".as_slice(), text]);
         Self { secret, is_in_file: true }
     }
 
-    /// The one under which the keys of this state were made. `own` is the one of this process, if it has a file.
+    /// The secret under which the keys of this state were made. `own` is the secret of this process, if it has a
+    /// file.
     /// Fails when the state's is another one, or not known.
     pub fn of_state(header: &Header, own: Option<Self>) -> Result<Self, Distrust> {
         let written = header.secret.map(|secret| Self { secret, is_in_file: false });
@@ -95,7 +97,7 @@ impl KeySource {
         KeySecret::new(self.secret)
     }
 
-    /// What a state holds of it beside the fingerprint.
+    /// What a state contains of it in addition to the fingerprint.
     pub(super) fn written(&self) -> Option<SecretBytes> {
         (!self.is_in_file).then_some(self.secret)
     }

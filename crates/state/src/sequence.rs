@@ -1,7 +1,7 @@
-//! The number of the last start, in a file outside of the folder. A folder that was restored from a backup cannot know
-//! that by itself: it has the number of an earlier start.
+//! The number of the last start, in a file outside of the folder. A folder that was restored from a backup cannot
+//! detect that by itself: it has the number of an earlier start.
 //!
-//! In: STATE_SEQUENCE_FILE. Out: the number that it holds. Each start writes the next one, before its first answer.
+//! In: STATE_SEQUENCE_FILE. Out: the number in it. Each start writes the next one, before its first answer.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,7 +15,7 @@ const FILE_BYTES_MAX: u64 = 32;
 /// Why starts cannot be counted.
 #[derive(Debug, thiserror::Error)]
 pub enum SequenceError {
-    /// The system does not give it.
+    /// It cannot be read.
     #[error("STATE_SEQUENCE_FILE: cannot read {}: {source}", path.display())]
     Unreadable {
         /// Which file.
@@ -23,10 +23,10 @@ pub enum SequenceError {
         /// Why.
         source: io::Error,
     },
-    /// It is something else.
+    /// It contains something else.
     #[error("STATE_SEQUENCE_FILE: {} holds no number (expected what Tidegate wrote, or no file)", .0.display())]
     NoNumber(PathBuf),
-    /// The system does not take it.
+    /// It cannot be written.
     #[error("STATE_SEQUENCE_FILE: {0} (expected a file in a folder that may be written to)")]
     Io(#[from] DiskError),
 }
@@ -41,7 +41,7 @@ pub struct Sequence {
 
 impl Sequence {
     /// Reads it.
-    /// Fails when there is a file that cannot be read, or holds something else.
+    /// Fails when there is a file that cannot be read, or contains something else.
     pub fn read(path: &Path) -> Result<Self, SequenceError> {
         let path = path.to_owned();
         let mut text = String::new();

@@ -1,11 +1,11 @@
-//! What a process begins with: the counters, the clock and the secret of the process before, or new ones.
+//! What a process starts with: the counters, the clock and the secret of the previous process, or new ones.
 //!
-//! After a kill these are the counters of the last checkpoint, which lack what was admitted since. Where that would be too much,
-//! the store is made cold on top: counters then count as full, whatever they hold.
+//! After a kill these are the counters of the last checkpoint, which lack the hits that were admitted since. If that
+//! could admit too much, the store is also made cold: then counters count as full, whatever they contain.
 //!
-//! In: the folder. Out: a [`Begun`]. Nothing in the folder has changed then but files that were put aside, so a start
-//! that fails later loses nothing. [`mark`](crate::Checkpoints::mark)
-//! follows, right before the first answer.
+//! In: the folder. Out: a [`Begun`]. Until then nothing in the folder has changed except that refused files were
+//! renamed, so a start that fails later loses nothing. [`mark`](crate::Checkpoints::mark) follows, right before the
+//! first answer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tidegate_engine::clock::Clock;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::time::Timestamp;
 
-/// How a process begins.
+/// How a process starts.
 #[derive(Clone, Debug)]
 pub struct StartOptions {
     /// The secret in KEY_SECRET_FILE.
@@ -38,21 +38,21 @@ pub struct StartOptions {
     pub name: ShardName,
     /// Bounds of the store.
     pub memory: MemoryOptions,
-    /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
+    /// Lost counters of windows up to this count as full. `None`: they start at zero.
     pub deny_cold: Option<Duration>,
     /// The machine that runs the process.
     pub machine: Arc<dyn Machine>,
 }
 
 impl StartOptions {
-    /// Whether counters count that were written under this SHARD_MEMBERS. A ring that grew has only taken keys away, so
-    /// this node has seen every hit of those that it still has.
+    /// Whether counters written under this SHARD_MEMBERS may be used. A ring that grew has only taken keys away, so
+    /// this node has seen every hit of the keys that it still has.
     fn takes_members(&self, written: u32) -> bool {
         written == self.members || (self.grew_from > 0 && written == self.grew_from)
     }
 }
 
-/// What a process begins with.
+/// What a process starts with.
 #[derive(Debug)]
 #[must_use]
 pub struct Begun {
@@ -60,17 +60,17 @@ pub struct Begun {
     pub store: MemoryStore,
     /// The clock of decisions under which they count.
     pub clock: Clock,
-    /// The secret of their keys, and what else files say of this process.
+    /// The secret of their keys, and what else the files of this process contain.
     pub author: Author,
     /// What was found.
     pub outcome: Outcome,
-    /// What was taken, and when it was written.
+    /// The number of counters that were used, and when they were written.
     pub taken: Option<(Totals, Moment)>,
-    /// What was not believed: why, and where it is now.
+    /// The refused file: why, and its new path.
     pub refused: Option<(Distrust, PathBuf)>,
 }
 
-/// What all files of a process say of it.
+/// What all files of a process contain about it.
 #[derive(Clone, Debug)]
 pub struct Author {
     /// The secret of its keys.
@@ -87,13 +87,13 @@ pub struct Author {
     pub machine: Arc<dyn Machine>,
 }
 
-/// Why a process cannot begin.
+/// Why a process cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The folder cannot be written to.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// There is a history, so nobody can say that there is none.
+    /// There are counters of an earlier process, so `state init` is refused.
     #[error("STATE_DIR: {} is there, which a process has left (expected a folder without it)", .0.display())]
     History(PathBuf),
     /// There are no random bytes.
@@ -101,7 +101,7 @@ pub enum StartError {
     Random(#[from] std::io::Error),
 }
 
-/// A state that was taken whole.
+/// A state that is complete.
 struct Taken {
     store: MemoryStore,
     clock: Clock,
@@ -110,8 +110,8 @@ struct Taken {
     header: Header,
 }
 
-/// Looks into the folder and takes what is to be believed.
-/// Fails when a file that is not believed cannot be put aside, or there are no random bytes.
+/// Looks into the folder and uses what can be trusted.
+/// Fails when a refused file cannot be renamed, or there are no random bytes.
 pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, StartError> {
     let found = folder.and_then(|folder| Some((folder, found_in(folder)?)));
     let (mut taken, mut refused, mut outcome) = (None, None, Outcome::None);
@@ -151,8 +151,8 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
     Ok(Begun { store, clock, author, outcome, taken, refused })
 }
 
-/// Says that there is no history: the next start is as after a clean end without counters. `members`: SHARD_MEMBERS; 0:
-/// not set. `name`: SHARD_NAME.
+/// Declares that there is no history: the next start is like one after a clean end without counters. `members`:
+/// SHARD_MEMBERS; 0: not set. `name`: SHARD_NAME.
 /// Fails when there is a history, or the folder cannot be written to.
 pub fn init(
     folder: &Folder,
@@ -171,7 +171,7 @@ pub fn init(
     Ok(())
 }
 
-/// The file that says how the process before ended.
+/// The file that says how the previous process ended.
 fn found_in(folder: &Folder) -> Option<File> {
     File::ALL.into_iter().find(|&file| folder.has(file))
 }
@@ -182,7 +182,7 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
     if file == File::Counters && !header.is_clean {
         return Err(Distrust::Damaged { at: 0, what: "it is a checkpoint" });
     }
-    // A checkpoint may be older than the last start. It lacks what was admitted since in any case.
+    // A checkpoint may be older than the last start. It lacks later hits in any case.
     if file == File::Counters && header.sequence < folder.last_start() {
         return Err(Distrust::Restored { written: header.sequence, last: folder.last_start() });
     }
@@ -198,7 +198,7 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
     header.moment.check_past(&Moment::now(machine, &started), options.skew)?;
     let store = MemoryStore::new(options.memory);
     let totals = reader.read(|counters| store.import(counters))?;
-    // Without counters there is nothing that another clock could count wrong.
+    // Without counters there is nothing that another clock could count wrongly.
     let clock = if totals.all() == 0 && header.lost_since.is_none() {
         started
     } else {

@@ -1,5 +1,5 @@
-//! Writes the counters of a store to a file, block by block: memory stays bounded, and decisions wait for the copy of one
-//! shard at most.
+//! Writes the counters of a store to a file, block by block: memory stays bounded, and decisions wait at most for the
+//! copy of one shard.
 
 use std::io::{self, Write};
 
@@ -10,10 +10,10 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{ExportPlace, MemoryStore};
 use tidegate_engine::time::Timestamp;
 
-/// What is written, and by which clock its counters were made.
+/// The data to write, and the clock under which its counters were made.
 #[derive(Clone, Copy)]
 pub struct Writing<'a> {
-    /// What the file says of itself.
+    /// The contents of the header.
     pub header: &'a Header,
     /// The counters.
     pub store: &'a MemoryStore,
@@ -40,7 +40,7 @@ impl Writing<'_> {
         self.clock.at(self.machine.monotonic())
     }
 
-    /// Writes all of it, and returns the number of counters. Calls `pause` with the bytes of each block.
+    /// Writes everything, and returns the number of counters. Calls `pause` with the size of each block.
     /// Fails as `file` and `pause` do.
     pub(super) fn write_to(
         &self,
