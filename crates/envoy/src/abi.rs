@@ -26,7 +26,8 @@ impl Text {
         Self { start: text.as_ptr(), len: text.len() }
     }
 
-    /// # Safety It is a text of Envoy that does not change during `'t`, or none.
+    /// # Safety
+    /// It is a text of Envoy that does not change during `'t`, or none.
     pub unsafe fn bytes<'t>(self) -> &'t [u8] {
         match self.start.is_null() {
             true => &[],

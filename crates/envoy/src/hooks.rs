@@ -147,7 +147,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(made: *const Ma
 
 /// Calls `hook` with the filter and its stream. If it panics, the request gets the outcome of a failure.
 ///
-/// # Safety Both are Envoy's and ours, for the time of the hook.
+/// # Safety
+/// Both are Envoy's and ours, for the time of the hook.
 unsafe fn on<T>(
     envoy: Pointer,
     made: *const Made,
@@ -236,7 +237,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(envoy: 
 
 /// The configuration of the route of a stream.
 ///
-/// # Safety The stream is Envoy's.
+/// # Safety
+/// The stream is Envoy's.
 unsafe fn route<'r>(stream: &Stream<'_>) -> Option<&'r Route> {
     // SAFETY: it was made by the hook for routes, and lives as long as the route, which the stream keeps alive.
     unsafe { stream.route().cast::<Route>().as_ref() }

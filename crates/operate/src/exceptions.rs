@@ -246,7 +246,8 @@ impl Book {
     /// Audits, writes and makes a change of this process alone, in this order. The outcome is audited too. It writes
     /// files, so do not call it on a thread that decides.
     ///
-    /// # Errors As [`change`](Self::change).
+    /// # Errors
+    /// As [`change`](Self::change).
     pub fn change_here(
         &self,
         wanted: &WantedChange,

@@ -119,7 +119,8 @@ impl Header {
         header
     }
 
-    /// # Errors When this is not a header, or a header of a newer version.
+    /// # Errors
+    /// When this is not a header, or a header of a newer version.
     pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Distrust> {
         let damaged = |what| Err(Distrust::Damaged { at: 0, what });
         if !bytes.starts_with(MAGIC) {

@@ -39,7 +39,8 @@ impl Moment {
         self.boot_id == now.boot_id && self.boot_id != [0; 16] && self.boot_nanos <= now.boot_nanos
     }
 
-    /// # Errors When this was written later than `now` by more than `skew`, according to the wall clocks.
+    /// # Errors
+    /// When this was written later than `now` by more than `skew`, according to the wall clocks.
     pub(super) fn check_past(&self, now: &Self, skew: Duration) -> Result<(), Distrust> {
         let ahead = Duration::from_nanos(self.wall.nanos_since(now.wall));
         if self.is_same_boot(now) || ahead <= skew { Ok(()) } else { Err(Distrust::Ahead(ahead)) }
