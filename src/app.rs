@@ -69,13 +69,13 @@ use tidegate_state::{Author, Checkpoints};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long workers may then take to end whatever is still open.
+/// How long workers may then take to end the rest.
 const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections to the decision ports, in all. Each costs some 10 KiB; proxies open a few per core.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Open files that decision connections leave to everything else: scrapes, reading rules, sockets, queues.
+/// Open files that remain for everything else: scrapes, reading rules, sockets, queues.
 const OTHER_FILES: usize = 2 * pages::CONNECTIONS_MAX + 64;
-/// What they leave to a folder of records beside.
+/// The same for a folder of records.
 const FOLDER_FILES: usize = tidegate_records::FILES_MAX + 32;
 /// Niceness of the control thread, and of threads that load rules. On one core, workers go first.
 const CONTROL_NICENESS: i32 = 10;
@@ -98,12 +98,12 @@ pub fn run(configuration: Configuration, lines: Option<Ink>) -> Result<(), AppEr
     ended
 }
 
-/// Everything that is shared between the tasks.
+/// What the tasks share.
 struct App {
     configuration: Configuration,
     clock: Clock,
     store: Arc<MemoryStore>,
-    /// Whose keys the counters have.
+    /// The author of the counters' keys.
     author: Author,
     state: Option<State>,
     metrics: Arc<Metrics>,
@@ -111,7 +111,7 @@ struct App {
     exceptions: Arc<Book>,
     resets: Arc<Resets>,
     records: Option<Arc<RecordStore>>,
-    /// What hears of changes of records that other nodes make.
+    /// Follows changes of records that other nodes make.
     follower: Option<Follower>,
     health: Arc<Health>,
     /// The last changes of rules, certificates and the mapping of metrics.
@@ -135,7 +135,8 @@ async fn serve(
     app.await_shared_store();
     let handler = app.handler();
     let workers = app.start_workers(&handler)?;
-    // Nobody is served yet, and what can fail has not failed: from here on the counters of the start are taken.
+    // No request was served yet, and everything that can fail has succeeded: from here on the counters of the start
+    // are used.
     if let Some(state) = &app.state
         && !state.mark(app.configuration.state.interval, &mut signals.end).await?
     {
@@ -153,13 +154,13 @@ async fn serve(
 }
 
 impl App {
-    /// Takes the counters of the process before, and opens the rest.
+    /// Restores the counters of the previous process, and opens the rest.
     async fn start(configuration: Configuration, lines: Option<Ink>) -> Result<(Self, Following), AppError> {
         let begun = state::begin(&configuration).await?;
         Self::open(configuration, begun, lines).await
     }
 
-    /// Opens all that a limiter stands on, and loads its rules.
+    /// Opens everything that a limiter needs, and loads its rules.
     async fn open(
         configuration: Configuration,
         begun: state::Begun,
@@ -187,7 +188,7 @@ impl App {
             EventTasks::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
         let Admin { certificate_names, .. } = &configuration.admin;
         let has_bearers = configuration.admin.has_token() || !certificate_names.is_empty();
-        // Where nobody may see names of keys, none are kept.
+        // If nobody may see names of keys, none are kept.
         let denied = (configuration.keep_keys || has_bearers).then(Arc::<DeniedKeys>::default);
         let records = records::store(&configuration.limits, &metrics)?;
         let (looked_up, follower) =
@@ -239,7 +240,7 @@ impl App {
             true => installer.with_health(Arc::clone(&self.health)),
             false => installer,
         };
-        // JSON logs are read by programs, which have no use for these lines.
+        // JSON logs are read by programs, which do not need these lines.
         let lines = lines.filter(|_| !self.configuration.logging.json);
         Starting::new(rules, installer, lines, Arc::clone(&self.health))
     }
@@ -315,12 +316,12 @@ impl App {
         }
     }
 
-    /// Reads what other nodes know, before anybody is served.
+    /// Reads what other nodes know, before any request is served.
     async fn read_first(&self) {
         tokio::join!(self.resets.read_first(), exceptions::read_first(&self.exceptions, &self.service));
     }
 
-    /// Starts what a limiter does apart from decisions, with sockets or without.
+    /// Starts the tasks of a limiter that make no decisions, with sockets or without.
     fn keep(&mut self, tasks: &mut Essential) {
         memory::keep(tasks, &self.store, &self.service, self.clock);
         exceptions::keep(tasks, &self.exceptions, &self.service);
@@ -379,7 +380,7 @@ impl App {
         Ok(())
     }
 
-    /// Lets running calls finish. Returns whether all workers have ended, so that there is no decision any more.
+    /// Lets running calls finish. Returns whether all workers have ended: then no further decision is made.
     async fn drain(&self, workers: &Workers, mut accepting: Essential) -> bool {
         tokio::time::sleep(self.configuration.listeners.drain_grace).await;
         accepting.shutdown().await;
@@ -435,8 +436,8 @@ fn question(example: &Example) -> serde_json::Value {
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
 }
 
-/// Decision connections of a process that may hold this many files open. If they took all files, nobody could scrape
-/// and no change of the rules could be read.
+/// The number of decision connections for a process that may have this many files open. If they used all files,
+/// nobody could scrape and no change of the rules could be read.
 fn connections_max(open_files: usize, has_folder: bool) -> usize {
     let others = OTHER_FILES + if has_folder { FOLDER_FILES } else { 0 };
     open_files.saturating_sub(others).max(open_files / 2).min(CONNECTIONS_MAX)

@@ -88,7 +88,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
     let matches = match command().try_get_matches_from(&called.words) {
         Ok(matches) => matches,
         Err(error) => {
-            // Of a misspelt command, clap would blame what follows it.
+            // After a misspelt command, clap would complain about the next argument.
             let first = first.as_deref().filter(|word| !word.starts_with('-'));
             let Some(problem) = first.and_then(no_rules_at) else { return usage(&error) };
             print_error(format_args!("{problem}"));
@@ -121,7 +121,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
     };
     match done {
         Ok((text, code)) => {
-            // `check` has escaped its texts and may colour them; what `suggest` prints is rules, for programs.
+            // `check` has escaped its texts and may colour them; the output of `suggest` is rules, for programs.
             let text = if is_coloured_or_rules { text.into() } else { lines(&text) };
             let mut out = io::stdout().lock();
             written(out.write_all(text.as_bytes()).and_then(|()| out.flush()), code)
@@ -130,7 +130,8 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
     }
 }
 
-/// The exit code of a command whose output was written, or failed to be. A reader that stops (`| head`) is no failure.
+/// The exit code of a command: its own if its output was written, else a failure. A reader that stops (`| head`) is
+/// no failure.
 fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
     match written {
         Ok(()) => code,
@@ -142,7 +143,8 @@ fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
     }
 }
 
-/// The error when a path of rules does not exist. It may be a misspelt command. `None`: it exists, or is a command.
+/// The error for a path of rules that does not exist. It may be a misspelt command. `None`: it exists, or is a
+/// command.
 fn no_rules_at(path: &str) -> Option<String> {
     let known = command();
     let names: Vec<_> = known.get_subcommands().map(Command::get_name).chain(["help"]).collect();
@@ -214,7 +216,7 @@ fn command() -> Command {
         .subcommands(commands)
 }
 
-/// The end of `-h`: a line per setting, and where the rest is.
+/// The end of `-h`: a line per setting, and a pointer to the rest.
 fn first_settings() -> String {
     let line = |(name, words): &(&str, &str)| {
         let row = TABLE.iter().find(|row| row.name == *name)?;
@@ -248,7 +250,7 @@ fn has_word(names: &str, name: &str) -> bool {
     names.split_ascii_whitespace().any(|known| known == name)
 }
 
-/// The configuration by these settings. All others have their defaults, whatever the environment says.
+/// The configuration of these settings. All others have their defaults, whatever the environment contains.
 fn read_only(
     names: &str,
     flag: impl Fn(&Row) -> Option<String>,
@@ -289,7 +291,7 @@ fn help(row: &Row) -> String {
     format!("{} [env: {}]{default}", row.help, row.name)
 }
 
-/// Reads the flag of a setting, given behind the name of a command or before it.
+/// Reads the flag of a setting, given after the name of a command or before it.
 fn flag_of<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> Option<String> + 'a {
     |row| flag(own, row).or_else(|| flag(before, row))
 }

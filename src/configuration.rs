@@ -7,17 +7,7 @@
 //!
 //! Not here: files that settings name, such as certificates. Reading them is part of the start.
 //!
-//! - `in_force`: every setting with its value, to be shown
-//! - `listeners`: sockets, and the files of their TLS
-//! - `limits`: limits for single keys, and where they are kept
-//! - `rules`: where rules come from, and how they are loaded
-//! - `state`: counters that survive restarts
-//! - `redis`: the shared store
-//! - `metrics`: the metrics port and StatsD; `mogrifiers`: what rewrites names for it
-//! - `tracing`: where spans go
-//! - `events`: which events are emitted, and where they go
-//! - `inside`: the settings of a limiter inside another process
-//! - `machine`: what the machine gives the process
+//! Not here: the contents of files that settings name, such as certificates. Reading them is part of the start.
 
 mod events;
 mod in_force;
@@ -78,11 +68,11 @@ pub struct Configuration {
     pub rules: Rules,
     /// Modes that apply to every request.
     pub modes: Modes,
-    /// By up to this share waits of the denied are lengthened at random.
+    /// Waits of denied requests are lengthened at random by up to this share.
     pub retry_jitter: f64,
     /// Bounds of one request.
     pub bounds: Bounds,
-    /// What answers carry beside codes and limits.
+    /// What answers have in addition to codes and limits.
     pub answer_options: AnswerOptions,
     /// Counters in memory.
     pub memory: MemoryOptions,
@@ -118,7 +108,7 @@ pub struct Admin {
     pub page_hosts: Vec<String>,
     /// The file that keeps exceptions.
     pub exceptions_file: Option<PathBuf>,
-    /// A file of exceptions that somebody else writes, instead.
+    /// A file of exceptions that another program writes, in place of that one.
     pub exceptions_followed: Option<PathBuf>,
     /// The file that changes are audited in.
     pub audit_log: Option<PathBuf>,
@@ -155,24 +145,24 @@ impl Configuration {
         Ok(Self { changed: in_force::changed(flag, variable), ..configuration })
     }
 
-    /// By which names browsers may open the pages of the debug port.
+    /// The names by which browsers may open the pages of the debug port.
     pub fn debug_hosts(&self) -> Hosts {
         Hosts::new(&self.listeners.debug.host, &self.admin.page_hosts)
     }
 
-    /// The same of the metrics port.
+    /// The same for the metrics port.
     pub fn metrics_hosts(&self) -> Hosts {
         let host = self.listeners.metrics.as_ref().map_or("", |address| &address.host);
         Hosts::new(host, &self.admin.page_hosts)
     }
 
-    /// Where counters live, as BACKEND_TYPE says it.
+    /// Where counters are, according to BACKEND_TYPE.
     pub fn backend(&self) -> &'static str {
         if self.redis.is_some() { "redis" } else { "memory" }
     }
 }
 
-/// The value of a setting that the program finds out where nobody sets it, as it would be written. `None` if other
+/// The value that the program finds out for a setting that is not set, as it would be written. `None` if other
 /// settings are bad.
 pub fn detected(
     flag: impl Fn(&Row) -> Option<String>,
@@ -265,7 +255,7 @@ fn resolve(
 }
 
 impl Admin {
-    /// Whether there is a token that somebody may bear.
+    /// Whether there is a token, or a name in certificates, that admits somebody.
     pub fn has_token(&self) -> bool {
         self.token.is_some() || self.token_file.is_some()
     }
@@ -305,7 +295,7 @@ fn unless_0(time: Duration) -> Option<Duration> {
     (!time.is_zero()).then_some(time)
 }
 
-/// A text, or `None` for a setting that is set to nothing.
+/// A text, or `None` for a setting that is set to an empty text.
 fn unless_empty(text: &Option<impl AsRef<str>>) -> Option<&str> {
     text.as_ref().map(AsRef::as_ref).filter(|text| !text.is_empty())
 }

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lowers the priority of this thread below the workers'. If the system refuses, only that is lost.
+/// Lowers the priority of this thread below the workers'. If the system refuses, the thread runs as before.
 pub(super) fn lower_priority(niceness: i32) {
     if let Err(error) = rustix::process::nice(niceness) {
         tracing::debug!(%error, "the control thread keeps its priority");

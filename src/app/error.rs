@@ -1,4 +1,4 @@
-//! Why the program ends with a failure, for whoever started it.
+//! Why the program ends with a failure, for the user who started it.
 
 use std::io;
 
@@ -37,7 +37,7 @@ pub enum AppError {
     Source {
         /// Why.
         error: SourceError,
-        /// The setting that says where rules lie.
+        /// The setting that names the place of the rules.
         remedy: &'static str,
     },
     /// Rules that were refused, with the number of problems. Each problem was logged.
@@ -68,7 +68,7 @@ pub enum AppError {
     /// The folder of counters cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The counters of the process before cannot be dealt with.
+    /// The counters of the previous process cannot be handled.
     #[error(transparent)]
     State(#[from] StartError),
     /// The file of the secret of keys cannot be used.

@@ -18,7 +18,7 @@ use tidegate_serve::metrics::{Kind, Metrics};
 
 /// How long sending the last events may take.
 const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
-/// What the secret of hashes is made for: it has nothing in common with the keys of counters.
+/// The purpose for which the secret of hashes is derived, so that it has nothing in common with the keys of counters.
 const PURPOSE: &[u8] = b"tidegate: hashes of keys in events";
 
 /// Events, and the tasks that send them. Without outlets there are neither.
@@ -29,7 +29,7 @@ pub(super) struct EventTasks {
 }
 
 impl EventTasks {
-    /// Opens the outlets and begins to send. Keys are hashed under a secret that is made of this one.
+    /// Opens the outlets and begins to send. Keys are hashed under a secret that is derived from this one.
     pub(super) fn start(
         configuration: Option<&configuration::Events>,
         secret: &KeySecret,

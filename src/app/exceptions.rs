@@ -24,13 +24,14 @@ const SETTING: &str = "EXCEPTIONS_FILE";
 /// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often the file is tried. Who needs an exception at night should not be the first to hear that it cannot be kept.
+/// How often the file is tried. An operator who needs an exception at night should not be the first to learn that it
+/// cannot be kept.
 const TRY_FILE: Duration = Duration::from_secs(60);
 
-/// How long the end of the process waits for the last copy of exceptions that nodes share.
+/// How long the end of the process waits for the last copy of shared exceptions.
 const LAST_COPY_MAX: Duration = Duration::from_secs(2);
 
-/// The exceptions of the process before, and the audit of those to come. With a Redis, all nodes share them.
+/// The exceptions of the previous process, and the audit of changes. With a Redis, all nodes share them.
 pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppError> {
     let began = wall();
     let audit = match &admin.audit_log {
@@ -42,25 +43,25 @@ pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppErro
         None => Book::new(audit),
     };
     let Some(redis) = redis else { return Ok(book) };
-    // A connection of its own: reading 100,000 exceptions holds up no decision.
+    // It has a connection of its own: reading 100,000 exceptions delays no decision.
     let options = server_options(redis.main.clone(), &redis.tls, redis.tls_any_name)?;
     let options = RedisOptions { workers: 1, pool_size: 1, ..options.without_counters() };
     Ok(book.shared_in(RedisStore::new(options)))
 }
 
-/// Reads those of all nodes, and puts them in force before anybody is served.
+/// Reads the exceptions of all nodes, and puts them in force before any request is served.
 pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
     book.read_first(wall).await;
     install(book, service);
 }
 
-/// Takes the exceptions of a file that somebody else writes, now and with every change.
-/// Fails when the file cannot be read, or does not hold exceptions.
+/// Reads the exceptions of a file that another program writes, now and after every change.
+/// Fails when the file cannot be read, or does not contain exceptions.
 pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) -> Result<(), AppError> {
     let source = FileSource::new(Layout::Files(vec![path.to_owned()]), FILE_BYTES_MAX);
     let read = source.read();
     match &read {
-        // Later its absence ends none: whoever replaces a file may remove it first.
+        // Later a missing file ends none: a program that replaces a file may remove it first.
         Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => (),
         read => take(book, path, read)?,
     }
@@ -76,7 +77,7 @@ pub(super) fn follow_file(tasks: &mut Essential, path: &Path, book: &Arc<Book>) 
     Ok(())
 }
 
-/// Takes what was read of a file.
+/// Uses what was read from a file.
 fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Result<(), AppError> {
     let bad = |problem| AppError::BadFile { setting: SETTING, problem };
     let bytes = match read {
@@ -98,7 +99,7 @@ pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Serv
     control.spawn(async move { match trying.await {} });
 }
 
-/// Copies them to the file once more. A disk that hangs keeps no process from ending.
+/// Copies them to the file once more. A disk that hangs does not keep the process from ending.
 pub(super) async fn copy_at_the_end(book: &Arc<Book>) {
     if tokio::time::timeout(LAST_COPY_MAX, book.copy()).await.is_err() {
         tracing::warn!(
@@ -107,20 +108,20 @@ pub(super) async fn copy_at_the_end(book: &Arc<Book>) {
     }
 }
 
-/// Puts those in force that are due now. Returns when one begins or ends by itself.
+/// Puts the exceptions in force that are due now. Returns when one begins or ends by itself.
 pub(super) fn install(book: &Book, service: &Service) -> Option<Timestamp> {
     let compiled = book.compile(wall());
     service.except(compiled.exceptions);
     compiled.until
 }
 
-/// Puts every change in force, and what begins or ends by itself.
+/// Puts every change in force, and every exception that begins or ends by itself.
 async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
     let mut changes = book.changes();
     loop {
         let until = {
             let (book, service) = (Arc::clone(&book), Arc::clone(&service));
-            // 100,000 take a while to compile, and a change waits for its disk with the lock held.
+            // 100,000 take a while to compile, and a change holds the lock while it waits for its disk.
             tokio::task::spawn_blocking(move || install(&book, &service)).await.unwrap_or_default()
         };
         let changed = async {
@@ -139,17 +140,17 @@ async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
     }
 }
 
-/// Looks again and again whether the file can be written.
+/// Checks again and again whether the file can be written.
 async fn try_file(book: Arc<Book>) -> Infallible {
     loop {
         tokio::time::sleep(TRY_FILE).await;
         let book = Arc::clone(&book);
-        // If it broke off, the next one says what is wrong.
+        // If the check broke off, the next one reports what is wrong.
         let _ = tokio::task::spawn_blocking(move || book.check_file()).await;
     }
 }
 
-/// Waits until the wall clock is there.
+/// Waits until the wall clock has reached this time.
 async fn passed(until: Timestamp) {
     while wall() < until {
         tokio::time::sleep(TICK).await;

@@ -1,9 +1,10 @@
-//! The limiter inside another process, which has the sockets: one thread of ours beside the threads of the host.
+//! The limiter inside another process, which has the sockets: one thread of ours in addition to the threads of the
+//! host.
 //!
-//! In: settings by their names, rules, and the host's requests. Out: answers. What this node knows is decided on the thread
-//! that asks. Everything else is done on our thread: Redis, files of rules, exceptions, records and resets, as in the
-//! program. Whoever has the same settings and rules shares one limiter. Counters in memory belong to the process: the next
-//! limiter goes on with them.
+//! In: settings by their names, rules, and the host's requests. Out: answers. What this node knows is decided on the
+//! thread that asks. Everything else is done on our thread: Redis, files of rules, exceptions, records and resets, as
+//! in the program. Configurations with the same settings and rules share one limiter. Counters in memory belong to
+//! the process: the next limiter uses the same ones.
 
 mod samples;
 
@@ -41,22 +42,22 @@ use tidegate_engine::rules::Rule;
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
 
-/// How long a start waits for the first rules of a control plane, and how often it looks.
+/// How long a start waits for the first rules of a control plane, and how often it checks.
 const RULES_MAX: Duration = Duration::from_secs(5);
 const RULES_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The limiters of this process that are in use.
 static IN_USE: Mutex<Vec<(Options, Weak<Inside>)>> = Mutex::new(Vec::new());
 
-/// The counters in memory of this process, once there are some, with the bounds that they began with.
+/// The counters in memory of this process, once there are some, with the bounds of the first limiter.
 static COUNTERS: Mutex<Option<Kept>> = Mutex::new(None);
 
 thread_local! {
-    /// The request that is asked about on this thread of the host. Its space is used again.
+    /// The request that is checked on this thread of the host. Its memory is reused.
     static QUESTION: RefCell<RequestBuf> = RefCell::default();
 }
 
-/// Counters in memory, and what they are known by.
+/// Counters in memory, and what identifies their process.
 struct Kept {
     bounds: MemoryOptions,
     store: Arc<MemoryStore>,
@@ -89,8 +90,8 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The limiter with these options, which may be in use already. Returns when its rules are loaded and what other nodes
-    /// know is read, or after some seconds without them.
+    /// The limiter with these options, which may be in use already. Returns when its rules are loaded and what other
+    /// nodes know is read, or after some seconds without them.
     /// Fails with what is wrong with the settings, the rules, or the files that they name.
     pub fn with(options: &Options) -> Result<Arc<Self>, String> {
         let mut in_use = IN_USE.lock();
@@ -112,7 +113,7 @@ impl Inside {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let (started, start) = mpsc::sync_channel(1);
-        // Then requests wait for our thread.
+        // If they are shared, requests wait for our thread.
         let is_shared = configuration.redis.is_some() || configuration.limits.redis.is_some();
         let body = move || {
             if !is_shared {
@@ -140,7 +141,7 @@ impl Inside {
         })
     }
 
-    /// Asks whether a request may pass, by the `rate_limits` of this domain.
+    /// Checks whether a request may pass, by the `rate_limits` of this domain.
     pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Answer> {
         let bytes_max = self.handler.bounds().request_bytes_max;
         let _entered = self.enter();
@@ -151,8 +152,9 @@ impl Inside {
         })
     }
 
-    /// What a request is charged when its stream has ended, by the `rate_limits` of this domain. `None`: nothing.
-    /// Fails when it cannot be known.
+    /// The costs that are charged when the stream of a request has ended, by the `rate_limits` of this domain.
+    /// `None`: none.
+    /// Fails when they cannot be known.
     pub fn costs(
         &self,
         domain: &str,
@@ -161,8 +163,8 @@ impl Inside {
         self.handler.costs(domain, request)
     }
 
-    /// Charges what a request has cost, now that its stream has ended. Returns how many of its costs cannot be known: they
-    /// are not charged.
+    /// Charges the costs of a request whose stream has ended. Returns how many of its costs are unknown: they are not
+    /// charged.
     pub fn charge(self: &Arc<Self>, costs: &Costs, request: &impl ClientRequest<Error = Refusal>) -> usize {
         let (mut question, unknown) = costs.known(request);
         if question.entries_of_each().len() == 0 {
@@ -171,7 +173,7 @@ impl Inside {
         let _entered = self.enter();
         let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_, _, _| ());
         if let Reply::Later(charged) = charged {
-            // Our thread does not end before.
+            // Our thread ends later.
             let inside = Arc::clone(self);
             self.spawn(async move {
                 // A failure is counted.
@@ -187,7 +189,7 @@ impl Inside {
         self.handler.describes(domain)
     }
 
-    /// Warns if no rules have this domain, or they do not say which descriptors its requests have.
+    /// Warns if no rules have this domain, or if they have no `rate_limits` for its requests.
     pub fn warn_of_unknown(&self, domain: &str) {
         match self.describes(domain) {
             Some(true) => (),
@@ -212,7 +214,7 @@ impl Inside {
         self.is_shared.then(|| self.runtime.enter())
     }
 
-    /// Runs a task on our thread: an answer that comes later has to be waited for there.
+    /// Runs a task on our thread: it waits for an answer that comes later.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
@@ -237,7 +239,7 @@ fn shown(rule: &Rule) -> ArrayString<RULE_BYTES_MAX> {
     text
 }
 
-/// What the process begins with, or goes on with.
+/// What the process starts or continues with.
 fn begin(bounds: MemoryOptions) -> Result<Begun, AppError> {
     let mut counters = COUNTERS.lock();
     let kept = match &*counters {
@@ -274,7 +276,7 @@ fn begin(bounds: MemoryOptions) -> Result<Begun, AppError> {
 }
 
 impl App {
-    /// Goes on with the counters of this process, and opens the rest.
+    /// Continues with the counters of this process, and opens the rest.
     async fn inside(
         configuration: Configuration,
         tasks: &mut Essential,
@@ -288,7 +290,7 @@ impl App {
         Ok((app, rules))
     }
 
-    /// Waits for the first rules of a control plane, a while: until then requests are not decided.
+    /// Waits a while for the first rules of a control plane: until then requests are not decided.
     async fn await_rules(&self) {
         let first = async {
             while self.service.snapshot().is_err() {
@@ -300,8 +302,8 @@ impl App {
         }
     }
 
-    /// Does what has to be done beside decisions, until the host wants no more of them. Then what is held of the shared
-    /// store goes back. `started` gets the handler once what other nodes know is read.
+    /// Runs everything but decisions, until the host drops the limiter. Then leased hits go back to the shared store.
+    /// `started` gets the handler once what other nodes know is read.
     async fn serve_inside(
         mut self,
         rules: Following,
@@ -315,10 +317,10 @@ impl App {
             tokio::join!(self.read_first(), self.await_rules());
             self.keep(&mut tasks);
             let _ = started.send(Ok(self.handler()));
-            // The host lives on when a task ends: requests get what they get without it.
+            // The host goes on when a task ends: requests then get the fallback.
             let dead = async {
                 loop {
-                    // Not within the macro, which waits for nothing while such lines are not logged.
+                    // Not within the macro, which does not evaluate its arguments while such lines are not logged.
                     let why = first_dead(&mut tasks).await;
                     tracing::error!("{why}");
                 }

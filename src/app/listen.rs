@@ -22,8 +22,8 @@ pub(super) struct Ports {
 }
 
 /// Binds all sockets.
-/// Fails with all sockets that cannot be bound. The debug port, and a metrics port that nobody asked for, cause a warning
-/// only.
+/// Fails with all sockets that cannot be bound. The debug port, and a metrics port that is only a default, cause a
+/// warning.
 pub(super) async fn listen(listeners: &Listeners, tls: &PortsTls) -> Result<Ports, AppError> {
     let mut failed = Vec::new();
     let mut noted = |bound: Result<Listener, NoSocket>| bound.map_err(|error| failed.push(error)).ok();
@@ -103,7 +103,7 @@ impl Ports {
 }
 
 fn curl_address(listener: &Listener) -> String {
-    // Whether this machine trusts the certificate is unknown here.
+    // It is unknown here whether this machine trusts the certificate.
     let scheme = if listener.has_tls() { "-k https://" } else { "" };
     match (listener.path(), listener.address()) {
         (Some(path), _) => format!("--unix-socket '{}' {scheme}localhost", path.display()),

@@ -1,4 +1,4 @@
-//! Records on the way of requests: where they are asked for, how this node hears of changes, and metrics of both.
+//! Records for requests: where they are looked up, how this node follows changes, and metrics of both.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::{KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordStats};
 use tidegate_state::Author;
 
-/// How often the stream of changes is read: several times a second, so that a change is in force everywhere within one.
+/// How often the stream of changes is read: several times a second, so that a change is in force everywhere within
+/// one.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a store may take to answer for the first time before people hear of it.
+/// How long a store may take for its first answer before that is logged.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// The store, as decisions ask it.
+/// The store, as decisions use it.
 struct Source(Arc<RecordStore>);
 
 impl RecordSource for Source {
@@ -27,19 +28,19 @@ impl RecordSource for Source {
     }
 
     fn get(&self, key: RecordKey) -> RecordAnswer<'_> {
-        // The store is reported as a whole: one line for each key would be one for each request.
+        // Failures are reported once for the store: a line for each key would be a line for each request.
         Box::pin(async move { self.0.get(key).await.map_err(|_| NoAnswer) })
     }
 }
 
-/// What keeps the cache of records in step with a store that other nodes change.
+/// Keeps the cache of records in step with a store that other nodes change.
 pub(super) struct Follower {
     store: Arc<RecordStore>,
     records: Arc<KnownRecords>,
     stale_max: Duration,
 }
 
-/// The records of a store, for decisions; and what follows the changes of other nodes, if there are any.
+/// The records of a store, for decisions; and the follower of changes, if other nodes make any.
 pub(super) fn records(
     store: Option<&Arc<RecordStore>>,
     options: &Lookup,
@@ -89,7 +90,7 @@ impl Follower {
     /// Drops from the cache what has changed since the last call.
     async fn read(&self, position: &mut Option<Position>) -> Result<(), StoreError> {
         let Some(since) = position else {
-            // From here on changes are heard of. What was fetched before is none that is kept.
+            // From here on changes are followed. Nothing that was fetched earlier is kept.
             *position = self.store.now().await?;
             self.records.forget_all();
             self.records.follow(true);
@@ -112,7 +113,7 @@ impl Follower {
         }
     }
 
-    /// Whether the store answers has changed.
+    /// Notes whether the store answers.
     fn log(&self, error: Option<&StoreError>) {
         match error {
             None => tracing::info!("records: the store answers (LIMITS_URL)"),

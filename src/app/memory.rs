@@ -1,4 +1,4 @@
-//! Counters in memory: shown in metrics, and freed once they have expired, as rules are that were replaced.
+//! Counters in memory: shown in metrics, and freed once they have expired. Rules that were replaced are freed too.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tidegate_engine::memory::MemoryStore;
 use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::service::Service;
 
-/// How often expired counters are looked for, while there are such and after a while without any: a process that nobody
-/// asks seldom wakes.
+/// How often expired counters are looked for, while there are some, and after a while without any: an idle process
+/// seldom wakes.
 const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
 /// Shows the store, which may take `bytes_max`, in metrics. Values are read at each scrape.
@@ -64,14 +64,14 @@ pub(super) fn keep(tasks: &mut Essential, store: &Arc<MemoryStore>, service: &Ar
     spawn_forever(tasks, sweep(Arc::clone(store), Arc::clone(service), clock));
 }
 
-/// In steps so small that neither a decision nor a scrape waits for one.
+/// In small steps, so that neither a decision nor a scrape waits for one.
 async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock: Clock) -> Infallible {
     let mut pause = SWEEP_INTERVAL.0;
     loop {
         let mut swept = store.sweep(clock.now());
         let mut forgotten = swept.forgotten;
         while !swept.round_done {
-            // First to decisions that wait for this core, then to other tasks of this thread.
+            // Yields first to decisions that wait for this core, then to other tasks of this thread.
             std::thread::yield_now();
             tokio::task::yield_now().await;
             swept = store.sweep(clock.now());

@@ -19,7 +19,7 @@ pub(super) fn keep_metrics(tasks: &mut Essential, app: &App, listener: Listener,
     spawn_forever(tasks, serve_pages(listener, front, CONNECTIONS_MAX, drain));
 }
 
-/// Serves the debug port. `gate` says who may change something there.
+/// Serves the debug port. `gate` decides who may change something there.
 pub(super) fn keep_debug(
     tasks: &mut Essential,
     app: &App,

@@ -27,14 +27,14 @@ pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Rec
     Ok(Some(records))
 }
 
-/// Opens them. Without them decisions would begin by the limits of rules, so the start waits.
+/// Opens them. Without them the first decisions would use the limits of rules, so the start waits.
 pub(super) async fn open(records: Option<&Arc<RecordStore>>) {
     if let Some(records) = records {
         records.open().await;
     }
 }
 
-/// Keeps the store open, and hears of what other nodes change in it.
+/// Keeps the store open, and follows the changes of other nodes.
 pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<RecordStore>>, follower: Option<Follower>) {
     if let Some(records) = records {
         spawn_forever(tasks, async move { records.keep().await });

@@ -1,5 +1,5 @@
-//! Follows a source of rules: files at start and whenever they change, or what a control plane sends. What is taken of
-//! them, [`tidegate_serve::reload`] decides.
+//! Follows a source of rules: files at the start and whenever they change, or a control plane.
+//! [`tidegate_serve::reload`] decides what comes into force.
 
 mod control_plane;
 mod files;
@@ -20,7 +20,7 @@ use tidegate_serve::metrics::{Kind, Metrics};
 use tidegate_serve::reload::{Installer, Offer};
 use tidegate_serve::service::Service;
 
-/// The name of rules that are written where the limiter is configured.
+/// The name of rules that are part of the limiter's configuration.
 const INLINE: &str = "inline";
 
 /// Rules that are not loaded yet.
@@ -87,8 +87,8 @@ impl Following {
         }
     }
 
-    /// Follows the source. Only when that breaks, the task ends. The returned handle reads files again although they did
-    /// not change; a control plane reports every change by itself.
+    /// Follows the source. The task ends only when that breaks. The returned handle reads files again even if they
+    /// did not change; a control plane reports every change by itself.
     pub(super) fn keep(self, tasks: &mut Essential) -> Option<Reread> {
         let reread = match &self {
             Self::Files(watching) => Some(watching.reread()),
@@ -107,7 +107,7 @@ impl Following {
     }
 }
 
-/// Shows what rules take descriptors' own costs for.
+/// Shows how rules treat the costs of descriptors.
 pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
     let service = Arc::clone(service);
     metrics.register(

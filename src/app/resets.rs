@@ -1,4 +1,4 @@
-//! Resets of counters: those of the process before, and those that other nodes make.
+//! Resets of counters: those of the previous process, and those of other nodes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) fn open(service: &Arc<Service>, folder: Option<&Path>) -> Result<Arc<
     }))
 }
 
-/// Hears of what other nodes reset, if they share a store.
+/// Follows the resets of other nodes, if they share a store.
 pub(super) fn keep(tasks: &mut Essential, resets: &Arc<Resets>, service: &Service) {
     if service.counters().shared().is_some() {
         let resets = Arc::clone(resets);

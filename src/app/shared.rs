@@ -23,7 +23,7 @@ use tidegate_serve::service::Counters;
 
 pub(super) use contact::{NOT_REACHED, keep};
 
-/// Where counters live: in the shared store, which is not connected yet, or in `local` alone.
+/// Where counters are: in the shared store, which is not connected yet, or in `local` alone.
 pub(super) fn counters(
     redis: Option<Redis>,
     local: &Arc<MemoryStore>,
@@ -39,7 +39,7 @@ pub(super) fn counters(
     Ok(Counters::Shared(shared))
 }
 
-/// How the servers are reached and used: all of them, and those of limits whose unit is a second if they are others.
+/// How the servers are reached and used: all of them, and those for limits per second if there are others for them.
 fn options(redis: Redis) -> Result<(RedisOptions, Option<RedisOptions>), AppError> {
     let Redis { main, per_second, tls: files, tls_any_name, .. } = redis;
     let options = |server| {
@@ -59,8 +59,8 @@ pub(super) fn server_options(
     Ok(options)
 }
 
-/// Says of all servers that nothing is missing there, for the operator who knows it: a first deployment.
-/// Fails when a server cannot be reached, or is none of the configured kind.
+/// Declares that no server has lost data; an operator calls it for a first deployment.
+/// Fails when a server cannot be reached, or is of another kind than configured.
 pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
     let (main, per_second) = options(redis)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -211,7 +211,7 @@ fn register_reported(metrics: &Metrics, shared: &Arc<SharedStore>) {
     );
 }
 
-/// Shows what became of leased hits.
+/// Shows how many leased hits were spent and given back.
 fn register_leases(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(LeaseTotals) -> u64;
     let families: [(&'static str, &'static str, Read); 4] = [
@@ -232,7 +232,7 @@ fn register_leases(metrics: &Metrics, shared: &Arc<SharedStore>) {
     }
 }
 
-/// Shows some of it under the names of `envoyproxy/ratelimit`.
+/// Shows some of these under the names of `envoyproxy/ratelimit`.
 fn register_theirs(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(&Stats) -> u64;
     let reads: [(Kind, Read); 3] = [

@@ -1,4 +1,4 @@
-//! Signals: those that end the process, and SIGHUP, at which files are read again.
+//! Signals: those that end the process, and SIGHUP, which makes it read files again.
 
 use std::convert::Infallible;
 use std::io;
@@ -39,7 +39,7 @@ impl EndSignals {
         }
     }
 
-    /// What `work` comes to; `None` if one of them comes first.
+    /// The result of `work`; `None` if a signal comes first.
     pub(super) async fn unless_received<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),

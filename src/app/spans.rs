@@ -13,7 +13,7 @@ use tidegate_serve::metrics::{Kind, Metrics};
 /// The attribute that distinguishes the instances of a service.
 const INSTANCE: &str = "service.instance.id";
 
-/// Starts tracing if it is wanted, and shows in metrics what becomes of spans.
+/// Starts tracing if it is wanted, and shows counts of spans in metrics.
 pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Option<Tracer>, AppError> {
     let Some(Tracing { mut options, instance, mut collector, files }) = tracing else { return Ok(None) };
     collector.roots = read(files.roots)?;
@@ -35,7 +35,7 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
 /// Sends the last spans.
 pub(super) async fn finish(tracer: Option<Tracer>) {
     if let Some(tracer) = tracer {
-        // It waits for the collector, and this thread does the I/O with it.
+        // It waits for the collector, whose I/O is done by this thread.
         let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
     }
 }

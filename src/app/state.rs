@@ -1,4 +1,5 @@
-//! Counters that survive restarts: what the start found is logged and shown in metrics, and the end writes them.
+//! Counters that survive restarts: the outcome of the start is logged and shown in metrics, and the counters are
+//! written at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tidegate_state::{
     begin as begin_with,
 };
 
-/// What the process began with, and what it writes.
+/// What the process started with, and what it writes.
 pub(super) struct State {
     checkpoints: Arc<Checkpoints>,
     outcome: Outcome,
@@ -24,7 +25,7 @@ pub(super) struct State {
     grace: Duration,
 }
 
-/// What the parts of the program begin with.
+/// What the parts of the program start with.
 pub(super) struct Begun {
     pub(super) folder: Option<Folder>,
     pub(super) store: Arc<MemoryStore>,
@@ -33,10 +34,10 @@ pub(super) struct Begun {
     pub(super) outcome: Outcome,
 }
 
-/// Takes the folder, and from it the counters of the process before.
+/// Takes the folder, and from it the counters of the previous process.
 pub(super) async fn begin(configuration: &Configuration) -> Result<Begun, AppError> {
     let (state, memory) = (configuration.state.clone(), configuration.memory);
-    // Counters of its own are the fallback's there, and begin with each outage.
+    // With Redis, the counters in memory are those of the fallback, and start at zero with each outage.
     let counts_in_redis = configuration.redis.is_some();
     let begin = move || -> Result<_, AppError> {
         let lock = |path| Folder::lock(path)?.counted_in(state.sequence_file.as_deref());
@@ -81,7 +82,7 @@ fn report_cold(window_max: Duration, begun: &tidegate_state::Begun) {
     }
 }
 
-/// Logs what the start found.
+/// Logs the outcome of the start.
 fn report(begun: &tidegate_state::Begun, folder: &Folder) {
     let path = folder.path().display();
     let taken = begun.taken.as_ref().map(|(totals, written)| {
@@ -120,7 +121,7 @@ fn report(begun: &tidegate_state::Begun, folder: &Folder) {
     }
 }
 
-/// Logs a clock of decisions that has come far from the wall clock.
+/// Logs a clock of decisions that is far from the wall clock.
 fn report_clock(clock: &Clock) {
     let (clock, wall) = (clock.now(), wall());
     let off = Duration::from_nanos(wall.nanos_since(clock).max(clock.nanos_since(wall)));
@@ -134,7 +135,7 @@ fn report_clock(clock: &Clock) {
 }
 
 impl State {
-    /// The state of a process that began with this, shown in metrics.
+    /// The state of a process that started with this, shown in metrics.
     pub(super) fn new(
         checkpoints: Checkpoints,
         outcome: Outcome,
@@ -146,8 +147,8 @@ impl State {
         state
     }
 
-    /// Marks what was taken as taken, before the first answer, and begins to write checkpoints. Returns whether the
-    /// process goes on: a signal works meanwhile too, and then what was taken is written again.
+    /// Marks the counters as used, before the first answer, and begins to write checkpoints. Returns whether the
+    /// process goes on: a signal may come meanwhile, and then the counters are written again.
     pub(super) async fn mark(
         &self,
         interval: Option<Duration>,
@@ -194,7 +195,7 @@ impl State {
         );
     }
 
-    /// Writes all counters, if there is no decision any more. A second signal ends that too.
+    /// Writes all counters, if no further decision is made. A second signal ends that too.
     pub(super) async fn save(&self, is_stopped: bool, end: &mut EndSignals) {
         let folder = self.checkpoints.folder().path().display();
         let lost = "the counters of this process are lost";

@@ -1,4 +1,4 @@
-//! The state of the process for the status page: put together from its parts, and sampled once a second.
+//! The state of the process for the status page: collected from its parts, and sampled once a second.
 
 use std::convert::Infallible;
 use std::sync::Arc;

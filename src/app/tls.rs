@@ -45,7 +45,7 @@ impl PortsTls {
         Ok(Self {
             grpc: load(Port::Grpc, &listeners.grpc_tls)?,
             http: load(Port::Http, &listeners.http_tls)?,
-            // It speaks the same protocols.
+            // It offers the same protocols.
             debug: load(Port::Http, &listeners.debug_tls)?,
         })
     }
@@ -93,8 +93,8 @@ impl PortsTls {
         );
     }
 
-    /// Takes every change of the files from now on, and remembers it. The returned handles read the files again without
-    /// a change.
+    /// Uses every change of the files from now on, and remembers it. The returned handles make it read the files
+    /// again even if they did not change.
     pub(super) fn keep(
         self,
         tasks: &mut Essential,
@@ -135,7 +135,7 @@ impl PortTls {
         Arc::clone(&self.tls)
     }
 
-    /// Calls `remember` with what became of each change, and whether it is in force.
+    /// Calls `remember` with the outcome of each change, and whether it is in force.
     fn watch(self, clock: Clock, remember: impl Fn(bool, String) + Send + 'static) -> io::Result<Watching> {
         let Self { tls, files, known, reloads_failed } = self;
         let source = files.source();

@@ -1,6 +1,6 @@
-//! The admin token in a file: made where there is none, read at the start, and again whenever the file changes.
+//! The admin token in a file: created if there is none, read at the start, and again whenever the file changes.
 //!
-//! A bad new file is logged, and the token in force stays. Commands read the same file and never make it.
+//! A bad new file is logged, and the token in force stays. Commands read the same file and never create it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ struct TokenFile {
     known: Result<Contents, SourceError>,
 }
 
-/// The header that shows the token of these settings to a limiter. `None`: they name none.
+/// The header that sends the token of these settings to a limiter. `None`: they have no token.
 /// Fails with what is wrong with the file that they name.
 pub fn token_header(admin: &Admin) -> Result<Option<HeaderValue>, String> {
     let read = |path: &PathBuf| TokenFile::read(path).token();
@@ -46,9 +46,10 @@ pub fn token_header(admin: &Admin) -> Result<Option<HeaderValue>, String> {
 }
 
 impl GuardedAdmin {
-    /// Takes the token of the settings, or reads its file, which is made if there is none.
+    /// Takes the token of the settings, or reads its file, which is created if there is none.
     ///
-    /// A file that is missing and cannot be made may come later, as a Kubernetes secret does. Until then there is no token.
+    /// A file that is missing and cannot be created may appear later, as a Kubernetes secret does. Until then there
+    /// is no token.
     pub(super) fn open(configuration: &Configuration) -> Result<Self, AppError> {
         let admin = &configuration.admin;
         let path = admin.token_file.as_deref().filter(|_| admin.token.is_none());
@@ -72,7 +73,7 @@ impl GuardedAdmin {
         self.gate.clone()
     }
 
-    /// Takes every new token from now on, and remembers each change. The returned handle reads the file again without one.
+    /// Uses every new token from now on, and remembers each change. The returned handle makes it read the file again.
     pub(super) fn keep(
         self,
         tasks: &mut Essential,
@@ -135,7 +136,7 @@ impl TokenFile {
     }
 }
 
-/// The token in what was read of its file.
+/// The token in the contents of its file.
 fn token(path: &Path, read: &Result<Contents, SourceError>) -> Result<AdminToken, String> {
     let contents = read.as_ref().map_err(ToString::to_string)?;
     let bytes = contents.files.first().map(|file| file.bytes.as_slice()).unwrap_or_default();

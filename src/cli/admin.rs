@@ -1,7 +1,7 @@
 //! `tidegate exception`, `tidegate counter` and `tidegate audit`: the admin API of running limiters, as commands.
 //!
-//! In: one change or question, and the limiters that it goes to. Out: the answer of each. A change names an id, so that
-//! sending it again to those that failed changes nothing at the others.
+//! In: one change or question, and the limiters to send it to. Out: the answer of each. A change has an id, so
+//! sending it again to the limiters that failed changes nothing at the others.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ const ID: &str = "id";
 pub(super) const SETTINGS: &str = "
     DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE";
 
-/// Who makes a change, and why: the audit has both.
+/// Who makes a change, and why; both go into the audit.
 pub(super) fn author(needs_why: bool) -> [Arg; 2] {
     let text = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
@@ -117,7 +117,7 @@ pub(super) fn path() -> [Arg; 2] {
     [domain, entries.help("the entries of a descriptor, in order; in exceptions, a `*` stands for any text")]
 }
 
-/// The entries that lead to one counter: each has a value.
+/// The entries of one counter: each has a value.
 pub(super) fn counter_path() -> [Arg; 2] {
     let [domain, entries] = path();
     let entry = |word: &str| match word.contains('=') {
@@ -128,7 +128,7 @@ pub(super) fn counter_path() -> [Arg; 2] {
     [domain, entries.help("the entries of a descriptor, in order, each with its value")]
 }
 
-/// What every one of these commands takes.
+/// The arguments that each of these commands has.
 pub(super) fn everywhere(command: Command) -> Command {
     let to = Arg::new("to").long("to").value_name("HOST:PORT").value_delimiter(',').action(ArgAction::Append);
     let help = "the debug ports of the limiters, separated by commas; with TLS: https://HOST:PORT [default: \
@@ -191,7 +191,7 @@ pub(super) fn audit(
     })
 }
 
-/// Sends one request to every limiter, and shows what each answers.
+/// Sends one request to every limiter, and shows the answers.
 pub(super) fn run(
     command: Option<(&str, &ArgMatches)>,
     flag: impl Fn(&Row) -> Option<String>,
@@ -235,7 +235,7 @@ pub(super) fn ask(limiter: &Limiter, call: &Call<'_>) -> Result<String, String> 
     }
 }
 
-/// What a refusal says: its `error`, if it is JSON that has one.
+/// The text of a refusal: its `error`, if it is JSON that has one.
 fn said(body: &str) -> String {
     let json = serde_json::from_str::<Value>(body).ok();
     json.and_then(|json| Some(json["error"].as_str()?.to_owned())).unwrap_or_else(|| body.to_owned())

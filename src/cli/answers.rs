@@ -1,7 +1,9 @@
-//! The answers of limiters, as commands print them: text for people, or with `--format json` the lines that came.
+//! The answers of limiters, as commands print them: text for people, or with `--format json` the lines as they
+//! arrived.
 //!
-//! In: lines of JSON that limiters answered, and why some did not. Out: text as `shown` makes it, after the name of the limiter
-//! if there are several; or the same lines, each with a field for whose it is. There what failed is a line of JSON too.
+//! In: lines of JSON from limiters, and the failures of others. Out: text as `shown` makes it, after the name of the
+//! limiter if there are several; or the same lines, each with a field for the limiter's name. There a failure is a
+//! line of JSON too.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches};
@@ -14,7 +16,7 @@ use tidegate_engine::text::{json_line, one_line};
 
 const FORMAT: &str = "format";
 const JSON: &str = "json";
-/// The field that says whose a line is.
+/// The field with the name of the limiter.
 const LIMITER: &str = "limiter";
 
 pub(super) fn argument() -> Arg {
@@ -44,7 +46,7 @@ impl Answers {
         Self { as_json: false, are_several: limiters > 1 }
     }
 
-    /// The lines of a limiter that answered what was sent.
+    /// The lines of a limiter's answer to what was sent.
     pub(super) fn lines(self, limiter: &Limiter, sent: &Value, lines: &str, form: Form) -> String {
         if self.as_json {
             return lines.lines().map(|line| self.json_line(limiter, line)).collect();
@@ -63,7 +65,7 @@ impl Answers {
         }
     }
 
-    /// A line of a limiter as JSON, with its end.
+    /// A line of a limiter as JSON, with its line feed.
     pub(super) fn json_line(self, limiter: &Limiter, line: &str) -> String {
         let line = &*json_line(line);
         match serde_json::from_str(line) {

@@ -1,7 +1,8 @@
-//! `tidegate ask`: shows which rule a request would meet, by which path, and what its counter says. Counts nothing.
+//! `tidegate ask`: shows which rule a request would meet, by which path, and the state of its counter. Counts
+//! nothing.
 //!
 //! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), or from rules alone, with
-//! all counters unused. With `--envoy` the request is one of a client, of which Envoy makes the descriptors: `envoy`.
+//! all counters unused. With `--envoy` it is a client's request, from which Envoy makes the descriptors: `envoy`.
 
 mod envoy;
 
@@ -93,7 +94,7 @@ pub(super) fn run(
     let configuration = read_only(SETTINGS, flag, variable)?;
     let limiter = match matches.get_one::<String>("rules") {
         Some(folder) => Err(Path::new(folder)),
-        // Without a token the limiter says less.
+        // Without a token the limiter shows less.
         None => Ok((
             Limiter::one(matches, &configuration.listeners)?,
             admin::token(&configuration).ok().flatten(),
@@ -116,7 +117,7 @@ pub(super) fn run(
     })
 }
 
-/// Asks what Envoy would ask about a client's request.
+/// Explains the requests that Envoy would send for a client's request.
 fn of_client(
     matches: &ArgMatches,
     source: &Source,
@@ -191,7 +192,7 @@ impl AskError {
     }
 }
 
-/// Asks these rules alone. All counters are unused.
+/// Explains by these rules alone. All counters are unused.
 fn offline(question: &Question, folder: &Path, configuration: &Configuration) -> Result<String, AskError> {
     let rules = loaded(folder, configuration)?;
     let store = MemoryStore::new(MemoryOptions::new(1 << 20));

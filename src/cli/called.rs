@@ -1,6 +1,7 @@
-//! What the program was called as: names and flags of `envoyproxy/ratelimit`.
+//! The name that the program was called by: names and flags of `envoyproxy/ratelimit`.
 //!
-//! In: the arguments as the system hands them over, the first of which is the program's name. Out: those of our command line.
+//! In: the arguments from the system, the first of which is the program's name. Out: the arguments of our command
+//! line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -13,17 +14,17 @@ const SERVER_NAME: &str = "ratelimit";
 /// The name of its rule checker. Under this name, this program checks rules too.
 const CHECK_NAME: &str = "ratelimit_config_check";
 
-/// The arguments that count.
+/// The arguments that have an effect.
 pub(super) struct Called {
     pub(super) words: Vec<OsString>,
-    /// Those that do not, if there are any.
+    /// The arguments that have none, if there are any.
     pub(super) warning: Option<Problem>,
 }
 
 /// Reads the arguments. `is_own` says whether a path is the one of this program.
 ///
-/// An image whose entry point is this program gets `/bin/ratelimit` as the first argument from a manifest that names it as the
-/// command. This argument is then the name.
+/// If this program is the entry point of an image, and a manifest names `/bin/ratelimit` as the command, that is the
+/// first argument. Then it is the name.
 pub(super) fn read(arguments: Vec<OsString>, is_own: impl Fn(&Path) -> bool) -> Called {
     let mut words = arguments;
     if words.get(1).is_some_and(|word| is_own(Path::new(word))) {
@@ -46,7 +47,7 @@ pub(super) fn read(arguments: Vec<OsString>, is_own: impl Fn(&Path) -> bool) -> 
 
 /// Whether a path leads to the running program.
 pub(super) fn is_this_program(path: &Path) -> bool {
-    // A bare word is the name of a command, even where a file has it too.
+    // A word without a slash is the name of a command, even if there is a file with that name.
     let is_path = path.components().count() > 1;
     let same = || Some(path.canonicalize().ok()? == std::env::current_exe().ok()?.canonicalize().ok()?);
     is_path && same().unwrap_or(false)

@@ -1,7 +1,7 @@
 //! `tidegate check`: checks rules without a server, and shows every problem with its place.
 //!
-//! In: folders and files, each a set of its own (none: what the settings name), and files of records. Out: findings as text,
-//! as JSON or as annotations of a GitHub workflow, and whether all of it is good.
+//! In: folders and files, each a set of its own (none: those that the settings name), and files of records. Out:
+//! findings as text, as JSON or as annotations of a GitHub workflow, and whether there are errors.
 
 mod records;
 
@@ -87,7 +87,7 @@ struct Report {
     files: usize,
     limits: usize,
     domains: usize,
-    /// The sets that are good.
+    /// The sets without errors.
     sets: Vec<RuleSet>,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn run(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     let mut rules = read_only(SETTINGS, flag, &variable)?.rules;
-    // The server only warns: rules that are in use must not end it.
+    // The server only warns, because rules that are in use must not end it.
     rules.load.shard_key.iter_mut().for_each(|shard| shard.is_required = true);
     let mut report = Report::default();
     let named = layouts(matches);
@@ -132,7 +132,7 @@ fn layouts(matches: &ArgMatches) -> Vec<Layout> {
 }
 
 impl Report {
-    /// Checks one set. `remedy` names the setting that says where the set lies, unless an argument does.
+    /// Checks one set. `remedy` names the setting with the place of the set, unless an argument does.
     fn check(&mut self, layout: Layout, rules: &Rules, remedy: Option<&str>) {
         let Rules { load: options, files: RuleFiles { may_be_empty, .. }, .. } = rules;
         let no_rules = no_rules(&layout);
@@ -162,7 +162,7 @@ impl Report {
         }
     }
 
-    /// Checks a file of records beside all sets that are good.
+    /// Checks a file of records against all sets without errors.
     fn records(&mut self, file: &str) {
         self.files += 1;
         let problems = match records::check(Path::new(file), &self.sets) {

@@ -39,13 +39,13 @@ pub(super) struct Call<'a> {
     pub(super) path: String,
     /// JSON.
     pub(super) body: String,
-    /// As the header that shows it.
+    /// The token, as its header has it.
     pub(super) token: Option<&'a HeaderValue>,
 }
 
 impl Limiter {
-    /// Those that `--to` names, with the TLS of the other options; without it, the one of the settings, which speaks TLS
-    /// if they say so.
+    /// The limiters that `--to` names, with the TLS of the other options; without `--to`, the one of the settings,
+    /// with TLS if they say so.
     pub(super) fn named(matches: &ArgMatches, default: &Listeners) -> Result<Vec<Self>, Vec<Problem>> {
         let problem = |what| vec![Problem { name: "--to".to_owned(), what }];
         let trust = Trust::read(matches)
@@ -90,7 +90,7 @@ impl Limiter {
     }
 }
 
-/// Sends a request, and waits for all of the answer.
+/// Sends a request, and waits for the complete answer.
 pub(super) fn send(to: &Limiter, call: &Call<'_>) -> io::Result<(StatusCode, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, connected(to, call)).await? })
@@ -120,7 +120,7 @@ async fn exchange(
     }
     let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(io::Error::other)?;
     let unanswered = |error: hyper::Error| match to.trust {
-        // What a port with TLS does with what is not TLS.
+        // The response of a port with TLS to plain text.
         None if error.is_incomplete_message() || error.is_parse() => {
             io::Error::other(format!("{error} (expected https://{} if the port speaks TLS)", to.name()))
         }

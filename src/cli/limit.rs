@@ -1,7 +1,7 @@
 //! `tidegate limit`: records of running limiters, as commands. A record is a limit for one key.
 //!
-//! In: one record, or a file of them, and the limiters that it goes to. Out: what each answers. Sending the same again changes
-//! nothing, so a load that failed half way is simply repeated.
+//! In: one record, or a file of them, and the limiters to send it to. Out: the answers. Sending the same again
+//! changes nothing, so a load that failed halfway is simply repeated.
 
 mod load;
 
@@ -23,14 +23,14 @@ use tidegate_operate::bodies::{json, read};
 /// Records of a page that is fetched.
 const PAGE: u32 = 5_000;
 
-/// What a record says as text, by the names of the API.
+/// The fields of a record that are text, by the names of the API.
 const WORDS: [(&str, &str, &str); 4] = [
     ("unit", "UNIT", "another window: second, minute, hour, day, week, month or year"),
     ("window", "DURATION", "another window, such as 90s; instead of --unit"),
     ("algorithm", "NAME", "another algorithm"),
     ("granularity", "DURATION", "another width of the buckets of sliding_window"),
 ];
-/// What a record says as a number.
+/// The fields of a record that are numbers.
 const NUMBERS: [(&str, &str); 3] = [
     ("requests-per-unit", "N"),
     ("burst", "the capacity, if the limit is a bucket"),
@@ -69,7 +69,7 @@ pub(super) fn command() -> Command {
         .subcommand(everywhere(load::command()))
 }
 
-/// What the keys of a list begin with.
+/// The prefix of the keys in a list.
 fn prefix() -> [Arg; 2] {
     let help = "only those with these entries first, of which the last may be a key alone";
     path()
@@ -122,13 +122,13 @@ struct Asking {
 }
 
 impl Asking {
-    /// The answer of one limiter. `None`: it did not, or refused, as was said on standard error.
+    /// The answer of one limiter. `None`: it did not answer, or refused, as standard error has it.
     fn post(&self, limiter: &Limiter, path: String, body: String) -> Option<String> {
         let call = Call { method: Method::POST, path, body, token: self.token.as_ref() };
         match admin::ask(limiter, &call) {
             Ok(body) => Some(body),
             Err(why) => {
-                // Whoever reads may have seen enough.
+                // The reader may have stopped.
                 let _ = io::stdout().write_all(self.answers.failure(limiter, &why).as_bytes());
                 None
             }
@@ -136,7 +136,8 @@ impl Asking {
     }
 }
 
-/// Prints records page by page, as many as there are or as are asked for. An export is always lines that `load` reads.
+/// Prints records page by page, all of them or as many as are asked for. An export always has lines that `load`
+/// reads.
 fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
     let most = given::<u32>(own, "most").map_or(u64::MAX, |most| u64::from(*most));
     let all = asking.limiters.iter().map(|limiter| list_one(sent::page(own, PAGE), most, asking, limiter));
@@ -159,7 +160,7 @@ fn list_one(mut asked: ListRecords, most: u64, asking: &Asking, limiter: &Limite
             true => lines.lines().map(|line| asking.answers.json_line(limiter, line)).collect(),
             false => asking.answers.lines(limiter, &Value::Null, &lines, shown::records),
         };
-        // Whoever reads may have seen enough.
+        // The reader may have stopped.
         out.write_all(lines.as_bytes()).ok()?;
         left -= (records.len() as u64).min(left);
         match &page["next"] {

@@ -22,7 +22,7 @@ pub(super) fn option(name: &'static str, value: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value)
 }
 
-/// The flag by which a gate passes though it has proved nothing.
+/// The flag that accepts a result which proves nothing.
 pub(super) const ALLOW_UNMATCHED: &str = "allow-unmatched";
 
 /// The argument of [`ALLOW_UNMATCHED`].
@@ -57,7 +57,7 @@ pub(super) fn arguments() -> [Arg; 7] {
     ]
 }
 
-/// What these arguments say. Adds what is wrong to `problems`.
+/// The options in these arguments. Adds what is wrong to `problems`.
 pub(super) fn options(matches: &ArgMatches, modes: Modes, problems: &mut Vec<Problem>) -> Options {
     let out_of_order = text(matches, "out-of-order").unwrap_or_default();
     let out_of_order_nanos = parse_duration_nanos(&out_of_order).unwrap_or_else(|| {
@@ -93,13 +93,13 @@ pub(super) fn logs(matches: &ArgMatches) -> Vec<PathBuf> {
     texts(matches, "logs").into_iter().map(PathBuf::from).collect()
 }
 
-/// Says why nothing came out. The exit code differs for wrong arguments.
+/// Prints why there is no result. The exit code differs for wrong arguments.
 pub(super) fn failed(error: &impl Display, is_of_arguments: bool) -> (String, ExitCode) {
     print_error(format_args!("{error}"));
     (String::new(), if is_of_arguments { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE })
 }
 
-/// Runs what reads these logs, with its progress on a terminal, on one line; elsewhere there is none.
+/// Runs a function that reads these logs, with its progress on one line of a terminal; otherwise there is none.
 pub(super) fn with_progress<T>(logs: &[PathBuf], run: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let mut bar = io::stderr().is_terminal().then(|| Bar::new(bytes_of(logs)));
     let done = run(&mut |progress| bar.iter_mut().for_each(|bar| bar.show(progress)));

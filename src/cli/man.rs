@@ -57,7 +57,7 @@ pub(super) fn run(matches: &ArgMatches) -> Done {
     Ok((page(about, &words), ExitCode::SUCCESS))
 }
 
-/// Writes the page of a command, which is typed with these words, and those of all below it.
+/// Writes the page of a command, which is typed with these words, and the pages of its commands.
 fn write_all(folder: &Path, command: &Command, words: &[&str]) -> io::Result<()> {
     fs::write(folder.join(format!("{}.1", words.join("-"))), page(command.clone(), words))?;
     let mut below = command.get_subcommands();

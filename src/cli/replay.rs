@@ -19,7 +19,7 @@ use tidegate_trial::replay::{About, Condition, Options, Report, replay};
 /// The exit code when a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 2;
 
-/// Why a report says nothing about the rules.
+/// Why a report proves nothing about the rules.
 const NOTHING_MET: &str = "not one request met a rule, so the report says nothing about these rules (expected --map, \
                            --domain and --format to make descriptors that the rules know; --allow-unmatched to pass)";
 
@@ -103,7 +103,7 @@ pub(super) fn run(
     Ok((output, judged(&conditions, &report)))
 }
 
-/// Loads the rules and replays the logs. The error is the end of the command: it was said why that fails.
+/// Loads the rules and replays the logs. The error is the end of the command, after its message was printed.
 fn reported(
     rules: &[Option<PathBuf>; 2],
     configuration: &Configuration,
@@ -117,7 +117,7 @@ fn reported(
     replayed.map_err(|error| failed(&error, error.is_of_arguments()))
 }
 
-/// Says which conditions hold.
+/// Prints which conditions hold.
 fn judged(conditions: &[Condition], report: &Report) -> ExitCode {
     let held: Vec<_> = conditions.iter().filter_map(|condition| condition.holds(report)).collect();
     held.iter().for_each(|held| print_error(format_args!("{held}")));

@@ -1,5 +1,5 @@
-//! What commands send: the bodies of the admin API, made of what the command line says. Whether they make sense, the API
-//! judges.
+//! What commands send: the bodies of the admin API, made from the command line. The API checks whether they make
+//! sense.
 
 use clap::ArgMatches;
 

@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// Runs the command. Bad settings are reported beside its output.
+/// Runs the command. Bad settings are reported in addition to its output.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,

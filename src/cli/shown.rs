@@ -1,14 +1,14 @@
-//! What limiters answer, as people read it: sentences for changes, tables for lists.
+//! The answers of limiters, for people: sentences for changes, tables for lists.
 //!
-//! In: a command, what was sent, and the lines of JSON that came back. Out: text. A line that is not understood is shown as it
-//! came, so that nothing is lost. All texts of others stay on their line.
+//! In: a command, what was sent, and the lines of JSON that came back. Out: text. A line that is not understood is
+//! shown unchanged, so that nothing is lost. Texts from requests and operators never break their line.
 
 use serde_json::Value;
 use tidegate_engine::text::{one_line, span};
 
 use super::times;
 
-/// How an answer is shown: from what was sent and what came back.
+/// How an answer is shown, from what was sent and what came back.
 pub(super) type Form = fn(&Value, &[Value]) -> String;
 
 /// A change: `launch: made, until Monday 2026-11-30 00:00:00 CET`.
@@ -31,7 +31,7 @@ pub(super) fn change(sent: &Value, lines: &[Value]) -> String {
     lines.iter().map(line).collect()
 }
 
-/// A counter that has begun anew: what it held before, and what it holds now.
+/// A counter that was reset: what it had before, and what it has now.
 pub(super) fn reset(sent: &Value, lines: &[Value]) -> String {
     let held = |it: &Value| match counter_of(it) {
         Some(counter) => {
@@ -49,7 +49,7 @@ fn counter_of(explained: &Value) -> Option<&Value> {
     Some(&explained["descriptors"][0]["counter"]).filter(|counter| !counter.is_null())
 }
 
-/// What a change is about.
+/// The subject of a change.
 fn subject(sent: &Value, line: &Value) -> String {
     let id = line["id"].as_str().filter(|_| line["rules"].is_null() && sent["id"].is_null());
     match id.filter(|id| id.len() != 16 || sent["entries"].is_null()) {
@@ -93,7 +93,7 @@ pub(super) fn resets(_: &Value, lines: &[Value]) -> String {
     table(&["PATH", "WHEN", "ID"], lines.iter().map(row), "no resets")
 }
 
-/// The audit: each change with what became of it. The outcome of a change is a line of its own, with its id.
+/// The audit: each change with its outcome. The outcome is a line of its own, with the id of the change.
 pub(super) fn audit(_: &Value, lines: &[Value]) -> String {
     let changes = lines.iter().filter(|line| !line["does"].is_null());
     let row = |it: &Value| {
@@ -168,7 +168,7 @@ pub(super) fn peek(sent: &Value, lines: &[Value]) -> String {
     lines.iter().map(line).collect()
 }
 
-/// What is not understood.
+/// An answer that is not understood.
 fn raw(line: &Value) -> String {
     format!("{}\n", one_line(&line.to_string()))
 }
@@ -196,7 +196,7 @@ fn path(value: &Value) -> String {
     text(&value["domain"]) + &entries.collect::<String>()
 }
 
-/// The limit that an exception or a record says.
+/// The limit in an exception or a record.
 fn terms(value: &Value) -> String {
     if value["deny"] == true {
         return "nothing passes".to_owned();
@@ -221,7 +221,8 @@ fn terms(value: &Value) -> String {
     words.join(", ")
 }
 
-/// Columns that are as wide as their widest cell; those without any content are left out. `nothing` stands for no rows.
+/// Columns that are as wide as their widest cell; empty columns are left out. `nothing` is shown if there are no
+/// rows.
 fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>, nothing: &str) -> String {
     let rows: Vec<_> = rows.collect();
     if rows.is_empty() {

@@ -1,4 +1,5 @@
-//! `tidegate state`: shows what STATE_DIR holds, checks all of it, or says that there is no history, there or in Redis.
+//! `tidegate state`: shows the contents of STATE_DIR, checks all of it, or declares that there is no history, there
+//! or in Redis.
 //!
 //! In: the folder, of a process that runs or not; or Redis. Out: text. Only `init` changes anything.
 
@@ -23,10 +24,10 @@ use tidegate_state::{
     ShardName, StartError, StateReader, ThisMachine, Totals, init,
 };
 
-/// The settings that say where a state is.
+/// The settings that name a state.
 const SETTINGS: &str = "STATE_DIR STATE_SEQUENCE_FILE KEY_SECRET_FILE SHARD_MEMBERS SHARD_NAME";
 
-/// Those that say where Redis is, and how the keys are called there. `init` takes both.
+/// The settings that name Redis and its keys. `init` takes both.
 const SETTINGS_OF_REDIS: &str = "
     BACKEND_TYPE REDIS_TYPE REDIS_URL REDIS_SOCKET_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS
     REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY

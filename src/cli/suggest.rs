@@ -1,6 +1,7 @@
 //! `tidegate suggest`: which limits deny no more than is wanted?
 //!
-//! In: logs, what is limited, and how much may be denied. Out: a rule file whose comments say where its limits come from.
+//! In: logs, the descriptors to limit, and how much may be denied. Out: a rule file whose comments say where its
+//! limits come from.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
-//! `tidegate test`: are requests answered as the cases say?
+//! `tidegate test`: are requests answered as the cases expect?
 //!
-//! In: files of cases, outside of every folder of rules. Out: what failed, as text, JUnit's XML, JSON or annotations.
+//! In: files of cases, outside of every folder of rules. Out: the failures, as text, JUnit's XML, JSON or
+//! annotations.
 
 use std::path::Path;
 use std::process::ExitCode;

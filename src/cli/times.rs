@@ -1,7 +1,7 @@
 //! Times as operators type them: `--until Monday`, `--until '2026-11-30 08:00'`, `--for 2h`.
 //!
-//! In: a text, and now in the zone of whoever types. Out: a time, and how it is said back: with its zone, because a machine
-//! may be in another one than its operator.
+//! In: a text, and the time now in the operator's zone. Out: a time, and a text that shows it with its zone, because
+//! a machine may be in another zone than its operator.
 
 use clap::{Arg, ArgMatches};
 use jiff::civil::{DateTime, Time, Weekday};
@@ -57,13 +57,13 @@ pub(super) fn given_times(own: &ArgMatches, now: Timestamp) -> Result<[Option<Ti
         until =
             end.or_else(|| problem(FOR, format!("{text:?} is no duration (expected such as 30m, 2h, 3d)")));
     }
-    // What was before 1970 is past, as its first second is.
+    // A time before 1970 is past, and so is the first second of 1970.
     let at =
         |at: ZonedDateTime| Timestamp::from_secs(at.timestamp().as_second().try_into().unwrap_or_default());
     if problems.is_empty() { Ok([from, until].map(|time| time.map(at))) } else { Err(problems) }
 }
 
-/// A time of the API, for people: `Monday 2026-11-30 00:00 CET`. What is no time stays as it is.
+/// A time of the API, for people: `Monday 2026-11-30 00:00 CET`. A text that is no time stays as it is.
 pub(super) fn shown(stamp: &str) -> String {
     let at = stamp.parse::<jiff::Timestamp>().map(|at| at.to_zoned_datetime(TimeZone::system()));
     at.map_or_else(|_| stamp.to_owned(), |at| at.strftime("%A %Y-%m-%d %H:%M:%S %Z").to_string())
@@ -75,7 +75,7 @@ pub(super) fn short(stamp: &str) -> String {
     shown.split_once("day ").map_or(shown.clone(), |(_, rest)| rest.to_owned())
 }
 
-/// A duration as rules have it, after a number of days if it has one: `90m`, `3d`, `1d12h`.
+/// A duration as rules have it, after a number of days if there are any: `90m`, `3d`, `1d12h`.
 fn duration_nanos(text: &str) -> Option<u64> {
     let Some((days, rest)) = text.split_once('d') else { return parse_duration_nanos(text) };
     let days = days.parse::<u64>().ok()?.checked_mul(Unit::Day.nanos())?;
@@ -88,7 +88,7 @@ fn local(now: Timestamp) -> ZonedDateTime {
     at.to_zoned_datetime(TimeZone::system())
 }
 
-/// The time that a text means, after now where it is a part of one.
+/// The time that a text means; for a part of a date, the next such time after now.
 fn read(text: &str, now: &ZonedDateTime) -> Option<ZonedDateTime> {
     let (text, zone) = (text.trim(), now.time_zone());
     if let Ok(at) = text.parse::<jiff::Timestamp>() {

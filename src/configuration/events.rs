@@ -10,10 +10,10 @@ use crate::settings::value::Secret;
 use crate::settings::{Problem, Settings};
 use tidegate_serve::events::{EventOptions, LinesTo};
 
-/// Which events are emitted, and where they go: to one outlet at least.
+/// Which events are emitted, and where they go: to at least one outlet.
 #[derive(Clone)]
 pub struct Events {
-    /// Which, and how many.
+    /// Which kinds, and how many.
     pub options: EventOptions,
     /// Events show the entries of descriptors.
     pub shows_entries: bool,
@@ -30,11 +30,11 @@ pub struct WebhookSettings {
     pub proxy: Option<Uri>,
     /// What signs requests.
     pub secret: Option<Secret>,
-    /// The file of certificates that are trusted beside the system's.
+    /// The file of certificates that are trusted in addition to the system's.
     pub roots: Option<PathBuf>,
     /// How long an attempt may take.
     pub timeout: Duration,
-    /// How long a request is tried again.
+    /// For how long a request is tried again.
     pub retry_time: Duration,
 }
 

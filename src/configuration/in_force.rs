@@ -1,7 +1,6 @@
 //! Each setting with its value in force and where that comes from.
 //!
-//! In: the command line's flags and an environment. Out: a value for each row of the table, without what nobody may
-//! see.
+//! In: the command line's flags and an environment. Out: a value for each row of the table, without secrets.
 
 use std::fmt;
 
@@ -31,8 +30,8 @@ pub fn in_force(
     TABLE.iter().map(move |row| InForce::of(row, &flag, &variable, all_are_good))
 }
 
-/// The settings that differ from their defaults, all of which are good. It takes less than all of [`in_force`]: what
-/// nobody set is not looked at.
+/// The settings that differ from their defaults, all of which are valid. It costs less than [`in_force`], because
+/// settings that nobody set are skipped.
 pub(super) fn changed(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
@@ -77,13 +76,13 @@ impl InForce {
 }
 
 impl Row {
-    /// The value without what nobody may see.
+    /// The value without secrets.
     fn shown(&self, value: String, all_are_good: bool) -> String {
         match self.secrecy {
             _ if value.is_empty() => value,
             Secrecy::None => value,
             Secrecy::Login if all_are_good => Url(value).to_string(),
-            // A value that is no URL may be a password in the wrong place.
+            // A value that is no URL may be a password in the wrong setting.
             Secrecy::Login | Secrecy::Whole => HIDDEN.to_owned(),
         }
     }

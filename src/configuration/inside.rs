@@ -1,4 +1,4 @@
-//! The limiter inside another process: the settings that mean something there, and their defaults.
+//! The limiter inside another process: the settings that have a meaning there, and their defaults.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -18,10 +18,11 @@ pub struct InsideOptions {
     pub rules: Option<String>,
 }
 
-/// The groups of settings that mean something here. The others are about sockets, and files that one process owns.
+/// The groups of settings that have a meaning here. The others are about sockets, and about files that one process
+/// owns.
 const GROUPS: [&str; 6] = ["Rules", "Rules over xDS", "Decisions", "Redis", "Records", "Bounds"];
 
-/// Settings of other groups that do, and of these that do not.
+/// Settings of other groups that have a meaning here, and settings of these groups that have none.
 const OTHERS: [&str; 4] = ["COLD_START", "COLD_START_MAX_WINDOW", "EXCEPTIONS_FILE", "MAX_METRIC_SERIES"];
 const NOT: [&str; 8] = [
     "LIMITS_DIR",
@@ -34,14 +35,13 @@ const NOT: [&str; 8] = [
     "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
 ];
 
-/// What settings are here if nobody sets them: the host has threads and memory of its own to care for, and keeps series of
-/// metrics for ever.
+/// The defaults here: the host has other uses for threads and memory, and never removes a series of metrics.
 const DEFAULTS: [(&str, &str); 3] =
     [("MAX_COUNTER_BYTES", "256MiB"), ("MAX_METRIC_SERIES", "1000"), ("WORKER_THREADS", "1")];
 
 impl InsideOptions {
     /// The configuration of the limiter.
-    /// Fails with all settings that are bad, or mean nothing here.
+    /// Fails with all settings that are bad, or have no meaning here.
     pub fn resolve(&self) -> Result<Configuration, String> {
         let Self { settings, rules } = self;
         for name in settings.keys() {
@@ -70,7 +70,7 @@ impl InsideOptions {
         }
         configuration.rules.text.clone_from(rules);
         if let Some(redis) = configuration.redis.as_mut().filter(|_| !settings.contains_key("REDIS_SYNC")) {
-            // To ask Redis each time is what the host wants to be rid of.
+            // The module is there to avoid a call for each request, so leases are the default.
             redis.failover.sync = Sync::Leased;
         }
         // The threads that decide are the host's.

@@ -25,7 +25,7 @@ pub struct Limits {
 /// A Redis that keeps limits.
 #[derive(Clone)]
 pub struct LimitsRedis {
-    /// Where it is and how it is asked.
+    /// Where it is and how it is called.
     pub server: Server,
     /// The files of TLS, if it uses that.
     pub tls: ClientTlsFiles,
@@ -36,9 +36,9 @@ pub struct LimitsRedis {
 /// How records are looked up.
 #[derive(Clone, Copy)]
 pub struct Lookup {
-    /// The cache, and what holds without the store.
+    /// The cache, and what applies without the store.
     pub records: RecordsOptions,
-    /// How long what is known holds while the store does not answer.
+    /// How long a cached record may be used while the store does not answer.
     pub stale_max: Duration,
 }
 

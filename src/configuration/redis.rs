@@ -1,4 +1,4 @@
-//! The shared store: where Redis is, how it is asked, and the fallback when it does not answer.
+//! The shared store: where Redis is, how it is called, and the fallback when it does not answer.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub struct Redis {
 /// One Redis.
 #[derive(Clone)]
 pub struct Server {
-    /// Where it is and how it is asked, without TLS.
+    /// Where it is and how it is called, without TLS.
     pub options: RedisOptions,
     pub tls: bool,
 }
@@ -56,7 +56,7 @@ pub(super) fn resolve(
     });
     Some(Redis {
         main: main_server(settings, main?, workers),
-        // A bad one is a problem already.
+        // A bad one was reported already.
         per_second: per_second.flatten().map(|place| per_second_server(settings, place, workers)),
         tls: tls_files(settings),
         tls_any_name: settings.redis_tls_skip_hostname_verification,

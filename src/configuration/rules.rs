@@ -10,7 +10,7 @@ use crate::source::xds::{Backoff, XdsOptions, XdsTls};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{LoadOptions, OptionNames, ShardKey};
 
-/// Where rules are read from if no setting says it.
+/// Where rules are read from if no setting names a place.
 const FALLBACK_PATH: &str = "config";
 /// The default places of `envoyproxy/ratelimit`.
 const RUNTIME_ROOT: &str = "/srv/runtime_data/current";
@@ -34,9 +34,9 @@ pub struct Rules {
 
 #[derive(Clone)]
 pub struct RuleFiles {
-    /// Where they lie.
+    /// The place of the rules.
     pub layout: Layout,
-    /// The settings that say so, and how to change them.
+    /// The settings that name the place, and how to change them.
     pub remedy: &'static str,
     /// Whether a set without any file is served.
     pub may_be_empty: bool,
@@ -71,7 +71,8 @@ pub(super) fn resolve(settings: &Settings) -> Rules {
     }
 }
 
-/// Where rules lie: CONFIG_PATH; else the tree of RUNTIME_*, if one is set or the default exists; else `./config`.
+/// The place of the rules: CONFIG_PATH; else the tree of RUNTIME_*, if one is set or the default exists; else
+/// `./config`.
 fn layout(settings: &Settings) -> Layout {
     if let Some(path) = unless_empty(&settings.config_path) {
         return Layout::Path(PathBuf::from(path));
@@ -129,7 +130,7 @@ fn control_plane(settings: &Settings) -> XdsOptions {
 }
 
 impl RuleFiles {
-    /// The value of a setting that says where rules lie, if it is in use.
+    /// The value of a setting that names the place of the rules, if it is in use.
     pub(super) fn place(&self, setting: &str) -> Option<&Path> {
         match (&self.layout, setting) {
             (Layout::Path(path), "CONFIG_PATH") => Some(path),

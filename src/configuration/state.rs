@@ -1,4 +1,4 @@
-//! Counters that survive restarts, and what is done without them.
+//! Counters that survive restarts, and what happens without them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,13 +21,13 @@ pub struct State {
     pub skew: Duration,
     /// The number of nodes that keys are divided over; 0: not set.
     pub members: u32,
-    /// That number before it grew, under which counters are taken too; 0: not set.
+    /// The number before it grew, under which counters are accepted too; 0: not set.
     pub grew_from: u32,
     /// The name of this node.
     pub name: Option<String>,
     /// How long writing may take at the end.
     pub grace: Duration,
-    /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
+    /// Lost counters of windows up to this count as full. `None`: they start at zero.
     pub deny_cold: Option<Duration>,
 }
 

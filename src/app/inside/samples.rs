@@ -1,7 +1,7 @@
 //! The metrics of a limiter as values, for a host that has statistics of its own.
 //!
-//! In: the text that `/metrics` of the server has. Out: its samples that are whole numbers, and by how much each counter has
-//! grown since the host was shown it.
+//! In: the text that `/metrics` of the server has. Out: its samples that are whole numbers, and the growth of each
+//! counter since the host last got it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use super::Inside;
 use crate::clock::monotonic;
 
-/// How long nobody has to show the samples again.
+/// For this long after the samples were shown, nobody has to show them again.
 const SHOWN_FOR: Duration = Duration::from_millis(500);
 
-/// What the host was shown of the counters in memory, which all limiters of the process share.
+/// The values that the host got of metrics about the counters in memory, which all limiters of the process share.
 static OF_PROCESS: Mutex<Option<Shown>> = Mutex::new(None);
 
-/// The last value of each counter that the host was shown, by its name and labels as they are written.
+/// The last value that the host got of each counter, by its name and labels as they are written.
 pub(super) type Shown = HashMap<Box<str>, u64>;
 
 /// A value of a family of metrics.
@@ -48,7 +48,7 @@ impl<'t> Sample<'t> {
 }
 
 impl Inside {
-    /// Calls `show` with every sample of the metrics, unless somebody has shown them a moment ago: many configurations of a
+    /// Calls `show` with every sample of the metrics, unless they were shown a moment ago: many configurations of a
     /// host may share a limiter, and show the same statistics.
     pub fn samples(&self, mut show: impl FnMut(&Sample<'_>)) {
         let (mut shown_at, now) = (self.shown_at.lock(), monotonic());
@@ -62,7 +62,7 @@ impl Inside {
         }
     }
 
-    /// By how much a counter has grown since this was last asked. `of_process`: all limiters show the same counter.
+    /// The growth of a counter since the last call. `of_process`: all limiters show the same counter.
     pub fn growth(&self, counter: &Sample<'_>, of_process: bool) -> u64 {
         match of_process {
             true => growth(OF_PROCESS.lock().get_or_insert_default(), counter),

@@ -37,7 +37,7 @@ impl ControlPlane {
             // Loading many rules takes a while, and this thread has other work.
             let taken = tokio::task::spawn_blocking(move || match state {
                 Ok(state) => {
-                    // No resources mean no domains, because the control plane says so.
+                    // No resources means that the control plane has no domains.
                     let offer = Offer {
                         files: &state.files,
                         skipped: &[],

@@ -20,9 +20,9 @@ pub(in crate::app) struct Reloader {
     may_be_empty: bool,
     /// The problem of a set without a file of rules.
     no_rules: String,
-    /// The settings that say where rules lie, and how to change them.
+    /// The settings that name the place of the rules, and how to change them.
     remedy: &'static str,
-    /// Shows the lines that problems are about, if they are to be shown.
+    /// Shows the lines that problems are about, if they should be shown.
     lines: Option<Ink>,
 }
 
@@ -60,7 +60,8 @@ impl Reloader {
         Ok(self.watch(read.as_ref())?)
     }
 
-    /// Watches the files and takes every change, on a thread of its own. `known` was taken or logged already.
+    /// Watches the files and puts every change in force, on a thread of its own. `known` was put in force or logged
+    /// already.
     fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
         let source = self.source.clone();
         Watching::start(source, known, move |read| match read {
@@ -69,7 +70,8 @@ impl Reloader {
         })
     }
 
-    /// Takes these files. A set without any is refused: removing the last file is not meant to lift every limit.
+    /// Puts these files in force. A set without any is refused: removing the last file is not meant to lift every
+    /// limit.
     fn take(&self, contents: &Contents, forced: bool) -> Result<(), Vec<String>> {
         let empty_refused = (!self.may_be_empty && !forced).then_some(&*self.no_rules);
         let offer = Offer {
@@ -84,7 +86,8 @@ impl Reloader {
 }
 
 impl Watching {
-    /// Hands every change of these files to `take`, on a thread of its own. `known` was taken or logged already.
+    /// Passes every change of these files to `take`, on a thread of its own. `known` was put in force or logged
+    /// already.
     pub(in crate::app) fn start(
         source: FileSource,
         known: Result<&Contents, &SourceError>,
@@ -96,7 +99,7 @@ impl Watching {
         let deliver = move |read| {
             // Dropped with this closure, at its end or by a panic. That reports the end of the watch.
             let _alive = &alive;
-            // This is the thread of the watch. Loading many rules takes a while, and decisions go first.
+            // This is the thread of the watch. Loading many rules takes a while, and decisions have priority.
             if !std::mem::replace(&mut gives_way, true) {
                 control::lower_priority(CONTROL_NICENESS);
             }
@@ -106,7 +109,7 @@ impl Watching {
         Ok(Self { watch, ended })
     }
 
-    /// Reads the files again although they did not change.
+    /// Reads the files again even if they did not change.
     pub(in crate::app) fn reread(&self) -> Reread {
         self.watch.reread()
     }

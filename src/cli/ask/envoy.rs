@@ -1,5 +1,5 @@
-//! `tidegate ask --envoy`: the request is one of a client, and a configuration of Envoy says what is asked about it.
-//! The configuration is a bootstrap, or what `/config_dump` of Envoy's admin port shows.
+//! `tidegate ask --envoy`: a client's request, and a configuration of Envoy that decides which descriptors are sent
+//! for it. The configuration is a bootstrap, or the output of `/config_dump` on Envoy's admin port.
 //!
 //! In: arguments. Out: the calls that Envoy would make, and how they are shown.
 
@@ -56,7 +56,7 @@ pub(super) struct Source {
     file: PathBuf,
     instance: Instance,
     asked: Asked,
-    /// Nobody is asked.
+    /// Only the descriptors are shown.
     pub(super) only_describes: bool,
 }
 
@@ -70,13 +70,13 @@ pub(super) enum SourceError {
 }
 
 impl SourceError {
-    /// The configuration is good, and the descriptors need more.
+    /// The configuration is valid, but the descriptors need more than it has.
     pub(super) fn needs_more(&self) -> bool {
         matches!(self, Self::Envoy { error: EnvoyError::Needs { .. }, .. })
     }
 }
 
-/// What the arguments say, if they name a configuration.
+/// The parsed arguments, if they name a configuration.
 pub(super) fn source(matches: &ArgMatches) -> Result<Option<Source>, Problem> {
     let Some(file) = matches.get_one::<PathBuf>("envoy").cloned() else { return Ok(None) };
     let problem = |what: String| Problem { name: "ask".to_owned(), what };
@@ -108,7 +108,7 @@ pub(super) fn source(matches: &ArgMatches) -> Result<Option<Source>, Problem> {
 }
 
 impl Source {
-    /// What Envoy would ask.
+    /// The calls that Envoy would make.
     pub(super) fn described(&self) -> Result<Described, SourceError> {
         let file = || self.file.clone();
         let text = read(&self.file).map_err(|error| SourceError::Read { file: file(), error })?;
@@ -126,7 +126,7 @@ fn read(file: &Path) -> std::io::Result<String> {
     }
 }
 
-/// What was found, for people.
+/// The calls, for people.
 pub(super) fn head(described: &Described) -> String {
     let mut text = String::new();
     let mut line = |name: &str, what: &str| _ = writeln!(text, "{name:<12}{}", one_line(what));
@@ -163,7 +163,7 @@ fn descriptor_text(descriptor: &Descriptor) -> String {
     words.join(" ")
 }
 
-/// What was found, for programs.
+/// The calls, for programs.
 pub(super) fn json(described: &Described) -> Value {
     let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
     let descriptor = |it: &Descriptor| {

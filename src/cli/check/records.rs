@@ -1,4 +1,4 @@
-//! `tidegate check --records`: files of records beside the rules that read them.
+//! `tidegate check --records`: files of records, compared with the rules that read them.
 //!
 //! In: a file of JSON lines or CSV, and the sets of rules. Out: its bad lines, and its records that no rule reads.
 
@@ -47,7 +47,7 @@ fn reads(rules: &RuleSet, key: &RecordKey) -> bool {
     key.with_entries(|domain, entries| rules.reads_record(domain, entries))
 }
 
-/// Why no set reads a record: by the first that has its domain, else by the first.
+/// Why no set reads a record: according to the first set that has its domain, else to the first set.
 fn why(key: &RecordKey, sets: &[RuleSet]) -> String {
     let why = key.with_entries(|domain, entries| {
         let of_domain = sets.iter().find(|rules| rules.actions(domain).is_some());

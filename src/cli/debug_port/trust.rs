@@ -16,7 +16,7 @@ const CACERT: &str = "cacert";
 const CERT: &str = "cert";
 const KEY: &str = "key";
 
-/// Whom we trust, and who we are. Clones share everything.
+/// The authorities that we trust, and our certificate. Clones share everything.
 #[derive(Clone)]
 pub(in crate::cli) struct Trust(Arc<ClientConfig>);
 

@@ -1,7 +1,7 @@
 //! `tidegate limit load`: a file of records, sent in pieces.
 //!
-//! In: a file of JSON lines or CSV. Out: how many each limiter has taken. A file is read once before anything is sent: if a line
-//! is bad, all bad lines are printed, and nothing is loaded.
+//! In: a file of JSON lines or CSV. Out: how many records each limiter has stored. A file is read once before
+//! anything is sent: if a line is bad, all bad lines are printed, and nothing is loaded.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -73,13 +73,13 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     Ok((out, code))
 }
 
-/// How many records a limiter has taken.
+/// How many records a limiter has stored.
 #[derive(Default)]
 struct Loaded {
     records: u64,
-    /// Of these, those that no rule reads.
+    /// The number of these that no rule reads.
     unread: u64,
-    /// Why the first of them are not.
+    /// Why no rule reads the first of them.
     warnings: Vec<String>,
 }
 
@@ -142,7 +142,7 @@ fn is_good(path: &Path, format: Format) -> io::Result<bool> {
     Ok(bad == 0)
 }
 
-/// Sends a file, with its progress on a terminal. `None`: a piece was not taken.
+/// Sends a file, with its progress on a terminal. `None`: a piece was refused.
 fn sent(
     path: &Path,
     format: Format,
@@ -165,10 +165,10 @@ fn sent(
     })
 }
 
-/// A text in pieces of whole lines. Each piece of CSV begins with the heading.
+/// A text in pieces of complete lines. Each piece of CSV begins with the header line.
 struct Pieces {
     input: Box<dyn Read>,
-    /// What was read behind the last line's end.
+    /// What was read after the last line's end.
     rest: Vec<u8>,
     heading: Option<String>,
     has_heading: bool,
