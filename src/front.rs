@@ -52,7 +52,7 @@ pub struct Answer {
     pub message: Bytes,
 }
 
-/// The answer to a check that does not come as a message.
+/// The answer to a check, for fronts that send no message.
 pub type CheckAnswer = tidegate_engine::Answer;
 
 /// An answer, now or later. Dropping a pending one cancels it.
@@ -216,8 +216,8 @@ impl Handler {
         }
     }
 
-    /// Reads a message: in place if it has the usual form, else by prost, which also finds what to refuse. A call takes
-    /// 33 % longer by prost (`cargo bench --bench lane`).
+    /// Reads a message: in place if it has the usual form, else by prost, which also finds the reason to refuse it. A
+    /// call takes 33 % longer by prost (`cargo bench --bench lane`).
     fn read<'m>(
         &self,
         message: &'m [u8],
@@ -288,8 +288,9 @@ impl Handler {
         Answer { code: decision.code, message: message.into() }
     }
 
-    /// Answers the request that `ask` makes of what came in through `front`, under the rules that decide it: with what
-    /// `render` makes of the decision. Ends its span. `question` holds the request meanwhile; its space can be used again.
+    /// Answers a request that `ask` makes from what came in through `front`, under the rules that decide it, with the
+    /// result of `render` for the decision. Ends its span. `question` is the memory for the request, and can be
+    /// reused afterwards.
     pub fn check<T: Send + 'static>(
         &self,
         front: Front,
@@ -354,8 +355,8 @@ impl Handler {
         self.refuse_since(began, front, refusal)
     }
 
-    /// What a request of this domain is charged when its stream has ended. `None`: nothing.
-    /// Fails when it cannot be known.
+    /// The costs that a request of this domain is charged when its stream has ended. `None`: none.
+    /// Fails when they cannot be known.
     pub fn costs(
         &self,
         domain: &str,
@@ -402,7 +403,7 @@ impl Handler {
         self.unchecked(front, span, clock::monotonic(), refusal)
     }
 
-    /// For how many nanoseconds more lost counters of windows of this length count as full.
+    /// For how many more nanoseconds lost counters of windows of this length count as full.
     pub fn cold_nanos_left(&self, window_nanos: u64) -> u64 {
         self.service.cold_nanos_left(window_nanos)
     }
@@ -433,7 +434,7 @@ impl Handler {
         wire::parse(message, &self.bounds).map_err(|refusal| self.unless_no_rules(refusal))
     }
 
-    /// Refuses for missing rules first, before anything that is wrong with the descriptors.
+    /// Refuses for missing rules first, before any error in the descriptors.
     fn unless_no_rules(&self, refusal: Refusal) -> Refusal {
         if self.service.with_rules(|rules| rules.is_some()) { refusal } else { ServiceError::NoRules.into() }
     }

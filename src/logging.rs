@@ -1,7 +1,7 @@
 //! Logs: one line per event on stderr, as text or as JSON, at a bounded rate.
 //!
-//! An error that occurs a thousand times a second is logged a few times a second, and the next line says how many lines
-//! were left out. So a failing peer cannot fill the disk.
+//! An error that occurs a thousand times a second is logged a few times a second, and the next line has the number of
+//! lines that were left out. So a failing peer cannot fill the disk.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -106,7 +106,8 @@ struct Lines {
 /// The lines of this process.
 static FLOOD: LazyLock<Flood> = LazyLock::new(Flood::default);
 
-/// Whether a line may be written now. `None`: it is left out. Else how many lines of the same place were left out before it.
+/// Whether a line may be written now. `None`: it is left out. Otherwise the number of lines of the same place that
+/// were left out before it.
 pub fn admit(metadata: &Metadata<'_>) -> Option<u64> {
     match metadata.target() {
         REPORT => Some(0),
@@ -200,7 +201,7 @@ struct Second {
 }
 
 impl Flood {
-    /// `None`: the line is left out. Else how many lines of the same place were left out before it.
+    /// `None`: the line is left out. Otherwise the number of lines of the same place that were left out before it.
     fn admit(&self, place: Identifier, now: Instant) -> Option<u64> {
         let mut places = self.places.lock();
         let second = places.entry(place).or_insert(Second { began: now, lines: 0, left_out: 0 });

@@ -53,7 +53,7 @@ impl Settings {
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
         let (refused, mut unread) = (refused(&variable), Vec::new());
         let settings = Self::read_table(&text, &mut unread);
-        // Why a value is refused says more than that it is none.
+        // The reason why a value is refused is more useful than the message that there is none.
         unread.retain(|problem| refused.iter().all(|other| other.name != problem.name));
         problems.extend(refused.into_iter().chain(unread));
         problems.extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
@@ -156,10 +156,10 @@ mod tests {
         assert!(problem.what.contains("control characters"), "{problem}");
     }
 
-    /// Whoever adds a setting may forget to give it the type of a secret.
+    /// A new setting may be given another type than that of a secret by mistake.
     #[test]
     fn a_setting_with_the_name_of_a_secret_is_one() {
-        // The path of a webhook often is a token.
+        // The path of a webhook is often a token.
         let whole = ["_TOKEN", "_AUTH", "_HEADERS", "_SECRET", "_PASSWORD", "_CREDENTIALS", "_WEBHOOK_URL"];
         let login = ["_URL", "_ENDPOINT", "_WEBHOOK_PROXY"];
         for row in TABLE {

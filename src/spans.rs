@@ -1,11 +1,13 @@
 //! Spans: one per traced call, sent to a collector by OTLP.
 //!
-//! In: those headers of a call that name its caller's trace ([`HEADERS`]), and its result. Out: spans in a bounded queue, which a thread of its own sends on.
-//! A call never waits: when the queue is full, the span is dropped. Whether a call is sampled is decided before anything
-//! is made for it. Without tracing there is no [`Tracer`], and a call only checks an `Option`.
+//! In: the headers of a call that name its caller's trace ([`HEADERS`]), and its result. Out: spans in a bounded
+//! queue, which a thread of its own sends. A call never waits: when the queue is full, the span is dropped. Whether a
+//! call is sampled is decided before anything is created for it. Without tracing there is no [`Tracer`], and a call
+//! only checks an `Option`.
 //!
 //! - `parent`: the caller's trace, from the headers
-//! - `counted`: what becomes of spans
+//! - `parent`: the caller's trace, from the headers
+//! - `counted`: counts of spans that were sent, failed or dropped
 //! - `export`: the connection to the collector
 
 mod counted;
@@ -58,7 +60,7 @@ pub struct TracingOptions {
 pub struct Tracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
-    /// Calls without a traced caller: so many of 2^63 are sampled.
+    /// For calls without a traced caller: so many of 2^63 are sampled.
     sampled: u64,
     stats: Arc<SpanStats>,
 }
@@ -85,7 +87,7 @@ impl Tracer {
         let resource = opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build();
         let provider = SdkTracerProvider::builder()
             .with_span_processor(spans)
-            // It is asked only for calls that are sampled already.
+            // It is called only for calls that are already sampled.
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
             .build();
@@ -115,7 +117,7 @@ impl Tracer {
         span.is_recording().then(|| CallSpan(Box::new(span)))
     }
 
-    /// Whether a call is sampled whose caller sends no trace.
+    /// Whether a call whose caller sends no trace is sampled.
     fn draws(&self) -> bool {
         match self.sampled {
             0 => false,
@@ -159,7 +161,7 @@ impl CallSpan {
     }
 }
 
-/// All draws are below this.
+/// All random draws are below this.
 const ALL_DRAWS: u64 = 1 << 63;
 
 /// How many of [`ALL_DRAWS`] a rate from 0 to 1 is.

@@ -1,7 +1,7 @@
 //! StatsD: sends counters and timers to a receiver, as plain StatsD over TCP or UDP, or as DogStatsD.
 //!
 //! In: [`Metrics`], read on the control thread. Out: lines in batches. A counter's line has its growth since the last
-//! line. So nothing is queued while the receiver is away or stalls: counters just grow, timers are dropped and counted.
+//! line. So nothing is queued while the receiver is away or slow: counters just grow, timers are dropped and counted.
 //! A decision never waits for any of this.
 //!
 //! - `line`: the format of a line

@@ -1,14 +1,15 @@
-//! Where servers are, as people write it. It may hold a login, which is in no log and on no page.
+//! Addresses of servers, as people write them. An address may contain a login, which is in no log and on no page.
 //!
-//! In: an address, a URL, or several. Out: all of it for whoever connects there, or its place for whoever shows it.
+//! In: an address, a URL, or several. Out: all of it for the code that connects, or only the place for logs and
+//! pages.
 
 use std::fmt;
 
-/// Stands for what nobody may see.
+/// Replaces what nobody may see.
 pub const HIDDEN: &str = "…";
 
-/// Where a server is, perhaps with a login, which `Display` leaves out. `Debug` shows nothing: what is no URL may be a
-/// password in the wrong place. Whoever connects to it checks what it is.
+/// The address of a server, perhaps with a login, which `Display` leaves out. `Debug` shows nothing: a text that is
+/// not a URL may be a password in the wrong setting. The code that connects to it checks its form.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url(pub String);
 
@@ -18,13 +19,13 @@ impl fmt::Debug for Url {
     }
 }
 
-/// Leaves out what stands before an `@` or behind a `?`.
+/// Leaves out everything before an `@` or after a `?`.
 impl fmt::Display for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (login, place) =
             self.0.rsplit_once('@').map_or((None, &*self.0), |(login, place)| (Some(login), place));
         if let Some(login) = login {
-            // A password may hold this too.
+            // A password may contain this too.
             let is_scheme =
                 |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
             let scheme = login.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));

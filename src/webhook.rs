@@ -1,8 +1,8 @@
-//! Events as requests to a webhook, signed, and tried again for a while.
+//! Events as requests to a webhook, signed, and retried for a while.
 //!
-//! One request is on its way at a time, with all events that wait (up to a bound), so events arrive in order. A request
-//! that fails is sent again after pauses that grow and are partly random. After EVENTS_WEBHOOK_RETRY_TIME its events are
-//! dropped and counted. Events that come meanwhile wait in the queue, which is bounded.
+//! One request is in flight at a time, with all events that wait (up to a bound), so events arrive in order. A
+//! request that fails is sent again after pauses that grow and are partly random. After EVENTS_WEBHOOK_RETRY_TIME its
+//! events are dropped and counted. Events that arrive meanwhile wait in the queue, which is bounded.
 //!
 //! - `client`: connections, TLS, a proxy; `signature`: what a receiver can check
 
@@ -36,7 +36,7 @@ pub struct Webhook {
     is_failing: bool,
 }
 
-/// Why a request was not taken.
+/// Why a request was not accepted.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("it did not answer within {0:?}")]
@@ -60,7 +60,7 @@ impl Webhook {
         Ok(Self { client, signer: secret.map(Signer::new), wall, retry_time, is_failing: false })
     }
 
-    /// Sends what comes, until the process ends.
+    /// Sends events until the process ends.
     pub async fn run(mut self, mut queue: Queue) {
         loop {
             let events = queue.take(EVENTS_MAX).await;
@@ -73,7 +73,7 @@ impl Webhook {
         }
     }
 
-    /// Sends one request until it is taken, or no other attempt makes sense.
+    /// Sends one request until it is accepted, or no other attempt makes sense.
     async fn deliver(&mut self, body: Bytes, queue: &mut Queue) -> bool {
         let (began, delivery) = (timer(), hex(&random::<16>()));
         for attempt in 0.. {
@@ -112,7 +112,7 @@ impl Webhook {
         }
     }
 
-    /// Logs the first failure of a row, and events that are given up.
+    /// Logs the first of several failures in a row, and events that are given up.
     fn is_ill(&mut self, refusal: &Refusal, is_last: bool) {
         let place = self.client.place();
         if is_last {
@@ -129,7 +129,7 @@ impl Webhook {
 }
 
 impl Refusal {
-    /// Whether the same request may be taken later.
+    /// Whether the same request may be accepted later.
     fn is_temporary(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::Unreachable(_) => true,
@@ -150,7 +150,7 @@ fn pause(attempt: u32, random: u32) -> Duration {
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Without random bytes pauses are the shortest, and deliveries have one number: neither is a secret.
+    // Without random bytes pauses are the shortest, and all deliveries have the same number: neither is a secret.
     let _ = getrandom::fill(&mut bytes);
     bytes
 }

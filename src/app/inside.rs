@@ -173,7 +173,7 @@ impl Inside {
         let _entered = self.enter();
         let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_, _, _| ());
         if let Reply::Later(charged) = charged {
-            // Our thread ends later.
+            // Keeps our thread alive until the charge is done.
             let inside = Arc::clone(self);
             self.spawn(async move {
                 // A failure is counted.

@@ -12,7 +12,8 @@ use tidegate_serve::metrics::{Front, Metrics};
 use tidegate_serve::refusal::Bounds;
 use tidegate_serve::service::Service;
 
-/// A connection of the lane: takes whole frames off its input, appends its output, and returns how many bytes it took.
+/// A connection of the lane: removes complete frames from its input, appends its output, and returns how many bytes
+/// it processed.
 pub type BareConnection = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize>;
 
 /// Returns a function that opens connections of the lane to this service.

@@ -1,4 +1,4 @@
-//! From a listener to a front: who serves a connection, on which thread, within which bounds.
+//! From a listener to a front: which front serves a connection, on which thread, within which bounds.
 //!
 //! Decisions run on [`Workers`]: one thread per core, each with a runtime of its own, so that a call is read, decided
 //! and answered on one thread. A connection belongs to one worker, the one that had the fewest when it came. Pages,
@@ -55,20 +55,20 @@ use tidegate_serve::health::Health;
 const GRPC_STREAMS_MAX: u32 = 256;
 /// Calls at a time on the HTTP port, where HTTP/2 is the exception and each call may hold a whole body.
 const HTTP_STREAMS_MAX: u32 = 100;
-/// Calls at a time for pages, which are long: few are read at a time.
+/// Calls at a time for pages. Pages are long, so few are read at a time.
 const PAGE_STREAMS_MAX: u32 = 8;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
-/// Unread bytes of requests that a connection may hold here, and each of its streams.
+/// Bytes of requests that a connection, and each of its streams, may keep here before they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 1_024 * 1_024;
 const STREAM_WINDOW_BYTES: u32 = 64 * 1_024;
-/// Unsent bytes of answers that one stream may hold here while its peer does not read.
+/// Unsent bytes of answers that one stream may keep here while its peer does not read.
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Finds peers that went away silently.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long HTTP/1 may take from the last answer to the end of the next header. Proxies keep an idle connection for
-/// less (NGINX: 60 s), so that they are the ones that close it.
+/// less (NGINX: 60 s), so it is they who close it.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// The buffer of one HTTP/1 connection.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
@@ -134,8 +134,8 @@ async fn serve_tonic(
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
-    // Serves clients that do not speak HTTP/2 as well, to answer them with an error.
-    // Streams may stand still: a Watch of health sends nothing for days.
+    // Also serves clients that do not speak HTTP/2, to answer them with an error. Streams may be idle for long: a
+    // Watch of health sends nothing for days.
     let mut http2 = http2(TokioExecutor::new(), GRPC_STREAMS_MAX);
     let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(Calm::new(stream)), service);
     run_to_end(connection, life).await;
@@ -194,9 +194,9 @@ fn http1() -> http1::Builder {
     builder
 }
 
-/// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time. One
-/// more replaces the oldest, so that clients who leave connections open, or never finish reading, cannot keep a scrape
-/// out. Dropping this future closes the listener and every connection.
+/// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time. A
+/// further one replaces the oldest, so that clients who leave connections open, or never finish reading, cannot block
+/// a scrape. Dropping this future closes the listener and every connection.
 pub async fn serve_pages(
     listener: Listener,
     front: impl Respond,

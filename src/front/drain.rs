@@ -10,12 +10,12 @@ pub struct Drain(watch::Receiver<Stage>);
 #[derive(Debug)]
 pub struct DrainSwitch(watch::Sender<Stage>);
 
-/// How far the end has come.
+/// The phases of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Serving,
     Draining,
-    /// What is still open ends at once.
+    /// Everything that is still open ends at once.
     Cut,
 }
 
@@ -36,7 +36,7 @@ impl DrainSwitch {
         self.0.send_replace(Stage::Draining);
     }
 
-    /// Ends what is still open.
+    /// Ends everything that is still open.
     pub fn cut(&self) {
         self.0.send_replace(Stage::Cut);
     }
@@ -62,7 +62,7 @@ impl Drain {
     /// Waits until nothing may be finished any more.
     pub async fn cut(&mut self) {
         if self.0.wait_for(|stage| *stage == Stage::Cut).await.is_err() {
-            // The switch is gone, and with it whoever could cut.
+            // The switch is gone, so nothing can be cancelled any more.
             std::future::pending().await
         }
     }

@@ -23,8 +23,8 @@ use self::unfinished::Unfinished;
 use crate::front::{Handler, proto};
 use tidegate_serve::health::Health;
 
-/// Bytes of a request for health or reflection, which holds names. (tonic's own bound is 4 MiB, and a connection may
-/// have a thousand of them under way.)
+/// Bytes of a request for health or reflection, which contains names. (tonic's own bound is 4 MiB, and a connection
+/// may have a thousand such calls in flight.)
 pub(in crate::front) const QUESTION_BYTES_MAX: usize = 4 * 1_024;
 
 pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
@@ -62,7 +62,7 @@ impl GrpcFront {
     }
 }
 
-/// The front of one connection. Its calls share a bound on the bytes that they hold.
+/// The front of one connection. Its calls share a bound on the bytes that they keep.
 pub struct GrpcConnection {
     front: GrpcFront,
     unfinished: Unfinished,

@@ -20,7 +20,7 @@ use tidegate_operate::peer::Peer;
 use tidegate_serve::health::Health;
 use tidegate_serve::metrics::Front;
 
-/// What the port speaks, for people who look.
+/// A description of the port, for people who open it.
 const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over HTTP:
   GET  /check/DOMAIN?KEY=VALUE   200, or 429 with Retry-After
   POST /json                     a question and its answer in JSON
@@ -73,7 +73,7 @@ impl Respond for HttpFront {
             }
             ("/livez", true) => probes::live(),
             ("/healthcheck" | "/readyz" | "/livez", false) => not_allowed("GET, HEAD"),
-            // Not 200: whoever asks here by mistake for a decision must not take this for an answer.
+            // Not 200: a client that asks here for a decision by mistake must not take this for an answer.
             ("/", true) => text(StatusCode::NOT_FOUND, SPOKEN),
             _ => text(StatusCode::NOT_FOUND, "not found; / says what this port speaks\n"),
         }

@@ -4,7 +4,7 @@
 //! It serves the same port as `grpc`, with the same handler; a setting chooses between the two. It serves decisions,
 //! `grpc.health.v1` and server reflection.
 //!
-//! - `calls`: calls for decisions, and for health; `reflection`: what is said to those who ask what is served
+//! - `calls`: calls for decisions, and for health; `reflection`: the description of the services
 //! - `driver`: a connection's task; `peer_log`: logs peers that misbehave
 
 mod calls;

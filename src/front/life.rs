@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::Drain;
 
-/// How much earlier or later than its age a connection is asked to end: a tenth. So connections that came together do
-/// not come back together.
+/// A connection is asked to end a tenth earlier or later than its age. So connections that were opened together are
+/// not opened again together.
 const JITTER_SHARE: u32 = 10;
 
 /// The greatest age of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaxAge {
-    /// The age, give or take a tenth, at which a connection is asked to end. `None`: never.
+    /// The age, plus or minus a tenth, at which a connection is asked to end. `None`: never.
     pub age: Option<Duration>,
     /// How long it may take after that to finish its calls; then it is closed. `None`: without a bound.
     pub grace: Option<Duration>,
@@ -45,13 +45,13 @@ impl Life {
     /// A life that draining ends, or `max_age`.
     #[must_use]
     pub fn bounded(drain: Drain, max_age: MaxAge) -> Self {
-        // Without randomness, connections that came together just come back together.
+        // Without randomness, connections that were opened together are opened again together.
         let random = getrandom::u64().unwrap_or(u64::MAX / 2);
         Self { drain, age: max_age.of_one(random), grace: max_age.grace }
     }
 
-    /// Waits until draining has begun. Nothing else ends a connection before its protocol is known. Its age counts from
-    /// then on: before, it could only be closed without a GOAWAY, and the client would lose calls.
+    /// Waits until draining has begun. Nothing else ends a connection before its protocol is known. Its age counts
+    /// from then on: earlier it could only be closed without a GOAWAY, and the client would lose calls.
     pub(super) async fn draining(&mut self) {
         self.drain.begun().await;
     }
@@ -64,7 +64,7 @@ impl Life {
         }
     }
 
-    /// After [`over`](Self::over): waits until the connection has to be closed, whatever is unfinished.
+    /// After [`over`](Self::over): waits until the connection has to be closed, even with unfinished calls.
     pub async fn grace_over(&self) {
         after(self.grace).await;
     }

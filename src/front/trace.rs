@@ -1,4 +1,4 @@
-//! What a span holds of a call: the decision, while it is there to be read, or the refusal.
+//! What a span records of a call: the decision, while it can be read, or the refusal.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl Handler {
         self.tracer.is_some()
     }
 
-    /// Begins the span of a call, whose headers `header` finds by their names. `None`, and next to no work, if the call
-    /// is not traced.
+    /// Begins the span of a call, whose headers `header` finds by their names. `None`, and almost no work, if the
+    /// call is not traced.
     pub fn begin_span<'h>(&self, front: Front, header: impl Fn(&str) -> Option<&'h str>) -> Option<CallSpan> {
         let name = match front {
             Front::Grpc => "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
@@ -84,7 +84,7 @@ pub(super) fn refused(front: Front, span: Option<CallSpan>, refusal: &Refusal) {
     span.failed(&refusal.message);
 }
 
-/// Ends the span of a refused call that sent `message`, as far as that can be read.
+/// Ends the span of a refused call that sent `message`, with as much of it as can be read.
 #[inline(never)]
 pub(super) fn refused_message(front: Front, mut span: Option<CallSpan>, message: &[u8], refusal: &Refusal) {
     if span.is_some() {

@@ -24,7 +24,7 @@ pub use self::headers::LimitHeaders;
 /// Bytes of an answer to a few descriptors.
 pub(super) const ANSWER_BYTES: usize = 256;
 
-/// What answers carry beside codes and limits. What is off costs nothing.
+/// What answers have in addition to codes and limits. Options that are off cost nothing.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
     /// Headers for the answer to the client, over gRPC.
@@ -64,7 +64,7 @@ pub(super) fn parse<'a>(message: &'a RateLimitRequest, bounds: &Bounds) -> Resul
     Ok(request)
 }
 
-/// The limit that the descriptor at `index` brings.
+/// The limit that the descriptor at `index` has itself.
 fn parse_override(limit: &RateLimitOverride, index: usize) -> Result<Override, Refusal> {
     let invalid = |what: String| Refusal::invalid(format!("descriptor {index}: limit: {what}"));
     let unit = unit(limit.unit).ok_or_else(|| invalid(format!("unit {} is none of 1 to 7", limit.unit)))?;
@@ -76,7 +76,7 @@ fn parse_override(limit: &RateLimitOverride, index: usize) -> Result<Override, R
     Ok(Override { requests_per_unit: limit.requests_per_unit, window })
 }
 
-/// The unit with this number. The request's enumeration ends at 6; 7 is WEEK as in the answer's.
+/// The unit with this number. The enumeration of requests ends at 6; 7 is WEEK, as in answers.
 fn unit(number: i32) -> Option<Unit> {
     Some(match number {
         1 => Unit::Second,

@@ -3,7 +3,7 @@
 use crate::settings::value::Backend;
 use crate::settings::{Row, TABLE};
 
-/// Variables of `envoyproxy/ratelimit` that have no effect here, but say that counters live in Redis.
+/// Variables of `envoyproxy/ratelimit` that have no effect here, but show that counters are in Redis.
 const OTHERS: &[&str] = &[
     "REDIS_PIPELINE_WINDOW",
     "REDIS_PIPELINE_LIMIT",
@@ -15,8 +15,8 @@ const OTHERS: &[&str] = &[
     "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
 ];
 
-/// Where counters live when BACKEND_TYPE is not set: in Redis as soon as a setting of Redis is. (Not with any variable
-/// whose name begins with REDIS_: Kubernetes sets some.)
+/// Where counters are when BACKEND_TYPE is not set: in Redis as soon as a setting of Redis is. (Not with every
+/// variable whose name begins with REDIS_, because Kubernetes sets some.)
 pub(super) fn backend(
     text: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,

@@ -1,7 +1,8 @@
-//! Variables that look like settings and are none. They are expected to have an effect, so the log says that they do not.
+//! Variables that look like settings and are none. Their author expects an effect, so the log says that they have
+//! none.
 //!
-//! In: the names of the environment, and what a name is set to. Out: a [`Problem`] for each that looks like a mistake.
-//! Values are never shown. What Kubernetes sets for a Service is no mistake.
+//! In: the names of the environment, and their values. Out: a [`Problem`] for each that looks like a mistake. Values
+//! are never shown. Variables that Kubernetes sets for a Service are no mistakes.
 
 use strsim::osa_distance;
 
@@ -40,7 +41,7 @@ const READ_BY_LIBRARIES: &[&str] = &[
     "OTEL_BLRP_*",
 ];
 
-/// Names that are usual elsewhere, and what says the same here.
+/// Names that are usual elsewhere, and our names for the same.
 const USUAL: &[(&[&str], &str)] = &[
     (
         &[
@@ -72,7 +73,7 @@ const TWO_WRONG_LETTERS_MIN: usize = 8;
 /// Mistakes that are reported at most: there may be any number of variables.
 const REPORTED_MAX: usize = 20;
 
-/// A warning for each variable that nobody reads and that looks like a setting.
+/// A warning for each variable that has no effect but looks like a setting.
 pub fn misspelt<'a>(
     names: impl Iterator<Item = &'a str>,
     variable: impl Fn(&str) -> Option<String>,
@@ -97,7 +98,7 @@ fn mistake(name: &str, is_set_to_an_address: impl Fn(&str) -> bool) -> Option<Pr
     if is_read(name) || is_of_a_service(name) {
         return None;
     }
-    // The port of a Service has an address as its value. Somebody set what has another value.
+    // Kubernetes gives the port of a Service an address as its value. Any other value was set by a person.
     let may_be_a_service = name.ends_with("_PORT");
     let what = match closest(name) {
         Some(_) if may_be_a_service && is_set_to_an_address(name) => return None,
@@ -126,7 +127,8 @@ fn fits(known: &str, name: &str) -> bool {
     }
 }
 
-/// What Kubernetes sets for a Service, `*_PORT` apart: `*_SERVICE_HOST`, `*_SERVICE_PORT*`, `*_PORT_<n>_*`.
+/// The names that Kubernetes sets for a Service, except `*_PORT`: `*_SERVICE_HOST`, `*_SERVICE_PORT*`,
+/// `*_PORT_<n>_*`.
 fn is_of_a_service(name: &str) -> bool {
     let has_port_number = || {
         name.match_indices("_PORT_").any(|(at, port)| {
@@ -137,7 +139,7 @@ fn is_of_a_service(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST") || name.contains("_SERVICE_PORT") || has_port_number()
 }
 
-/// `tcp://10.0.0.1:6379`: what Kubernetes sets `*_PORT` to.
+/// `tcp://10.0.0.1:6379`: the form of the values of `*_PORT` that Kubernetes sets.
 fn is_service_address(value: &str) -> bool {
     ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
 }

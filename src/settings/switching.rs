@@ -1,5 +1,6 @@
-//! How every variable of `envoyproxy/ratelimit` compares: the same, different for a reason, or accepted without effect.
-//! `refused` has the values that are refused, `table` what a setting does. The page of settings shows all of it.
+//! How every variable of `envoyproxy/ratelimit` compares: the same, different for a reason, or accepted without
+//! effect. `refused` has the values that are refused, `table` the meaning of settings. The page of settings shows all
+//! of it.
 
 /// Variables that mean the same there.
 pub const SAME: &str = "
@@ -181,7 +182,7 @@ mod tests {
     use crate::settings::TABLE;
     use crate::settings::refused::refused_values;
 
-    /// What its settings file, its libraries and known deployments read or set.
+    /// Variables that its settings file, its libraries and known deployments read or set.
     const READ_THERE: &str = "
         HOST PORT DEBUG_HOST DEBUG_PORT GRPC_HOST GRPC_PORT GRPC_UDS
         GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT

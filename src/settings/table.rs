@@ -21,7 +21,7 @@ use tidegate_operate::gate::AdminToken;
 use tidegate_serve::events::Kinds;
 use tidegate_serve::service::StaleMode;
 
-/// What the table says of one setting.
+/// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The heading that it is listed under.
@@ -30,7 +30,7 @@ pub struct Row {
     pub name: &'static str,
     /// The kind of value, as `--help` calls it.
     pub value_name: &'static str,
-    /// The default, as it would be written. `None` if the program finds it out, as the help says.
+    /// The default, as it would be written. `None` if the program finds it out; then the help says how.
     pub default: Option<&'static str>,
     /// What it means, one sentence.
     pub help: &'static str,
@@ -72,8 +72,8 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Reads all rows. Adds what is wrong to `problems`. `dyn`: it is 260 KB of code, which each caller's closure
-            /// would be given a copy of.
+            /// Reads all rows. Adds what is wrong to `problems`. `dyn`, because it is 260 KB of code, of which each
+            /// caller's closure would get a copy.
             pub(super) fn read_table(
                 text: &dyn Fn(&Row) -> Option<String>,
                 problems: &mut Vec<Problem>,
@@ -354,7 +354,7 @@ fn read_row<T: Value>(
     let written = given.as_deref().or(row.default)?;
     let value = T::parse(written);
     if value.is_none() {
-        // What is no good may be nearly the secret.
+        // An invalid value may still be close to the secret.
         let what = match T::SECRECY {
             Secrecy::None => bad_value::<T>(written),
             Secrecy::Login | Secrecy::Whole => format!("it is not {}", T::EXPECTED),

@@ -31,7 +31,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("EVENTS_WEBHOOK_PROXY", "EVENTS_WEBHOOK_URL"),
 ];
 
-/// A problem for each setting that lacks one that it needs. `text` is the value that a setting was given.
+/// A problem for each setting that lacks one that it needs. `text` is the value of a setting.
 pub(super) fn lacking(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     let is_on =
         |name: &str| text(name).is_some_and(|text| !text.is_empty() && bool::parse(&text) != Some(false));

@@ -1,4 +1,4 @@
-//! The kinds of values that settings take: how each is written, and what is expected where it is written badly.
+//! The kinds of values that settings have: the syntax of each, and the text about what was expected.
 //!
 //! If another module owns an enumeration, such as [`Algorithm`](tidegate_engine::limit::Algorithm), settings read that
 //! one and have no copy of it.
@@ -38,9 +38,9 @@ pub trait Value: Sized {
     /// Whether a variable that is set to nothing counts as unset.
     const EMPTY_IS_UNSET: bool = true;
 
-    /// How much of it is a secret. What is one has a `Debug` that shows nothing.
+    /// How much of it is a secret. A secret has a `Debug` that shows nothing.
     const SECRECY: Secrecy = Secrecy::None;
 
-    /// Reads it; `None` when it is not one.
+    /// Reads it; `None` if the text is not one.
     fn parse(text: &str) -> Option<Self>;
 }

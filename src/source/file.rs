@@ -25,7 +25,7 @@ use self::walk::{Found, Observer, walk};
 use tidegate_engine::rules::SourceFile;
 use tidegate_engine::text::one_line;
 
-/// The most files in one rule set. A folder with more is certainly not one of rules.
+/// The most files in one rule set. A folder with more is certainly not a folder of rules.
 const FILES_MAX: usize = 10_000;
 
 /// All files of a rule set together may be this many times as large as a single file may be.
@@ -147,7 +147,7 @@ impl FileSource {
         Ok(Contents { files: read.collect::<Result<_, _>>()?, warnings })
     }
 
-    /// Whether the file is only presumed to hold rules: a runtime tree loads files without a YAML extension too.
+    /// Whether the file is only presumed to contain rules: a runtime tree loads files without a YAML extension too.
     fn presumes(&self, path: &Path) -> bool {
         matches!(self.layout, Layout::Runtime { .. }) && !walk::is_yaml(path)
     }

@@ -1,9 +1,10 @@
 //! Rules from a control plane: the aggregated discovery service (ADS), state of the world.
 //!
-//! In: the control plane's address, and a function that takes its resources. Each response is a whole state of the
-//! world: all resources become files ([`Resources`]), and the function either puts them in force (ACK) or returns all
-//! their problems (NACK). A lost stream is opened again after a pause, with the version in force. The rules in force
-//! stay meanwhile. Some control planes send a refused state again at once, so the next NACK is held back for a moment.
+//! In: the control plane's address, and a function that receives its resources. Each response is a complete state of
+//! the world: all resources become files ([`Resources`]), and the function either puts them in force (ACK) or returns
+//! all their problems (NACK). A lost stream is opened again after a pause, with the version in force. The rules in
+//! force stay meanwhile. Some control planes send a refused state again at once, so the next NACK is delayed for a
+//! moment.
 //!
 //! Deliberately not here: incremental updates, other types of resources, the meaning of rules.
 
@@ -118,9 +119,9 @@ impl XdsSource {
         }
     }
 
-    /// Follows the control plane and never ends. `take` puts a state of the world in force, or refuses it with all its
-    /// problems. `take` gets the errors of one that cannot be decoded. A state with the content that was refused last is
-    /// not taken again: `refuse_again` is called instead.
+    /// Follows the control plane and never ends. `take` puts a state of the world in force, or refuses it with all
+    /// its problems. `take` also gets the errors of a state that cannot be decoded. For a state with the same content
+    /// as the last refused one, `refuse_again` is called instead.
     pub async fn follow<F: Future<Output = Result<(), Vec<String>>>>(
         mut self,
         mut take: impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,

@@ -1,7 +1,7 @@
-//! The queue of spans with a count of what becomes of them.
+//! The queue of spans, with counts of those that were sent, failed or dropped.
 //!
-//! The library's own queue drops a span when it is full, and does not say how many. So spans are counted in front of it: what
-//! would be one too many never gets there.
+//! The library's own queue drops a span when it is full, and does not say how many. So spans are counted in front of
+//! it: a span for which there is no room never gets there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 
-/// What became of spans.
+/// Counts of spans.
 #[derive(Debug, Default)]
 pub struct SpanStats {
     /// In the queue now.

@@ -115,7 +115,7 @@ fn http(collector: &Collector) -> Result<opentelemetry_otlp::SpanExporter, Expor
 }
 
 impl Collector {
-    /// Errors quote the address, with the login that it may hold.
+    /// Errors quote the address, with the login that it may contain.
     fn bad_address(&self, error: &ExporterBuildError) -> ExportError {
         let Url(endpoint) = &self.endpoint;
         let place = format!("{}", self.endpoint);

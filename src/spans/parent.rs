@@ -18,12 +18,12 @@ const B3_FLAGS: &str = "x-b3-flags";
 /// The headers that are read.
 pub const HEADERS: &[&str] = &[TRACEPARENT, TRACESTATE, B3, B3_TRACE, B3_SPAN, B3_SAMPLED, B3_FLAGS];
 
-/// What a caller that traces says of a call.
+/// The sampling decision of a caller that traces.
 #[derive(Debug, PartialEq)]
 pub(super) enum Parent {
     /// The caller's span, which is sampled.
     Sampled(Box<SpanContext>),
-    /// The caller decided against it.
+    /// The caller decided not to sample.
     NotSampled,
 }
 
@@ -58,7 +58,8 @@ fn b3<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Parent> {
             header(B3_FLAGS).filter(|flags| *flags == "1").or_else(|| header(B3_SAMPLED)),
         ),
     };
-    // `d`, and 1 in the flags header, mean debug, which is sampled. Without a flag it is sampled too: there are ids.
+    // `d`, and 1 in the flags header, mean debug, which is sampled. Without a flag the call is sampled too, because
+    // there are ids.
     let is_sampled = !matches!(sampled, Some("0" | "false"));
     parent(hex(trace, &[16, 32])?, hex(span, &[16])?, is_sampled, TraceState::default)
 }
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(parent(&[("b3", &format!("{TRACE}-{SPAN}"))]), expected(TRACE, true));
     }
 
-    /// As the SDK reads it, which is the other reader of W3C's format here.
+    /// The same header, read by the SDK, which is the other reader of W3C's format here.
     fn by_the_sdk(traceparent: &str, tracestate: &str) -> Option<Parent> {
         let headers = [("traceparent", traceparent), ("tracestate", tracestate)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));

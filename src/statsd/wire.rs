@@ -79,7 +79,7 @@ impl Connection {
                 in_time(stream.write_all(lines.as_bytes())).await
             }
             Self::Udp(socket) => match in_time(socket.send(lines.as_bytes())).await {
-                // A line that fits into no packet is dropped; otherwise it would be tried again for ever.
+                // A line that fits into no packet is dropped; otherwise it would be sent again and again.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
                     Ok(())
                 }

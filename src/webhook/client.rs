@@ -1,4 +1,4 @@
-//! The way to a webhook: HTTP/1.1, directly or through a proxy, with TLS by rustls.
+//! The connection to a webhook: HTTP/1.1, directly or through a proxy, with TLS by rustls.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub url: Uri,
     /// A proxy that makes the connection (CONNECT), by http.
     pub proxy: Option<Uri>,
-    /// PEM certificates that are trusted beside the system's.
+    /// PEM certificates that are trusted in addition to the system's.
     pub roots: Option<Vec<u8>>,
     /// How long an attempt may take.
     pub timeout: Duration,
@@ -40,10 +40,10 @@ pub struct Endpoint {
 /// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// Its certificates are no PEM.
+    /// Its certificates are not PEM.
     #[error("holds no certificates in PEM: {0}")]
     Pem(pem::Error),
-    /// One of them is none.
+    /// One of them is not a certificate.
     #[error(transparent)]
     Certificate(#[from] rustls::Error),
 }
@@ -81,7 +81,7 @@ impl Client {
         Ok(Self { sender, endpoint })
     }
 
-    /// Where it is, without what may be a secret.
+    /// Where it is, without the parts that may be a secret.
     pub(super) fn place(&self) -> String {
         self.endpoint.place()
     }
@@ -106,7 +106,7 @@ impl Client {
         let exchange = async {
             let answer = self.send(request).await.map_err(|error| Refusal::Unreachable(causes(&error)))?;
             let status = answer.status();
-            // What it says does not matter; a long answer only costs the connection.
+            // Its content does not matter; a long answer only costs the connection.
             let _ = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
             Ok(status)
         };

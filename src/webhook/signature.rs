@@ -1,7 +1,7 @@
 //! The signature of a request: HMAC-SHA256 of its time and its body, under a secret that the receiver has too.
 //!
-//! The time is signed, so a receiver can refuse requests that are old: somebody may have kept them. Each attempt is
-//! signed anew.
+//! The time is signed, so a receiver can refuse old requests: somebody may have kept them. Each attempt has a
+//! signature of its own.
 
 use ring::hmac;
 

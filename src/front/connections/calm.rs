@@ -1,5 +1,5 @@
-//! Ends a connection of HTTP/2 whose client floods it with frames that ask for nothing. hyper answers or ignores PING,
-//! SETTINGS, WINDOW_UPDATE and PRIORITY for as long as they come. The lane counts them itself.
+//! Ends a connection of HTTP/2 whose client floods it with frames that are part of no call. hyper answers or ignores
+//! PING, SETTINGS, WINDOW_UPDATE and PRIORITY for as long as they come. The lane counts them itself.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -20,11 +20,12 @@ use tidegate_operate::peer::{Certificate, Peer};
 /// Connections that may wait to be accepted. The system cuts this to its own bound (net.core.somaxconn). With too few, a
 /// client whose SYN is dropped tries again after a second, and all proxies come back at once after a restart.
 const BACKLOG: u32 = i32::MAX as u32;
-/// A pause after an error of `accept`. Mostly file descriptors have run out, and a moment later they still have.
+/// A pause after an error of `accept`. Usually file descriptors have run out, and there will be none a moment later
+/// either.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take to send the bytes that show its protocol, TLS included.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same once draining has begun.
+/// The same during draining.
 const LATE_GREETING: Duration = Duration::from_millis(200);
 
 /// Takes connections. Dropping it closes it, and removes the file of a unix socket.
@@ -41,7 +42,7 @@ enum Place {
     Unix(SocketFile, UnixListener),
 }
 
-/// A connection that has just come in. It belongs to no thread, and nothing of it has been read.
+/// A connection that has just been accepted. It belongs to no thread, and nothing of it has been read.
 #[derive(Debug)]
 pub struct Arrival {
     socket: Detached,
@@ -53,7 +54,7 @@ pub struct Arrival {
 /// A connection whose protocol is known: what a driver gets.
 #[derive(Debug)]
 pub struct Session {
-    /// All bytes of the client from the first one on, and the way back.
+    /// All bytes of the client from the first one on, and the stream for the answers.
     pub stream: Stream,
     /// The protocol of the client.
     pub protocol: Protocol,
@@ -173,7 +174,7 @@ impl Arrival {
         let greeted = tokio::select! {
             biased;
             greeted = tokio::time::timeout(GREETING_TIMEOUT, self.greeting()) => greeted,
-            // A client whose first bytes are on their way still gets a graceful end.
+            // A client whose first bytes are on the wire still gets a graceful end.
             () = async { life.draining().await; tokio::time::sleep(LATE_GREETING).await } => return None,
         };
         match greeted {
@@ -208,7 +209,7 @@ impl Arrival {
 
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // The connections of a process before this one, which are closed, do not keep the port.
+    // Closed connections of the previous process do not keep the port in use.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

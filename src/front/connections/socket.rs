@@ -11,11 +11,12 @@ use tokio::time::Sleep;
 
 use super::spin;
 
-/// How long bytes may wait while the system takes none of them. The peer reads nothing, and would hold its place and
-/// its answers for ever. Long, because the system takes more only once a good part of its buffer is free.
+/// How long bytes may wait while the system takes none of them. A peer that reads nothing would keep its connection
+/// and its answers for ever. The time is long because the system takes more only once a good part of its buffer is
+/// free.
 pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A socket of no runtime, on its way from a listener to the thread that serves it.
+/// A socket of no runtime, between a listener and the thread that serves it.
 #[derive(Debug)]
 pub(super) enum Detached {
     Tcp(std::net::TcpStream),

@@ -1,13 +1,15 @@
-//! SPIN_TIME: a worker that has just answered looks for the next call a little longer before it sleeps. To be woken
-//! takes longer than most decisions; but a thread that looks in vain uses a core for nothing.
+//! SPIN_TIME: a worker that has just answered looks for the next call a little longer before it sleeps. A wake-up
+//! takes longer than most decisions; but a thread that finds no call has used its core for nothing.
 //!
 //! In: each moment at which the worker has nothing to do, and whether it has read anything since the last. Out: whether
-//! it looks again now, or sleeps. So it learns:
+//! In: each moment at which the worker has nothing to do, and whether it has read anything since the last one. Out:
+//! whether it looks again now, or sleeps. It learns:
 //!
 //! - It goes on spinning only while calls do come within SPIN_TIME ([`Habit`]). Otherwise it tries again after a number
-//!   of pauses, which doubles with every try in vain.
-//! - It does not spin while others want its core ([`Rivals`]): a thread that spins never sleeps, so all the time that it
-//!   was ready and did not run went to others.
+//! - It keeps spinning only while calls do come within SPIN_TIME ([`Habit`]). Otherwise it tries again after a number
+//!   of pauses, which doubles with every failed try.
+//! - It does not spin while other threads want its core ([`Rivals`]): a spinning thread never sleeps, so all the time
+//!   that it was ready and did not run went to others.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -44,7 +46,7 @@ struct Inner {
 }
 
 impl Spinner {
-    /// A spinner for so long at a time.
+    /// A spinner that spins for this long at a time.
     pub(super) fn new(time: Duration) -> Self {
         Self(Arc::new(Inner { worker: Mutex::new(Worker::new(time)), waker: Mutex::new(None) }))
     }
@@ -60,7 +62,7 @@ impl Spinner {
         }
     }
 
-    /// Starts the task that the hook wakes, and takes the figures of the calling thread, which is the worker's.
+    /// Starts the task that the hook wakes, and opens the figures of the calling thread, which is the worker's.
     /// Fails when the system does not say how long threads wait for a core. Then the worker does not spin.
     pub(super) fn start(&self, runtime: &Runtime) -> io::Result<()> {
         self.0.worker.lock().rivals = Some(Rivals::new(RunDelay::of_this_thread()?, clock::monotonic()));
@@ -85,13 +87,13 @@ impl Drop for WakeTask {
     }
 }
 
-/// What a worker has learned. `D` says how long it was kept from its core.
+/// What a worker has learnt. `D` measures how long it had to wait for its core.
 struct Worker<D = RunDelay> {
     time: Duration,
     habit: Habit,
     /// `None`: it never spins.
     rivals: Option<Rivals<D>>,
-    /// When the pause began in which it spins.
+    /// The beginning of the pause in which it spins.
     spins_since: Option<Instant>,
     reads: u64,
 }
@@ -111,7 +113,7 @@ impl<D: Delay> Worker<D> {
         }
         let was_spinning = self.spins_since.take().is_some();
         let Some(rivals) = &mut self.rivals else { return false };
-        // What woke it may have been a timer.
+        // A timer may have woken it.
         if has_read && self.habit.spins() && rivals.allow(now, was_spinning) {
             self.spins_since = Some(now);
         } else if was_spinning {
@@ -124,9 +126,9 @@ impl<D: Delay> Worker<D> {
 /// Whether calls come soon after an answer.
 #[derive(Debug)]
 struct Habit {
-    /// It spins while this is above 0. A pause that a call ended adds a point, another takes some away.
+    /// It spins while this is above 0. A pause that ended with a call adds a point, another one takes some away.
     points: u32,
-    /// Pauses to sleep through before the next try, and after the next try in vain.
+    /// Pauses to sleep through before the next try, and after the next failed try.
     sleeps: u32,
     sleeps_next: u32,
 }
@@ -146,7 +148,7 @@ impl Habit {
         false
     }
 
-    /// The end of a pause in which it was spinning.
+    /// The end of a pause in which it spun.
     fn ended(&mut self, by_call: bool) {
         if by_call {
             self.points = (self.points + 1).min(Self::POINTS_MAX);
@@ -174,12 +176,13 @@ trait Delay {
     fn nanos(&self) -> Option<u64>;
 }
 
-/// Whether others want the core.
+/// Whether other threads want the core.
 struct Rivals<D> {
     delay: D,
-    /// When the thread was last looked at, and its delay then. `None`: it has slept since, and waking delays it too.
+    /// When the thread was last looked at, and its delay then. `None`: it has slept since, and the wake-up delays it
+    /// too.
     seen: Option<(Instant, u64)>,
-    /// For how long it has spun since it was last judged, and how much of that it was kept from its core.
+    /// For how long it has spun since the last judgement, and how long it waited for its core in that time.
     spun: Duration,
     delayed: Duration,
     /// It does not spin until then, because others wanted the core.
@@ -192,14 +195,14 @@ struct Rivals<D> {
 impl<D: Delay> Rivals<D> {
     /// Between two looks while it spins. A look takes about a microsecond.
     const LOOKS: Duration = Duration::from_millis(1);
-    /// It is judged by so much time at once: another thread of the process that wakes for a tenth of a millisecond is no
-    /// rival, and one that computes takes a slice of some milliseconds.
+    /// The time of one judgement: a thread that wakes for a tenth of a millisecond is no rival, and one that computes
+    /// takes a slice of some milliseconds.
     const JUDGED: Duration = Duration::from_millis(10);
     /// Others that took more than this part of the time are rivals. Interrupts and the like take less.
     const PART: u32 = 10;
-    /// How long it then sleeps as if it had no SPIN_TIME; each time twice as long.
+    /// How long it then sleeps as if it had no SPIN_TIME; this doubles each time.
     const QUIET: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-    /// After so many judgements without a rival that begins anew.
+    /// After so many judgements without a rival that time is the shortest again.
     const ALONE: u32 = 10;
 
     fn new(delay: D, now: Instant) -> Self {
@@ -228,7 +231,7 @@ impl<D: Delay> Rivals<D> {
         self.seen = None;
     }
 
-    /// Adds the time since the last look. Whether it has the core for itself, as far as is known.
+    /// Adds the time since the last look. Returns whether no other thread wants the core, as far as is known.
     fn look(&mut self, now: Instant) -> bool {
         let (Some((seen, before)), Some(delay)) = (self.seen, self.delay.nanos()) else { return false };
         self.seen = Some((now, delay));

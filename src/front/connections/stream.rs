@@ -42,7 +42,7 @@ pub(super) enum Transport {
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// The client's first bytes: read to know its protocol, and handed out to the driver later.
+/// The client's first bytes: read to detect its protocol, and passed to the driver later.
 #[derive(Debug)]
 struct Greeting {
     bytes: [u8; PREFACE.len()],
@@ -91,7 +91,7 @@ impl AsyncRead for Stream {
             return Poll::Ready(Ok(()));
         }
         if self.read_in_turn >= TURN_BYTES {
-            // Everything else on this thread has its turn; then this goes on.
+            // Other tasks on this thread run first; then this one continues.
             self.read_in_turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -99,7 +99,7 @@ impl AsyncRead for Stream {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.transport).poll_read(context, buffer);
         self.read_in_turn += buffer.filled().len() - before;
-        // A read that leaves room in the buffer has taken all there was.
+        // A read that leaves room in the buffer has taken everything that was there.
         if read.is_pending() || buffer.remaining() > 0 {
             self.read_in_turn = 0;
         }

@@ -1,4 +1,4 @@
-//! Runs each HTTP/2 stream that hyper serves as a task. It ends by itself, or once nothing has moved on it for long.
+//! Runs each HTTP/2 stream that hyper serves as a task. It ends by itself, or after a long time without progress.
 //!
 //! If a client does not open the window of a stream, nothing is written, so the socket notices nothing. hyper would
 //! keep the answer for as long as the connection lives.
@@ -14,10 +14,11 @@ use tokio::time::Sleep;
 use super::socket::WRITE_STALL_TIMEOUT;
 use crate::clock;
 
-/// How long a stream may stand still, because nothing of its answer is taken or none comes. The same as for a socket.
+/// How long a stream may make no progress, because nothing of its answer is taken or none comes. The same as for a
+/// socket.
 const STALL_TIMEOUT: Duration = WRITE_STALL_TIMEOUT;
 
-/// Runs streams. Resets one that stands still for long.
+/// Runs streams. Resets one without progress for that long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamTasks;
 

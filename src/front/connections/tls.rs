@@ -77,9 +77,9 @@ pub struct Tls {
     /// Protocols to offer, best first.
     protocols: &'static [&'static [u8]],
     failed: AtomicU64,
-    /// When the chain in force ends, in seconds of unix time; 0 if it cannot be read.
+    /// When the first certificate of the chain in force expires, in seconds of unix time; 0 if it cannot be read.
     not_after: AtomicU64,
-    /// The same of our own certificate, the first of the chain.
+    /// The same for our own certificate, the first of the chain.
     own_not_after: AtomicU64,
 }
 
@@ -98,7 +98,7 @@ impl Tls {
     }
 
     /// New connections get this identity from now on. It is `now_unix_secs`.
-    /// Fails when it cannot be used, or is expired while the one before is not. Then the one before stays.
+    /// Fails when it cannot be used, or is expired while the previous one is not. Then the previous one stays.
     pub fn replace(&self, identity: &Identity<'_>, now_unix_secs: u64) -> Result<(), TlsError> {
         let config = config(identity, self.protocols)?;
         let (not_after, own_not_after) = not_after_unix_secs(identity.chain);
@@ -111,7 +111,7 @@ impl Tls {
         Ok(())
     }
 
-    /// When the first certificate of the chain in force ends, in seconds of unix time. `None`: it cannot be read.
+    /// When the first certificate of the chain in force expires, in seconds of unix time. `None`: it cannot be read.
     pub fn not_after_unix_secs(&self) -> Option<u64> {
         Some(self.not_after.load(Ordering::Relaxed)).filter(|&secs| secs > 0)
     }
@@ -178,9 +178,9 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PartError> {
     if certificates.is_empty() { Err(PartError::NoCertificate) } else { Ok(certificates) }
 }
 
-/// When the first certificate of this chain to end does so, and when the one at its front does, in seconds of unix time; 0
-/// if none can be read. rustls has accepted the chain without looking at that. A chain may carry an old certificate of an
-/// authority on purpose, for clients that are old too.
+/// When the first certificate of this chain to expire does so, and when our own does, which is at the front, in
+/// seconds of unix time; 0 if none can be read. rustls has accepted the chain without checking that. A chain may
+/// contain an old certificate of an authority on purpose, for old clients.
 fn not_after_unix_secs(chain: &[u8]) -> (u64, u64) {
     let ends = certificates(chain).unwrap_or_default().into_iter().filter_map(|certificate| {
         let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).ok()?;

@@ -36,7 +36,7 @@ pub struct Fronts {
 pub struct WorkerOptions {
     /// How many there are; at least one.
     pub count: usize,
-    /// For how long one that has just answered looks for the next call before it sleeps. 0: it sleeps at once.
+    /// For how long a thread that has just answered looks for the next call before it sleeps. 0: it sleeps at once.
     pub spin_time: Duration,
 }
 
@@ -61,7 +61,7 @@ struct Worker {
     connections: Arc<AtomicUsize>,
 }
 
-/// A connection on its way to a worker. As long as it lives, it counts as one of the worker's.
+/// A connection on the way to its worker. As long as it lives, it counts as one of the worker's.
 struct Connection {
     arrival: Arrival,
     port: Port,
@@ -112,7 +112,7 @@ impl Workers {
         }
     }
 
-    /// Hands a connection to the worker that has the fewest. Closes it if that one cannot take it.
+    /// Hands a connection to the worker that has the fewest. Closes it if that worker cannot take it.
     fn hand_over(&self, arrival: Arrival, port: Port) -> io::Result<()> {
         if self.connections() >= self.connections_max {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
@@ -136,15 +136,15 @@ impl Workers {
         self.workers.iter().map(Worker::connections).sum()
     }
 
-    /// Asks every connection to finish its calls, and waits for that, but no longer than `timeout`. What is still open
-    /// then ends with the process. Returns whether all had ended.
+    /// Asks every connection to finish its calls, and waits for that, but no longer than `timeout`. The remaining
+    /// ones then end with the process. Returns whether all had ended.
     pub async fn drain(&self, timeout: Duration) -> bool {
         self.switch.throw();
         tokio::time::timeout(timeout, self.switch.all_ended()).await.is_ok()
     }
 
-    /// Ends every connection where it stands, and waits for the end of all workers, but no longer than `timeout`.
-    /// Returns whether all had ended: then there is no decision any more.
+    /// Ends every connection at once, and waits for the end of all workers, but no longer than `timeout`. Returns
+    /// whether all had ended: then no further decision is made.
     pub async fn cut(&self, timeout: Duration) -> bool {
         self.switch.cut();
         tokio::time::timeout(timeout, self.switch.all_ended()).await.is_ok()
@@ -172,7 +172,7 @@ impl Worker {
             let service = Arc::clone(&fronts.service);
             let until_the_end = drain.clone();
             runtime.block_on(service.work(serve_until_cut(arrivals, fronts, grpc_max_age, drain)));
-            // Draining also waits for what the worker does last, and until what was cut off is gone.
+            // Draining also waits for the last work of the worker, and until cancelled tasks are gone.
             drop(runtime);
             drop(until_the_end);
         })?;
@@ -184,7 +184,7 @@ impl Worker {
     }
 }
 
-/// Serves all, until that is done or cut off. Tasks that were cut off run no more: their runtime ends next.
+/// Serves everything until that is done or cancelled. Cancelled tasks do not run again: their runtime ends next.
 async fn serve_until_cut(
     arrivals: mpsc::Receiver<Connection>,
     fronts: Fronts,
@@ -249,7 +249,7 @@ mod tests {
         let (listener, address) = bind().await;
         let mut client = TcpStream::connect(address).await.expect("it listens");
         workers.hand_over(listener.accept().await, Port::Http).expect("there is room");
-        // Half a request, of which the server waits for the rest.
+        // Half a request: the server waits for the rest.
         tokio::io::AsyncWriteExt::write_all(&mut client, b"GET /rea").await.expect("it reads");
         while workers.connections() == 0 {
             tokio::task::yield_now().await;

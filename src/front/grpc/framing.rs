@@ -1,7 +1,7 @@
 //! How gRPC frames the one message of a unary call: a flag, a length, the message.
 //!
-//! In: pieces of a body, in order. Out: the message, not copied if it came in a single piece that ended the body. Holds
-//! at most one message within its bound, and refuses a larger one as soon as its length is known.
+//! In: pieces of a body, in order. Out: the message, not copied if it came in a single piece that ended the body.
+//! Keeps at most one message within its bound, and refuses a larger one as soon as its length is known.
 
 use bytes::{Bytes, BytesMut};
 

@@ -83,7 +83,7 @@ async fn read(mut body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> R
     partial.finish()
 }
 
-/// The response to a request that is not a gRPC call at all.
+/// The response to a request that is not a gRPC call.
 fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
     if request.method() != Method::POST {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, request, ONLY_POST);

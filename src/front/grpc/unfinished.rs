@@ -1,31 +1,32 @@
-//! Bytes of requests that have come in part: bounded per connection, however many calls it has under way.
+//! Bytes of incomplete requests: bounded per connection, however many calls it has in flight.
 //!
-//! Knows only how much the calls hold together, not the calls. The bytes of a call are freed when it is dropped.
+//! Knows only how many bytes the calls keep in total, not the calls. The bytes of a call are freed when it is
+//! dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_grpc::connection::{TOO_MUCH_UNFINISHED, UNFINISHED_BYTES_MAX};
 use tidegate_serve::refusal::{Refusal, RefusalCode};
 
-/// The bytes that all calls of one connection hold.
+/// The bytes that all calls of one connection keep.
 #[derive(Default)]
 pub(super) struct Unfinished(AtomicUsize);
 
-/// The bytes that one call holds.
+/// The bytes that one call keeps.
 pub(super) struct Held<'a> {
     of: &'a Unfinished,
     bytes: usize,
 }
 
 impl Unfinished {
-    /// A call that holds nothing yet.
+    /// A call that keeps nothing yet.
     pub(super) fn hold(&self) -> Held<'_> {
         Held { of: self, bytes: 0 }
     }
 }
 
 impl Held<'_> {
-    /// Holds so many bytes more, or refuses if the connection then holds too many.
+    /// Keeps so many bytes more, or refuses if the connection then keeps too many.
     pub(super) fn more(&mut self, bytes: usize) -> Result<(), Refusal> {
         let before = self.of.0.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;

@@ -89,7 +89,7 @@ pub(crate) fn describe(
             return Err(Refusal::unimplemented(message));
         }
         Some(actions) => actions.describe(client, buf, bytes_max)?,
-        // The domain is unknown, and so are its descriptors: they count as one.
+        // The domain is unknown, so its descriptors are unknown too: they count as one.
         None => buf.close(),
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! `/json`: the gRPC call as protobuf JSON. Translates JSON to the bytes of a `RateLimitRequest` before the handler,
 //! and the bytes of its answer to JSON, so that both fronts decide alike.
 //!
-//! Takes camelCase and snake_case, enumerations by name and by number, 64-bit numbers as numbers and as strings. An
-//! unknown field is refused by its name, because ignoring it would hide a typo. Works on descriptors at run time, which
-//! is slower than generated code, so nothing else does.
+//! Accepts camelCase and snake_case, enumerations by name and by number, 64-bit numbers as numbers and as strings. An
+//! unknown field is an error that names it, because ignoring it would hide a typo. It interprets descriptors at run
+//! time, which is slower than generated code, so it is used for nothing else.
 
 use std::sync::LazyLock;
 
@@ -78,7 +78,7 @@ fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize(MESSAGES.request.clone(), &mut deserializer);
     let message = message.and_then(|message| deserializer.end().map(|()| message));
-    // An invalid message is reported before a field that stands twice.
+    // An invalid message is reported before a field that occurs twice.
     let message = message.and_then(|message| serde_json::from_slice(json).map(|UniqueKeys| message));
     message.map(|message| message.encode_to_vec()).map_err(|error| Refusal::invalid(error.to_string()))
 }

@@ -7,8 +7,8 @@ use tidegate_engine::time::ceil_secs;
 use tidegate_operate::page::{Page, parameter, text};
 use tidegate_serve::health::{Health, Status};
 
-/// Readiness: 200 `OK`, or 500 with the reason. `?window=60s` also waits until lost counters of windows of that length
-/// count as full no more (`cold_nanos_left`): 503 until then.
+/// Readiness: 200 `OK`, or 500 with the reason. With `?window=60s` the answer is 503 until lost counters of windows
+/// of that length no longer count as full (`cold_nanos_left`).
 pub(super) fn ready(health: &Health, query: Option<&str>, cold_nanos_left: impl Fn(u64) -> u64) -> Page {
     let Ok(cold) = cold_seconds(query.unwrap_or_default(), cold_nanos_left) else {
         return text(StatusCode::BAD_REQUEST, "window is no duration (expected for example window=60s)\n");
@@ -30,10 +30,10 @@ pub(super) fn live() -> Page {
     text(StatusCode::OK, "OK")
 }
 
-/// `window` is there, and is no duration.
+/// `window` is there, and is not a duration.
 struct NoWindow;
 
-/// For how many seconds more the window of this query is cold.
+/// For how many more seconds the window in this query is cold.
 fn cold_seconds(query: &str, cold_nanos_left: impl Fn(u64) -> u64) -> Result<u64, NoWindow> {
     let Some(window) = parameter(query, "window") else { return Ok(0) };
     let nanos = parse_duration_nanos(window).ok_or(NoWindow)?;

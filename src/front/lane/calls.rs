@@ -51,7 +51,7 @@ pub struct Calls {
 pub enum Event {
     /// The answer to a call.
     Answer(Result<Bytes, Status>),
-    /// A health status, its message unless that was sent before, and the receiver of the next status.
+    /// A health status, its message unless that was already sent, and the receiver of the next status.
     Health(HealthStatus, Option<Bytes>, watch::Receiver<HealthStatus>),
 }
 
@@ -137,7 +137,7 @@ impl Calls {
         Outcome::Stream(report(&status), self.follow(stream, status, watcher))
     }
 
-    /// Waits for a status with another message than the one that was reported last. Draining is the last status.
+    /// Waits for a status with another message than the last one that was reported. Draining is the last status.
     pub fn follow(
         &mut self,
         stream: u32,

@@ -189,7 +189,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             poll_events(&mut self.connection, &mut turn, context);
             // Input before timers: bytes that have arrived are not late.
             let input = self.poll_input(now, &mut buffers.input, output, context)?;
-            // After some input there is another round, unless output waits, and while it waits nothing times out.
+            // After some input there is another round, unless output waits; while it waits nothing times out.
             if input != Input::Some {
                 self.poll_timer(now, output, context);
             }
@@ -248,7 +248,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             self.connection.tick(&mut Turn { now, serve: &mut self.calls, out });
             deadline = self.connection.deadline();
         }
-        // A timer that goes off too early costs less than setting it for every batch.
+        // A timer that fires too early costs less than setting it for every batch.
         if self.armed.is_none_or(|armed| deadline < armed || armed <= now) {
             self.armed = Some(deadline);
             self.timer.as_mut().reset(deadline.into());

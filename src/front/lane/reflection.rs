@@ -1,7 +1,7 @@
-//! Server reflection, `grpc.reflection.v1` and `v1alpha`: what services there are, and the files that describe them.
+//! Server reflection, `grpc.reflection.v1` and `v1alpha`: the services, and the files that describe them.
 //!
-//! In: an encoded question. Out: the encoded answer. Both versions have the same messages. What is not found is an error
-//! in an answer, after which the client may ask on.
+//! In: an encoded question. Out: the encoded answer. Both versions have the same messages. When something is not
+//! found, the answer has an error, and the client may ask again.
 
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ pub const PATHS: &[&str] = &[
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The files of all services on the port. Made when somebody first asks.
+/// The files of all services on the port. Built at the first question.
 static FILES: LazyLock<DescriptorPool> = LazyLock::new(|| {
     let mut files = DescriptorPool::new();
     for set in [
@@ -39,7 +39,7 @@ static FILES: LazyLock<DescriptorPool> = LazyLock::new(|| {
 });
 
 /// Answers a question.
-/// Fails when it is not a question at all.
+/// Fails when it cannot be decoded.
 pub fn answer(question: &[u8]) -> Result<Vec<u8>, Status> {
     let request = ServerReflectionRequest::decode(question)
         .map_err(|error| Status { code: INVALID_ARGUMENT, message: error.to_string().into() })?;
@@ -57,7 +57,7 @@ pub fn answer(question: &[u8]) -> Result<Vec<u8>, Status> {
     Ok(response.encode_to_vec())
 }
 
-/// The answer to a question, if there is what it asks for.
+/// The answer to a question, if what it asks for exists.
 fn find(question: &Question) -> Option<Answer> {
     match question {
         Question::ListServices(_) => {
@@ -97,7 +97,7 @@ fn file_with(symbol: &str) -> Option<FileDescriptor> {
     Declared::named(parent).filter(|declared| declared.has(member)).map(|declared| declared.file())
 }
 
-/// What a file declares by a name of its own.
+/// The names that a file declares.
 enum Declared {
     Service(ServiceDescriptor),
     Message(MessageDescriptor),

@@ -1,5 +1,5 @@
 //! Writes codes and limits of a decision as the bytes of a `RateLimitResponse`, byte for byte as prost would. Every
-//! call has an answer, so no messages are made in between.
+//! call has an answer, so no message objects are created in between.
 
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
@@ -70,7 +70,7 @@ fn code(code: Code) -> u64 {
 fn number(out: &mut Vec<u8>, tag: u8, number: u64) {
     match number {
         0 => {}
-        // Each growth of the vector is a check.
+        // Each growth of the vector would be a check.
         1..0x80 => out.extend_from_slice(&[tag, number as u8]),
         0x80..0x4000 => out.extend_from_slice(&[tag, number as u8 | 0x80, (number >> 7) as u8]),
         _ => {

@@ -1,4 +1,4 @@
-//! Headers of the answer to the client, as messages. The names of those of the tightest limit are set.
+//! Headers of the answer to the client, as messages. Settings name those about the tightest limit.
 
 use http::header::CONTENT_TYPE;
 

@@ -1,7 +1,7 @@
 //! Reads a `RateLimitRequest` in place, without decoding it into messages first.
 //!
-//! It takes only what proxies send: known fields with their own wire types, in any order, within the bounds, with
-//! nothing to refuse. `None` refuses nothing: the caller then asks prost, which also finds what to refuse.
+//! It reads only what proxies send: known fields with their own wire types, in any order, within the bounds, with
+//! nothing to refuse. `None` is not a refusal: the caller then uses prost, which also finds the reason to refuse.
 
 use smallvec::SmallVec;
 
@@ -96,8 +96,8 @@ fn parse_wrapped(message: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// The texts in a message. Mostly the whole message is UTF-8, its tags and lengths too, and then one look at all of it
-/// takes the place of a look at each text: that is a tenth of a decision's instructions.
+/// The texts in a message. Usually the complete message is UTF-8, its tags and lengths too. Then it is checked once
+/// instead of once for each text, which saves a tenth of a decision's instructions.
 struct Texts<'a> {
     message: &'a [u8],
     /// The message, if it is UTF-8.
@@ -114,7 +114,7 @@ impl<'a> Texts<'a> {
     fn text(&self, part: &'a [u8]) -> Option<&'a str> {
         let Some(whole) = self.whole else { return std::str::from_utf8(part).ok() };
         let begin = part.as_ptr().addr() - self.message.as_ptr().addr();
-        // A part that cuts a character in two is no text: `get` finds that.
+        // A part that cuts a character in two is not UTF-8: `get` finds that.
         whole.get(begin..begin + part.len())
     }
 }
@@ -192,9 +192,9 @@ mod tests {
         format!("{} {} {descriptors:?}", request.domain(), request.hits_addend())
     }
 
-    /// Checks that this reads what prost and the checks behind it read. Returns whether it read the message at all.
+    /// Checks that this reads the same as prost and the checks after it. Returns whether it read the message.
     fn agrees(bytes: &[u8]) -> bool {
-        // The former contents must not matter.
+        // The previous contents must not matter.
         let mut here = Request::new("before", 1).descriptor(&[("key", "value")]);
         if parse(bytes, &BOUNDS, &mut here).is_none() {
             return false;

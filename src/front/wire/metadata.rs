@@ -1,4 +1,4 @@
-//! Dynamic metadata for the next filters of the proxy: what was asked, the metadata of the rules that let it pass, and
+//! Dynamic metadata for the next filters of the proxy: the request, the metadata of the rules that admitted it, and
 //! the exceptions that it met.
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn of_descriptor(descriptor: &Descriptor<'_, '_>) -> Struct {
     of_fields(fields)
 }
 
-/// A limit that a request brings along, as one line of protobuf text. Fields at their default are left out.
+/// A limit in the request, as one line of protobuf text. Fields at their default are left out.
 fn of_override(limit: &Override) -> String {
     let mut line = String::new();
     // Writing to a string cannot fail.
@@ -65,7 +65,7 @@ fn of_override(limit: &Override) -> String {
     line
 }
 
-/// Merges the metadata of the rules whose counters let their descriptors pass, deeply.
+/// Merges, deeply, the metadata of the rules whose counters admitted their descriptors.
 fn of_rules(decision: &Decision<'_>) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
@@ -78,7 +78,7 @@ fn of_rules(decision: &Decision<'_>) -> Struct {
     merged
 }
 
-/// Adds what is not there yet. Only mappings merge; of anything else the first one wins. The depth of a rule file
+/// Adds what is not there yet. Only mappings are merged; of other values the first one wins. The depth of a rule file
 /// bounds the recursion.
 fn merge(into: &mut Struct, more: &Map<String, Json>) {
     for (key, value) in more {

@@ -34,11 +34,11 @@ macro_rules! whole_numbers {
 whole_numbers! {
     /// A count that is at least 1, such as a bound.
     Count(usize) from 1 to usize::MAX, "COUNT", "a count (expected a decimal number of at least 1)";
-    /// Threads. More threads than cores never help, and each holds metrics of its own.
+    /// Threads. More threads than cores never help, and each has metrics of its own.
     Threads(usize) from 1 to 1_024, "COUNT", "a count (expected a decimal number from 1 to 1024)";
-    /// Spans that wait. Room for all of them is made at start.
+    /// Spans that wait. Memory for all of them is allocated at the start.
     Queue(usize) from 1 to 1_000_000, "COUNT", "a count (expected a decimal number from 1 to 1000000)";
-    /// Series in metrics. The table of all of them is made at start.
+    /// Series in metrics. The table of all of them is allocated at the start.
     Series(usize) from 1 to 10_000_000, "COUNT", "a count (expected a decimal number from 1 to 10000000)";
     /// A whole number, 0 included.
     Number(usize) from 0 to usize::MAX, "NUMBER", "a whole number (expected a decimal number)";

@@ -86,7 +86,7 @@ words!(
     enum Backend, "BACKEND", { "memory" => Memory, "redis" => Redis }
 );
 words!(
-    /// What counters that were lost mean.
+    /// How lost counters are treated.
     enum ColdStart, "MODE", { "allow" => Allow, "deny" => Deny }
 );
 words!(Transport, "PROTOCOL", { "tcp" => Tcp, "udp" => Udp });
@@ -94,7 +94,7 @@ words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });
 words!(StaleMode, "MODE", { "rule" => Rule, "last" => Last, "deny" => Deny });
 words!(Proxy, "PROXY", { "nginx" => Nginx, "forwarded" => Forwarded });
 
-/// Likewise for a kind that knows its words itself: `ALL` and `name`.
+/// The same for a kind that knows its words itself: `ALL` and `name`.
 macro_rules! own_words {
     ($kind:ty, $label:literal, $expected:expr) => {
         impl Value for $kind {

@@ -1,8 +1,8 @@
 //! Decides when to read the files, and when a reading is delivered. Pure: the time is an argument.
 //!
 //! In: events, and a fingerprint of every reading. Out: when to read next, and whether to deliver a reading. Contents
-//! are delivered when they differ from those delivered last and have stayed the same for a moment. So a burst of events
-//! gives one delivery, and a half-written file gives none.
+//! are delivered when they differ from the last delivered ones and have stayed the same for a moment. So a burst of
+//! events gives one delivery, and a half-written file gives none.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ struct Pending {
 }
 
 impl Debounce {
-    /// The first reading is due at once. `delivered` is what the receiver has already.
+    /// The first reading is due at once. `delivered` is the last reading that the receiver has.
     pub(super) fn new(delivered: Option<Fingerprint>, now: Duration) -> Self {
         Self { delivered, next: now, pending: None }
     }

@@ -302,7 +302,7 @@ fn fingerprint(reading: Result<&Contents, &SourceError>) -> Fingerprint {
     reading.map_or_else(fingerprint_of_error, fingerprint_of_contents)
 }
 
-/// An empty folder usually is about to be filled again, so it has to last as long as a failure.
+/// An empty folder is usually about to be filled again, so it has to last as long as a failure.
 fn fingerprint_of_contents(contents: &Contents) -> Fingerprint {
     let mut hasher = SipHasher13::new();
     for file in &contents.files {

@@ -1,19 +1,19 @@
-//! Which state of the world was refused last, and how long the next refusal is held back.
+//! Which state of the world was last refused, and how long the next refusal is delayed.
 //!
-//! `go-control-plane` answers a NACK with the same state at once, thousands of times a second. A refused state is so
-//! checked once. Refusals in a row are held back for longer and longer, whatever their content: a control plane may
-//! write the time into it. The longest pause bounds how long a corrected state waits.
+//! `go-control-plane` answers a NACK with the same state at once, thousands of times a second. So a refused state is
+//! checked only once. Refusals in a row are delayed for longer and longer, whatever their content: a control plane
+//! may write the time into it. The longest pause bounds how long a corrected state waits.
 
 use std::time::Duration;
 
 use prost_types::Any;
 
-/// How long the second refusal in a row is held back. The pause doubles with each further one.
+/// The delay of the second refusal in a row. It doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Refusals since a state was last taken.
+/// Refusals since a state was last accepted.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     in_a_row: u32,
@@ -29,7 +29,7 @@ impl Refusals {
         is_same.then(|| self.problems.clone())
     }
 
-    /// Adds a refusal, and returns how long it is held back.
+    /// Adds a refusal, and returns its delay.
     pub(super) fn add(&mut self, resources: &[Any], problems: &[String]) -> Duration {
         let doublings = self.in_a_row.checked_sub(1);
         self.in_a_row = self.in_a_row.saturating_add(1);

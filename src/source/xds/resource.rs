@@ -1,7 +1,7 @@
 //! Turns a resource of a control plane, a `RateLimitConfig`, into a rules file with the same content.
 //!
-//! Rules from every source are checked by the same code. So a resource is written as a file (JSON, which is YAML) with
-//! one line per descriptor, and a problem in a line is reported with the path of its descriptor.
+//! Rules from every source are checked by the same code. So a resource is written as a file (JSON, which is YAML)
+//! with one line per descriptor, and a problem in a line is reported with the path of its descriptor.
 
 use prost::Message;
 use prost_types::{Any, Struct, Value, value::Kind};
@@ -126,7 +126,7 @@ impl Lines {
     }
 }
 
-/// The fields of a descriptor beside its key. Fields that are not set are left out.
+/// The fields of a descriptor besides its key. Fields that are not set are left out.
 fn own_fields(descriptor: &RateLimitDescriptor) -> Vec<(&'static str, Json)> {
     let flags = [
         ("shadow_mode", descriptor.shadow_mode),

@@ -1,7 +1,8 @@
 //! The client's request, as the headers of the proxy describe it.
 //!
-//! Only the proxy's family of headers is read: headers of the other one may come from the client. A header that is
-//! needed and missing, or present twice, is refused, so that nothing is decided about a request that nobody described.
+//! Only the proxy's family of headers is read: headers of the other family may come from the client. A required
+//! header that is missing, or present twice, is refused, so that nothing is decided about a request without a
+//! description.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -83,7 +84,8 @@ impl ClientRequest for Described<'_> {
 }
 
 impl Described<'_> {
-    /// The path and query of the client's request. Without a fragment: with one, a client could choose its own counter.
+    /// The path and query of the client's request, without a fragment: with a fragment a client could choose its own
+    /// counter.
     fn path(&self) -> Result<&str, Refusal> {
         let uri = match self.options.proxy {
             Proxy::Nginx => self.only(&X_ORIGINAL_URI),

@@ -1,6 +1,6 @@
 //! The URL of `/check`: the domain, and parameters that are entries of descriptors or options of the call.
 //!
-//! Decodes once. Refuses whatever is not exactly one request, and never guesses.
+//! Decodes once. Refuses everything that is not exactly one request, and never guesses.
 
 use http::{StatusCode, Uri};
 
