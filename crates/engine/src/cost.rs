@@ -1,10 +1,10 @@
-//! What descriptors' own costs (their `hits_addend`, above 0) mean to a rule: spent already, or asked for.
+//! What a descriptor's own cost (its `hits_addend`, above 0) means to a rule: already spent, or asked for.
 //!
-//! A rule may say it. With `auto` it is learnt from requests. Whoever reports costs also asks, before it reports: with 0
-//! hits, or with no cost of its own. Whoever asks with a cost does nothing else. So costs are taken as reported until
-//! 100 descriptors brought one and none ever came without. From then on they are taken as asked, until one does
-//! come without: then they are reported for good, because a stream that has asked may report much later. This errs to the
-//! strict side: a reported cost is charged in full.
+//! A rule may say which. With `auto` it is learnt from requests. A client that reports costs also asks before, with 0
+//! hits or without a cost of its own. A client that asks with a cost does nothing else. So costs are taken as
+//! reported until 100 descriptors had one and none came without. From then on they are taken as asked, until a
+//! descriptor without a cost comes: then they are reported for good, because a stream that has asked may report much
+//! later. This errs on the strict side: a reported cost is charged in full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ crate::named! {
     /// What a descriptor's own cost means. Names are those of rule files.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Cost {
-        /// Learnt from what comes.
+        /// Learnt from requests.
         #[default]
         Auto = "auto",
         /// It is already spent: charged in full, whatever the answer.
@@ -23,7 +23,7 @@ crate::named! {
     }
 }
 
-/// Own costs are taken as asked after so many descriptors that all had one.
+/// After this many descriptors that all had a cost, costs are taken as asked.
 const ASKED_AFTER: u32 = 100;
 /// A descriptor came without a cost of its own.
 const REPORTED_FOR_GOOD: u32 = u32::MAX;
@@ -39,7 +39,7 @@ pub struct CostUse {
 }
 
 impl CostUse {
-    /// What a rule says.
+    /// With what a rule says.
     pub fn new(said: Cost) -> Self {
         Self { said, settled: AtomicBool::new(said != Cost::Auto), learnt: Arc::default() }
     }
@@ -63,7 +63,7 @@ impl CostUse {
         }
     }
 
-    /// Whether requests can teach it nothing more.
+    /// Whether further requests change nothing.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Relaxed)
@@ -76,7 +76,7 @@ impl CostUse {
         }
         if own_cost {
             let count = |learnt| (learnt < ASKED_AFTER).then(|| learnt + 1);
-            // What is not below stays.
+            // A number that is not below the bound stays.
             let _ = self.learnt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         } else {
             self.learnt.store(REPORTED_FOR_GOOD, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl CostUse {
         self.settled.store(is_settled, Ordering::Relaxed);
     }
 
-    /// Goes on with what the same rule has learnt before a reload.
+    /// Continues with what the same rule learnt before a reload.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         if self.said == Cost::Auto && before.said == Cost::Auto {
             *self = before.clone();

@@ -30,11 +30,11 @@ impl Code {
     }
 }
 
-/// The verdicts of a request's counters, one for each [place](Plan::checks) of the plan: `Some` for every [`Step::Check`].
-/// That of a candidate is `None` if its counter did not answer.
+/// The verdicts of a request's counters, one for each [place](Plan::checks) of the plan: `Some` for every
+/// [`Step::Check`]. The verdict of a candidate is `None` if its counter did not answer.
 pub type Verdicts = SmallVec<[Option<Verdict>; 8]>;
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
     /// The overall code of the answer.
@@ -45,32 +45,32 @@ pub struct Decision<'a> {
     pub domain_known: bool,
     /// One status per descriptor, in request order.
     pub statuses: SmallVec<[Status<'a>; 8]>,
-    /// What few decisions have. One field for all of it, because each field that holds memory costs every decision a
-    /// write and a branch.
+    /// Parts that few decisions have. They share one field, because each field with memory of its own costs every
+    /// decision a write and a branch.
     pub rare: Option<Box<Rare<'a>>>,
 }
 
-/// What few decisions have.
+/// Parts that few decisions have.
 #[derive(Clone, Debug, Default)]
 pub struct Rare<'a> {
-    /// What became of the limits on trial.
+    /// The trials of candidates.
     pub trials: Vec<Trial<'a>>,
     /// The exceptions that its descriptors met.
     pub exceptions: Vec<Met>,
 }
 
-/// What a limit on trial says of one descriptor. The answer does not depend on it.
+/// The verdict of a candidate on one descriptor. The answer does not depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial<'a> {
     /// The index of the descriptor.
     pub descriptor: usize,
-    /// The request would pass if the candidates of this rule stood in for its limit.
+    /// Whether the request would pass with the candidates of this rule in place of its limit.
     pub passes: bool,
     /// The candidate, and the verdict of its own counter.
     pub limited: Limited<'a>,
 }
 
-/// What becomes of one descriptor.
+/// The outcome of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Status<'a> {
     /// No limit applies: OK and nothing else.
@@ -115,7 +115,7 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
     decision.shadowed = !passes && plan.modes.shadow;
     decision.domain_known = plan.domain_known;
     decision.statuses.clear();
-    // Each is made in its place: `extend` would make it elsewhere and move it.
+    // Each is created in its place: `extend` would create it elsewhere and move it.
     for (index, step) in plan.steps.iter().enumerate() {
         decision.statuses.push(match (step, verdict_of(index)) {
             (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
@@ -161,7 +161,7 @@ impl<'a> Decision<'a> {
         Self { code: Code::Ok, shadowed: false, domain_known: false, statuses: SmallVec::new(), rare: None }
     }
 
-    /// What became of the limits on trial.
+    /// The trials of candidates.
     pub fn trials(&self) -> &[Trial<'a>] {
         self.rare.as_ref().map_or(&[], |rare| &rare.trials)
     }
@@ -171,8 +171,8 @@ impl<'a> Decision<'a> {
         self.rare.as_ref().map_or(&[], |rare| &rare.exceptions)
     }
 
-    /// The counter whose numbers (limit, remaining, reset) stand for the whole request where only one fits, as in
-    /// response headers: the last one that is denied and not in quota mode, else the first one with the least
+    /// The counter whose numbers (limit, remaining, reset) represent the request where there is room for one only, as
+    /// in response headers: the last one that is denied and not in quota mode, else the first one with the least
     /// remaining. `None` when no counter was checked.
     pub fn tightest(&self) -> Option<&Limited<'a>> {
         let denied = self.limited().rev().find(|limited| limited.is_denied() && !limited.quota);
@@ -187,8 +187,8 @@ impl<'a> Decision<'a> {
         wait.filter(|_| self.code == Code::OverLimit)
     }
 
-    /// Lengthens the waits of denied descriptors, all by this share of each, if the request is denied. A client that waits
-    /// longer than it has to is admitted as well.
+    /// Lengthens the waits of denied descriptors, all by this share of each, if the request is denied. A client that
+    /// waits longer than necessary is admitted as well.
     pub fn lengthen_waits(&mut self, share: f64) {
         if self.code != Code::OverLimit {
             return;

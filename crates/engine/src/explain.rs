@@ -1,8 +1,9 @@
-//! Explains a decision: which rule each descriptor met, level by level; what its counter holds; what would be charged,
-//! and why. For people who ask at three in the morning why a request was denied, or why it was not.
+//! Explains a decision: which rule each descriptor met, level by level; the state of its counter; what would be
+//! charged, and why. For people who ask at three in the morning why a request was denied, or why it was not.
 //!
 //! In: rules, a request, its plan, and what its counters would say to it ([`Looks`]). Out: an [`Explanation`], as text or
-//! JSON. Not used on the request path.
+//! In: rules, a request, its plan, and the verdicts that its counters would give ([`Looks`]). Out: an
+//! [`Explanation`], as text or JSON. Not used on the request path.
 
 mod drawing;
 mod json;
@@ -23,35 +24,35 @@ use crate::stamp;
 use crate::time::{SECOND_NANOS, Timestamp, ceil_secs};
 use settled::Settled;
 
-/// What a request would be answered, and why.
+/// The answer that a request would get, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation<'a> {
     domain: String,
-    /// The hits of descriptors that bring none of their own.
+    /// The hits of descriptors that have none of their own.
     hits: u64,
     decision: Decision<'a>,
     descriptors: Vec<Explained<'a>>,
 }
 
-/// What one descriptor would be answered, and why.
+/// The answer that one descriptor would get, and why.
 #[derive(Clone, Debug)]
 struct Explained<'a> {
     entries: Vec<(String, String)>,
-    /// It brings hits of its own.
+    /// Whether it has hits of its own.
     own_hits: bool,
     walk: Walk<'a>,
     status: Status<'a>,
     rule: Option<&'a Rule>,
-    /// What its counter says.
+    /// The state of its counter.
     look: Option<Look>,
     settled: Option<Settled>,
     /// The descriptor whose rule replaces its own, by index.
     replaced_by: Option<usize>,
     /// The exception that changed its limit.
     exception: Option<Met>,
-    /// Its record. `None`: nothing was looked for.
+    /// Its record. `None`: no record was looked for.
     record: Option<Finding>,
-    /// Its rule's limit on trial, and what that counter says.
+    /// The candidate of its rule, and the verdict of the candidate's counter.
     trial: Option<(Trial<'a>, Look)>,
     /// How often its counter denied lately.
     denials: Option<Denials>,
@@ -64,11 +65,11 @@ struct Explained<'a> {
 pub struct Denials {
     /// How often, at most.
     pub count: u64,
-    /// By how much that may be too high.
+    /// How much too high that may be.
     pub error: u64,
-    /// The first time since it last denied nothing for long.
+    /// The first denial since the last long time without one.
     pub first: Timestamp,
-    /// The last time.
+    /// The last denial.
     pub last: Timestamp,
 }
 
@@ -128,8 +129,8 @@ pub fn explain<'a>(
 }
 
 impl<'a> Explanation<'a> {
-    /// The same, saying for each descriptor how long its counter still counts as full because hits may be lost:
-    /// `nanos_left` of its limit, if there is no room.
+    /// The same, with the time for which each counter still counts as full because hits may be lost: `nanos_left` of
+    /// its limit, if there is no room.
     #[must_use]
     pub fn while_cold(mut self, nanos_left: impl Fn(&Limit) -> u64) -> Self {
         for descriptor in &mut self.descriptors {
@@ -143,7 +144,7 @@ impl<'a> Explanation<'a> {
         self
     }
 
-    /// The same, saying which records and exceptions changed the limits of its plan, which was put under this overlay.
+    /// The same, with the records and exceptions that changed the limits of its plan, which is under this overlay.
     #[must_use]
     pub fn under(mut self, overlay: Overlay<'_>, request: &Request<'_>, plan: &Plan<'_>) -> Self {
         for (index, descriptor) in self.descriptors.iter_mut().enumerate() {
@@ -157,7 +158,7 @@ impl<'a> Explanation<'a> {
         self
     }
 
-    /// The same, saying how often each counter denied lately, where that is known.
+    /// The same, with how often each counter denied lately, if that is known.
     #[must_use]
     pub fn denied_lately(mut self, plan: &Plan<'_>, denials: impl Fn(&Check<'_>) -> Option<Denials>) -> Self {
         for (descriptor, step) in self.descriptors.iter_mut().zip(&plan.steps) {
@@ -167,8 +168,8 @@ impl<'a> Explanation<'a> {
         self
     }
 
-    /// The same, without what is for bearers of the admin token alone: who made the exceptions and why, and who was denied
-    /// how often.
+    /// The same, without what only bearers of the admin token may see: who made the exceptions and why, and how often
+    /// keys were denied.
     #[must_use]
     pub fn for_everybody(&self) -> Self {
         let mut shown = self.clone();
@@ -179,15 +180,15 @@ impl<'a> Explanation<'a> {
         shown
     }
 
-    /// The overall code, and which descriptors would have the code OVER_LIMIT: what a decision on the same request now
-    /// would say.
+    /// The overall code, and which descriptors would have the code OVER_LIMIT: the result of a decision on the same
+    /// request now.
     pub fn decision(&self) -> &Decision<'a> {
         &self.decision
     }
 }
 
-/// The descriptors that deny the request, by index: those that are over and in no mode that lets them pass. When all in
-/// quota mode are over, these.
+/// The descriptors that deny the request, by index: those that are over and in no mode that admits them. If all
+/// descriptors in quota mode are over, these.
 fn denying(decision: &Decision<'_>) -> Vec<usize> {
     let denied = |quota: bool| {
         let statuses = decision.statuses.iter().enumerate();
@@ -229,7 +230,7 @@ fn replaced(plan: &Plan<'_>, rule: &Rule, by: Option<usize>) -> String {
     format!("not counted: another rule of this request, {path}{number}, replaces `{}`", rule.name)
 }
 
-/// The candidate beside this step.
+/// The candidate of this step.
 fn trial<'a>(
     plan: &Plan<'a>,
     decision: &Decision<'a>,

@@ -1,8 +1,8 @@
 //! The keys that are denied most, among more keys than can be counted one by one: a space-saving sketch.
 //!
-//! In: a key per denial, and what to say of it. Out: keys with counts. A count is too high by at most its error; a key
-//! that was denied more often than the least count here is here. (Metwally, Agrawal, El Abbadi: "Efficient computation
-//! of frequent and top-k elements in data streams", 2005.)
+//! In: a key per denial, and a description of it. Out: keys with counts. A count is too high by at most its error; a
+//! key that was denied more often than the smallest count in the sketch is in the sketch. (Metwally, Agrawal, El
+//! Abbadi: "Efficient computation of frequent and top-k elements in data streams", 2005.)
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,11 +14,11 @@ use crate::keyed::KeyMap;
 /// A key in the sketch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heavy<T> {
-    /// What is said of the key.
+    /// The description of the key.
     pub about: T,
     /// Denials, at most.
     pub count: u64,
-    /// By how much the count may be too high.
+    /// How much too high the count may be.
     pub error: u64,
     number: u64,
 }
@@ -28,8 +28,8 @@ pub struct Heavy<T> {
 pub struct HeavyKeys<T> {
     capacity: usize,
     keys: KeyMap<Heavy<T>>,
-    /// The same keys, the least count first; the number orders equal counts. What was counted since is looked up when a key
-    /// is the first here: most denials are of keys that never are.
+    /// The same keys, the least count first; the number orders equal counts. A count here may be outdated: it is
+    /// updated when its key becomes the first, because most denials are of keys that never do.
     least: BinaryHeap<Reverse<(u64, u64, Key)>>,
     next_number: u64,
 }
@@ -40,7 +40,7 @@ impl<T> HeavyKeys<T> {
         Self { capacity, keys: KeyMap::default(), least: BinaryHeap::new(), next_number: 0 }
     }
 
-    /// Counts denials of a key, and returns what is said of it. `about` is asked only if the key is not in the sketch.
+    /// Counts denials of a key, and returns its description. `about` is called only if the key is not in the sketch.
     pub fn add(&mut self, key: Key, denials: u64, about: impl FnOnce() -> T) -> &mut T {
         let number = self.next_number;
         self.next_number += 1;
@@ -55,7 +55,7 @@ impl<T> HeavyKeys<T> {
         &mut heavy.about
     }
 
-    /// Removes the key with the least count, if there is no room for another one. Returns that count, or 0.
+    /// Removes the key with the least count if the sketch is full. Returns that count, or 0.
     fn make_room(&mut self) -> u64 {
         if self.keys.len() < self.capacity {
             return 0;
@@ -86,7 +86,7 @@ impl<T> HeavyKeys<T> {
         self.keys_by_count().map(|(_, heavy)| heavy)
     }
 
-    /// The keys with what is known of them, those with the greatest counts first.
+    /// The keys with their descriptions, those with the greatest counts first.
     pub fn keys_by_count(&self) -> impl Iterator<Item = (Key, &Heavy<T>)> {
         let mut all: Vec<_> = self.keys.iter().map(|(key, heavy)| (*key, heavy)).collect();
         all.sort_unstable_by_key(|(_, heavy)| Reverse((heavy.count, heavy.number)));

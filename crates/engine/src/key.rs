@@ -1,10 +1,10 @@
 //! Counter keys: which counter a hit belongs to, as 128 bits.
 //!
-//! A key stands for domain, path, values, algorithm, window and granularity. The constant part (all but the values) is
-//! hashed once, when rules load, into a [`KeySeed`]; the values of a request are hashed under that seed. The hashed
-//! bytes are injective: every part is hashed with its length. The hash is SipHash-1-3 with 128 bits under a secret of
-//! the process, so nobody outside can aim at a collision or at a shard. Among a billion counters a chance collision
-//! has a probability of about 10^-21.
+//! A key is made from domain, path, values, algorithm, window and granularity. The constant part (all but the values)
+//! is hashed once, when rules load, into a [`KeySeed`]; the values of a request are hashed under that seed. The
+//! hashed bytes are injective: every part is hashed with its length. The hash is SipHash-1-3 with 128 bits under a
+//! secret of the process, so nobody outside can choose values that collide or share a shard. Among a billion counters
+//! a chance collision has a probability of about 10^-21.
 
 use sha2::{Digest, Sha256};
 
@@ -61,7 +61,7 @@ impl KeySecret {
 }
 
 impl KeySeed {
-    /// Its bytes, to make another seed of.
+    /// Its bytes, to derive another seed from.
     pub(crate) fn bytes(&self) -> [u8; 16] {
         (u128::from(self.0) << 64 | u128::from(self.1)).to_le_bytes()
     }
@@ -72,7 +72,7 @@ impl KeySeed {
         self.key(values)
     }
 
-    /// The seed of other counters, which these parts distinguish from its own.
+    /// The seed of other counters, which these parts distinguish from this seed's own.
     pub fn with<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let (high, low) = hash_parts(SipHash13::new(self.0, self.1), parts);
         Self(high, low)
@@ -126,9 +126,9 @@ fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
     hash.finish((rest << LENGTH_BITS) | (1 + last.len() as u64))
 }
 
-/// Of the 56 free bits of the last word, this one says that none of the part's bytes are in it.
+/// One of the 56 free bits of the last word, which says that none of the part's bytes are in it.
 const ALL_BEFORE: u64 = 1 << 55;
-/// The low bits of the last word hold the length plus one; 0 means that there is no part at all.
+/// The low bits of the last word have the length plus one; 0 means that there is no part at all.
 const LENGTH_BITS: usize = 15;
 const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 2;
 /// The bits between hold this many bytes.

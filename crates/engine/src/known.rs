@@ -1,20 +1,22 @@
-//! What is known of keys: the record of each, or that it has none. A cache that a batch prefetches.
+//! The cache of records: for each key its record, or that it has none. A batch prefetches it.
 //!
-//! - **Place.** A set holds four entries on two cache lines of its own; two neighbouring sets are a pair. An entry is in its
-//!   home set, or, if that was full, in the other one of the pair, or, if both were, in a small map that has a lock.
-//! - **Growing.** There is about one set for each entry, so few sets are full. Growing adds one pair, and moves to it what
-//!   belongs there of one other (linear hashing: Litwin, 1980). No insertion moves more than that.
-//! - **Reading** takes no lock, but for the few keys in that map. A set has a version, odd while it is written; an entry
-//!   counts if the version was the same and even before and after (a seqlock: Boehm, "Can seqlocks get along with
-//!   programming language memory models?", 2012). A key whose set is being written is not found for a moment. That is
-//!   allowed: whoever asks goes to the store, as for a key that was pushed out. `tests/weak_memory.rs` tries what any
-//!   processor may do with these loads and stores.
+//! - **Place.** A set holds four entries on two cache lines of its own; two neighbouring sets are a pair. An entry is
+//!   in its home set, or, if that was full, in the other set of the pair, or, if both were full, in a small map with
+//!   a lock.
+//! - **Growing.** There is about one set for each entry, so few sets are full. Growing adds one pair, and moves to it
+//!   the entries of one other pair that belong there (linear hashing: Litwin, 1980). No insertion moves more than
+//!   that.
+//! - **Reading** takes no lock, except for the few keys in that map. A set has a version, odd while it is written; an
+//!   entry counts if the version was the same and even before and after (a seqlock: Boehm, "Can seqlocks get along
+//!   with programming language memory models?", 2012). A key whose set is being written is not found for a moment.
+//!   That is allowed: the caller goes to the store, as for a key that was evicted. `tests/weak_memory.rs` tries what
+//!   any processor may do with these loads and stores.
 //! - **Writing** is for one thread at a time.
-//! - **When it is full**, a hand goes from pair to pair, ages what was not asked for since it came by last, and pushes out
-//!   what is as old as it can be, all of the first pair that has any (generalised CLOCK: Smith, 1978). So keys that come once
-//!   push out one another.
-//! - **The map is only for growing.** The hand does not reach it, so entries there would never age. Once the cache is full,
-//!   they are moved to their pairs, and an entry whose pair is full replaces the one there that was used least.
+//! - **When it is full**, a hand goes from pair to pair, ages the entries that were not used since its last visit,
+//!   and evicts those of the greatest age, all of the first pair that has any (generalised CLOCK: Smith, 1978). So
+//!   keys that come once evict one another.
+//! - **The map is only for growing.** The hand does not reach it, so entries there would never age. Once the cache is
+//!   full, they are moved to their pairs, and an entry whose pair is full replaces the least used one there.
 
 mod packed;
 mod set;
@@ -31,32 +33,33 @@ use crate::key::Key;
 use crate::overlay::Record;
 use crate::sync::{AtomicU32, Mutex};
 
-/// Sets that are made together, or as many as are ever used: 64 KiB, less what an allocator needs to align them.
+/// Sets that are allocated together, or as many as are ever used: 64 KiB, less what an allocator needs to align them.
 const CHUNK_SETS: usize = 510;
 /// Sets of a pair.
 const PAIR: usize = 2;
 /// The most entries: about 128 GiB of them.
 const ENTRIES_MAX: usize = 1 << 30;
-/// Pairs that the hand looks at for one insertion.
+/// Pairs that the hand visits for one insertion.
 const HAND_PAIRS: usize = 64;
 /// Pairs that are emptied before others may write.
 const CLEARED_AT_ONCE: usize = 256;
 
-/// What is known of keys.
+/// The cache.
 #[derive(Debug)]
 pub struct Known {
-    /// Neighbouring sets, made when the first of them is used.
+    /// Neighbouring sets, allocated when the first of them is used.
     chunks: Box<[OnceLock<Box<[Set]>>]>,
-    /// How many pairs are in use: those before this one. It needs no order: whoever sees an old number looks in a set that is
-    /// whole, and finds less.
+    /// How many pairs are in use: those before this one. It needs no order: a reader that sees an old number looks in
+    /// a complete set, and finds less.
     pairs: AtomicU32,
     entries_max: usize,
-    /// Entries whose pairs were full when they came: about one of a thousand. Empty once the cache has been full.
+    /// Entries whose pairs were full when they were added: about one of a thousand. Empty once the cache has been
+    /// full.
     overflow: Mutex<Overflow>,
     writing: Mutex<Writing>,
 }
 
-/// Names are hashes already, so nobody can aim at a place. A fixed hash makes runs of the simulation equal.
+/// Names are hashes already, so nobody can choose their places. A fixed hash makes runs of the simulation equal.
 type Overflow = HashMap<Name, Packed, FixedState>;
 
 /// What only writers need.
@@ -65,7 +68,7 @@ struct Writing {
     len: usize,
     /// The pair at which the hand stands.
     hand: usize,
-    /// Nothing goes into the overflow any more.
+    /// Nothing is added to the overflow any more.
     has_been_full: bool,
 }
 
@@ -73,7 +76,7 @@ impl Known {
     /// Memory for an entry: there is about a set for each.
     pub const BYTES_OF_ENTRY: usize = size_of::<Set>();
 
-    /// Room for this many keys (1 to 2^30). It takes memory as keys come: about 128 bytes each.
+    /// Room for this many keys (1 to 2^30). It allocates memory as keys are added: about 128 bytes each.
     pub fn new(entries_max: usize) -> Self {
         let entries_max = entries_max.clamp(1, ENTRIES_MAX);
         let sets = entries_max.next_multiple_of(PAIR);
@@ -91,7 +94,7 @@ impl Known {
         }
     }
 
-    /// What is known of a key: its record, or that it has none (`Some(None)`).
+    /// The record of a key, or that it has none (`Some(None)`). `None`: not known.
     #[inline(always)] // What it returns is large: as a call of its own it goes through memory, 5 ns.
     pub fn get(&self, key: Key) -> Option<Option<Record>> {
         let name = Name::of(key);
@@ -110,7 +113,7 @@ impl Known {
         may_be.beside.then(|| beside.get(name).ok()).flatten().or_else(in_overflow).map(unpack)
     }
 
-    /// From now on this is known of a key.
+    /// Adds or replaces what is known of a key.
     pub fn insert(&self, key: Key, record: Option<Record>) {
         let (mut writing, name, packed) = (self.writing.lock(), Name::of(key), pack(record));
         let (pair, home) = place(name, self.pairs());
@@ -146,7 +149,7 @@ impl Known {
         }
     }
 
-    /// Nothing is known of a key any more.
+    /// Forgets a key.
     pub fn remove(&self, key: Key) {
         let (mut writing, name) = (self.writing.lock(), Name::of(key));
         let (pair, home) = place(name, self.pairs());
@@ -156,12 +159,12 @@ impl Known {
         }
     }
 
-    /// Nothing is known of any key of before. Others may write meanwhile.
+    /// Forgets all present keys. Others may be added meanwhile.
     pub fn clear(&self) {
         let mut pair = 0;
         loop {
             let mut writing = self.writing.lock();
-            // Growing moves entries to pairs behind all others, so none escapes.
+            // Growing moves entries to pairs behind all others, so none is missed.
             let end = self.pairs().min(pair + CLEARED_AT_ONCE);
             if pair == end {
                 writing.has_been_full = false;
@@ -177,12 +180,12 @@ impl Known {
         }
     }
 
-    /// How many keys something is known of.
+    /// How many keys are known.
     pub fn len(&self) -> usize {
         self.writing.lock().len
     }
 
-    /// Whether nothing is known.
+    /// Whether no key is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -192,7 +195,7 @@ impl Known {
         self.pairs.load(Relaxed) as usize
     }
 
-    /// The sets of a pair. `None`: they are not made yet.
+    /// The sets of a pair. `None`: they are not allocated yet.
     #[inline]
     fn made(&self, pair: usize) -> Option<&[Set; PAIR]> {
         let sets = self.chunks[pair * PAIR / CHUNK_SETS].get()?;
@@ -247,7 +250,7 @@ impl Known {
         self.write(from, &stay);
     }
 
-    /// Moves what is in the overflow to its pairs, where it replaces what was used least, and closes it.
+    /// Moves the overflow to its pairs, where its entries replace the least used ones, and closes it.
     fn empty_overflow(&self, writing: &mut Writing) {
         writing.has_been_full = true;
         let overflow = std::mem::take(&mut *self.overflow.lock());
@@ -264,7 +267,7 @@ impl Known {
         }
     }
 
-    /// Pushes out entries that were not used lately: all of the first pair that has any, else one of those that were used least.
+    /// Evicts entries that were not used lately: all of the first pair that has any, else one of the least used.
     fn push_out(&self, writing: &mut Writing) {
         let pairs = self.pairs();
         let mut least_used = None;

@@ -31,10 +31,10 @@
 //!
 //! | to … | read |
 //! | --- | --- |
-//! | see what a file of rules becomes | `rules`: text → `tidegate-yaml` → `fields`, `check` → `compile` |
+//! | see how a rule file is loaded | `rules`: text → `tidegate-yaml` → `fields`, `check` → `compile` |
 //! | add an algorithm | `limit` |
 //! | see what is charged when a request is denied | `settle` |
-//! | see where counters live | `memory` |
+//! | see where counters are | `memory` |
 //! | see what records and exceptions change | `overlay` |
 //! | see where records are cached | `known` |
 

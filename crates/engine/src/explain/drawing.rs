@@ -1,4 +1,4 @@
-//! Small drawings of counters: how full one is, and when what counts leaves.
+//! Small drawings of counters: how full one is, and when its hits leave.
 //!
 //! In: counts. Out: a line of blocks. Nothing here knows requests.
 
@@ -12,7 +12,7 @@ const BAR: u64 = 20;
 /// Heights of a column, from nothing to the whole.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How full a counter is: `███████░░░`. Any hit shows, and any room.
+/// How full a counter is: `███████░░░`. A single hit is visible, and so is room for one.
 pub(super) fn bar(counted: u64, capacity: u64) -> String {
     let full = match counted {
         0 => 0,
@@ -23,7 +23,7 @@ pub(super) fn bar(counted: u64, capacity: u64) -> String {
     (0..BAR).map(|place| if place < full { '█' } else { '░' }).collect()
 }
 
-/// The hits that leave in each slice of time, the soonest first, and when that is.
+/// The hits that leave in each slice of time, the next ones first, and when that is.
 pub(super) fn leaving(leaving: &Leaving) -> String {
     let highest = leaving.slices.iter().copied().max().unwrap_or(0).max(1);
     let block = |hits: u64| BLOCKS[(u128::from(hits) * 8).div_ceil(u128::from(highest)) as usize];

@@ -123,8 +123,8 @@ fn limit(limited: &Limited<'_>) -> Value {
     })
 }
 
-/// What to wait for is null when so many hits never fit. `capacity_in_seconds` is when the counter has room, which is what
-/// the answer says, but where an exception denies.
+/// The wait is null when so many hits never fit. `capacity_in_seconds` is when the counter has room, which is what
+/// the answer says unless an exception denies.
 fn counter(limited: &Limited<'_>, look: &Look) -> Value {
     let verdict = &limited.verdict;
     let (hits, gives_back) = match limited.hits {
@@ -153,7 +153,7 @@ fn counter(limited: &Limited<'_>, look: &Look) -> Value {
 }
 
 impl Exception {
-    /// As JSON. `until` is null if it ends when somebody ends it; `instead_of` is what the rule says.
+    /// As JSON. `until` is null if the exception does not end by itself; `instead_of` is the rule's number.
     pub fn json(&self, rule: Option<&Rule>) -> Value {
         let (id, until) = self.label.as_ref().map(|label| (&label.id, label.until.map(stamp::show))).unzip();
         let own = rule.and_then(|rule| rule.limit);
@@ -171,7 +171,7 @@ impl Exception {
 }
 
 impl Finding {
-    /// What the record says, and what the rule would say without it. Null: there is none, and the store says so.
+    /// The record, and the rule's numbers without it. Null: there is no record, according to the store.
     pub fn json(&self, rule: Option<&Rule>) -> Value {
         let mut json = self.record.as_ref().map_or(Value::Null, |record| says(record, rule));
         match self.doubt {

@@ -13,7 +13,7 @@ use crate::stamp;
 use crate::text::{one_line, span};
 use crate::time::ceil_secs;
 
-/// Writes one line, whatever the text holds.
+/// Writes one line, whatever the text contains.
 fn line(out: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
     writeln!(out, "{}", one_line(&text.to_string()))
 }
@@ -83,7 +83,7 @@ impl Explained<'_> {
         }
     }
 
-    /// The rule as it is written: another may stand in for it, with another counter.
+    /// The rule as it is written: for a single reset counter a copy with another counter may be used in its place.
     pub(super) fn walked_rule(&self) -> Option<&Rule> {
         match self.walk.end {
             End::Rule(rule) => Some(rule),
@@ -147,7 +147,7 @@ impl Display for Denials {
 }
 
 impl Finding {
-    /// What the record of a descriptor says, or what holds because nobody knows. `own` is the limit of its rule.
+    /// The record of a descriptor, or what applies because it is not known. `own` is the limit of its rule.
     pub fn text(&self, own: Option<&Limit>) -> String {
         let away = "the store of records does not answer";
         match (&self.record, self.doubt) {
@@ -206,7 +206,7 @@ impl Exception {
     }
 }
 
-/// When there is room for one hit, and for the hits that are asked for.
+/// When there is room for one hit, and for the hits of the request.
 fn capacity(limited: &Limited<'_>, look: &Look) -> String {
     let wait = |nanos: u64| match ceil_secs(nanos) {
         0 => "now".to_owned(),
@@ -265,7 +265,7 @@ fn write_tried(out: &mut fmt::Formatter<'_>, tried: &Tried<'_>, key: &str) -> fm
     line(out, format_args!("            {node}{at}: {fit}"))
 }
 
-/// What the candidate beside the limit says.
+/// The verdict of the candidate.
 fn write_trial(out: &mut fmt::Formatter<'_>, trial: &Trial<'_>, look: &Look) -> fmt::Result {
     let Limited { limit, verdict, .. } = &trial.limited;
     let burst = match limit.algorithm().is_bucket() {

@@ -1,4 +1,4 @@
-//! What is known of a key, in three bits, N, and two words for what few records say beside N:
+//! An entry of the cache in three bits, N, and two words for the fields that few records have:
 //!
 //! | word | bits | |
 //! | --- | --- | --- |
@@ -16,7 +16,7 @@ use crate::unit::{Unit, Window};
 
 pub(super) const IS_KNOWN: u32 = 1;
 const HAS_RECORD: u32 = 1 << 1;
-/// It says more than N.
+/// It has more than N.
 pub(super) const HAS_MORE: u32 = 1 << 2;
 pub(super) const FLAGS: u32 = IS_KNOWN | HAS_RECORD | HAS_MORE;
 
@@ -39,10 +39,11 @@ pub(super) struct Packed {
     pub(super) more: More,
 }
 
-/// What a record says beside N.
+/// The fields of a record besides N.
 pub(super) type More = [u64; 2];
 
-/// A record, or that there is none. A window or granularity above 366 days becomes that long at least: limits cut it anyway.
+/// A record, or that there is none. A window or granularity above 366 days is stored as at least 366 days: limits cut
+/// it anyway.
 pub(super) fn pack(record: Option<Record>) -> Packed {
     let Some(record) = record else { return Packed { flags: IS_KNOWN, ..Packed::default() } };
     let more = more(&record);
@@ -66,7 +67,7 @@ fn more(record: &Record) -> More {
     [first, GRANULARITY_MAX.min(granularity_nanos.unwrap_or(0)) | algorithm << PLACE_AT]
 }
 
-/// What [`pack`] has packed.
+/// The inverse of [`pack`].
 #[inline]
 pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) -> Option<Record> {
     if flags & HAS_RECORD == 0 {

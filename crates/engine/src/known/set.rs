@@ -1,4 +1,4 @@
-//! A set of entries: as readers see it ([`Set`]), and as whoever writes does ([`Image`], [`PairImage`]).
+//! A set of entries: for readers ([`Set`]), and for the writer ([`Image`], [`PairImage`]).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -11,28 +11,29 @@ use crate::sync::{AtomicU16, AtomicU32, AtomicU64};
 /// Entries of a set.
 const SLOTS: usize = 4;
 
-/// What the marks of a set say of each slot, in eight bits: what is known, whether it was used since the hand came by last,
-/// and for how many of its rounds it stays without being used (0 to 7).
+/// The marks of each slot of a set, in eight bits: what is known, whether the entry was used since the hand's last
+/// visit, and for how many of the hand's rounds it stays without being used (0 to 7).
 const MARK_BITS: usize = 8;
 const MARK: u32 = (1 << MARK_BITS) - 1;
 const WAS_USED: u32 = 1 << 3;
 const ROUND: u32 = 1 << 4;
 const ROUNDS_MAX: u32 = 7 * ROUND;
-/// What a round adds in which an entry was used.
+/// What a round adds for an entry that was used in it.
 const ROUNDS_OF_USE: u32 = 2 * ROUND;
 const USE: u32 = WAS_USED | ROUNDS_MAX;
-/// An entry of this home is in the other set of the pair.
+/// An entry with this home is in the other set of the pair.
 const HAS_BESIDE: u32 = 1 << 31;
-/// An entry of this home may be in the overflow.
+/// An entry with this home may be in the overflow.
 const HAS_OVERFLOW: u32 = 1 << 23;
 
-/// Four entries on two cache lines. All is on the first but what few records say.
+/// Four entries on two cache lines. The first line has everything but the fields that few records have.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Set {
     /// Odd while it is written.
     version: AtomicU32,
-    /// Those of each slot, [`HAS_BESIDE`] and [`HAS_OVERFLOW`]. Readers set bits of use, and it does no harm if one is lost.
+    /// The marks of each slot, [`HAS_BESIDE`] and [`HAS_OVERFLOW`]. Readers set bits of use, and a lost bit does no
+    /// harm.
     marks: AtomicU32,
     highs: [AtomicU64; SLOTS],
     lows: [AtomicU16; SLOTS],
@@ -40,22 +41,22 @@ pub(super) struct Set {
     more: [[AtomicU64; 2]; SLOTS],
 }
 
-/// What a set holds at one moment.
+/// The contents of a set at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Image {
     slots: [Entry; SLOTS],
-    /// An entry of this home may be in the overflow.
+    /// An entry with this home may be in the overflow.
     has_overflow: bool,
 }
 
-/// Where else an entry may be that is not in its home.
+/// Where else an entry may be if it is not in its home.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elsewhere {
     pub(super) beside: bool,
     pub(super) overflow: bool,
 }
 
-/// What the two sets of a pair hold.
+/// The contents of both sets of a pair.
 #[derive(Debug, Default)]
 pub(super) struct PairImage(pub(super) [Image; 2]);
 
@@ -67,8 +68,8 @@ pub(super) struct Entry {
     used: u32,
 }
 
-/// What is kept of a key: 80 bits of its 128, which place it too. A key that is not there has the same as one of a million that
-/// are with a chance of 2^-60.
+/// What is kept of a key: 80 bits of its 128, which also determine its place. With a million known keys, the chance
+/// that another key has the same 80 bits as one of them is 2^-60.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) high: u64,
@@ -108,7 +109,7 @@ impl Entry {
         self.packed.flags & IS_KNOWN != 0
     }
 
-    /// Its use after the hand came by.
+    /// Its use after the hand's visit.
     fn aged(&self) -> u32 {
         match self.used & WAS_USED {
             0 => self.used.saturating_sub(ROUND),
@@ -124,10 +125,11 @@ impl Set {
         prefetch_index(self.highs.as_slice(), 0);
     }
 
-    /// What is known of a key. `Err`: nothing here.
+    /// What is known of a key. `Err`: it is not here.
     #[inline]
     pub(super) fn get(&self, name: Name) -> Result<Packed, Elsewhere> {
-        // Whoever sees something of a later version here sees that version below: all is written with `Release`.
+        // A reader that sees something of a later version here sees that version below: everything is written with
+        // `Release`.
         let version = self.version.load(Acquire);
         let marks = self.marks.load(Acquire);
         let is_at = |&slot: &usize| {
@@ -153,7 +155,7 @@ impl Set {
         self.more[slot].each_ref().map(|word| word.load(Acquire))
     }
 
-    /// What it holds, for whoever writes.
+    /// Its contents, for the writer.
     pub(super) fn read(&self) -> Image {
         let marks = self.marks.load(Relaxed);
         let slots = std::array::from_fn(|slot| {
@@ -166,7 +168,7 @@ impl Set {
         Image { slots, has_overflow: marks & HAS_OVERFLOW != 0 }
     }
 
-    /// Makes it hold this. One thread at a time.
+    /// Sets its contents. One thread at a time.
     fn write(&self, image: &Image, has_beside: bool) {
         let version = self.version.load(Relaxed);
         self.version.store(version.wrapping_add(1), Relaxed);
@@ -208,8 +210,8 @@ impl PairImage {
         self.0.iter().flat_map(Image::entries)
     }
 
-    /// The hand comes by: what was used since it last did counts as used more from now on, and all else as used less. Takes
-    /// out what cannot count as less, and returns how many entries that was. The overflow is empty by then.
+    /// A visit of the hand: an entry that was used since its last visit counts as more used from now on, all others
+    /// as less. Removes those that cannot count as less, and returns how many. The overflow is empty by then.
     pub(super) fn age(&mut self) -> usize {
         self.overflows_no_more();
         let mut unused = 0;
@@ -229,25 +231,25 @@ impl PairImage {
         self.0.iter_mut().find_map(|image| image.find(name))
     }
 
-    /// Puts what is not known yet into a free slot of its home or, if that is full, beside. Gives it back if both are full.
+    /// Adds an entry to a free slot of its home or, if that is full, of the other set. Returns it if both are full.
     pub(super) fn put(&mut self, entry: Entry) -> Result<(), Entry> {
         let home = entry.name.home();
         let free = [home, 1 - home].into_iter().find_map(|set| Some((set, self.0[set].free()?)));
         free.map(|(set, slot)| self.0[set].slots[slot] = entry).ok_or(entry)
     }
 
-    /// Puts what is not known yet into the slot of the entry that was used least.
+    /// Puts an entry into the slot of the least used one.
     pub(super) fn put_instead(&mut self, entry: Entry) {
         let slots = self.0.iter_mut().flat_map(|image| &mut image.slots);
         *slots.min_by_key(|slot| slot.used).expect("there are slots") = entry;
     }
 
-    /// Whether an entry of this home may be in the overflow.
+    /// Whether an entry with this home may be in the overflow.
     pub(super) fn has_overflow(&self, home: usize) -> bool {
         self.0[home].has_overflow
     }
 
-    /// From now on, one may be.
+    /// Notes that one may be.
     pub(super) fn overflows(&mut self, home: usize) {
         self.0[home].has_overflow = true;
     }
@@ -257,7 +259,7 @@ impl PairImage {
         self.0.iter_mut().for_each(|image| image.has_overflow = false);
     }
 
-    /// Makes the sets of a pair hold this. One thread at a time.
+    /// Sets the contents of both sets of a pair. One thread at a time.
     pub(super) fn write(&self, sets: &[Set; 2]) {
         for (home, set) in sets.iter().enumerate() {
             let has_beside = self.0[1 - home].entries().any(|entry| entry.name.home() == home);
