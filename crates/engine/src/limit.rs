@@ -48,10 +48,10 @@ pub struct Limit {
     buckets_nanos: Divisor,
 }
 
-/// What one counter answers to the hits of one descriptor, after the whole request was settled.
+/// The verdict of a counter on the hits of one descriptor, after the request was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// These hits do not fit. In some modes the request passes nevertheless.
+    /// These hits do not fit. In some modes the request passes all the same.
     pub over: bool,
     /// Hits that counted before, rounded up where the algorithm estimates.
     pub before: u64,
@@ -59,8 +59,8 @@ pub struct Verdict {
     pub after: u64,
     /// Hits that would still pass now, after what was charged.
     pub remaining: u64,
-    /// Over: the shortest wait after which the same hits would pass. Else: the time until capacity comes back. Not
-    /// rounded: the answer rounds it to whole seconds.
+    /// Over: the shortest wait after which the same hits would pass. Otherwise: the time until capacity comes back.
+    /// Not rounded: the answer rounds it to whole seconds.
     pub reset_nanos: u64,
 }
 
@@ -76,8 +76,7 @@ pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
 /// The largest N of `sliding_log`: a counter keeps a time for each hit.
 pub const LOG_REQUESTS_MAX: u32 = 100_000;
 
-/// The longest time in which a bucket may fill, in nanoseconds: 500 years. Nobody waits so long, and times do not
-/// overflow.
+/// The longest time in which a bucket may fill, in nanoseconds: 500 years, so that times do not overflow.
 pub const FILL_NANOS_MAX: u128 = 500 * 365 * 86_400 * SECOND_NANOS as u128;
 
 impl Limit {
@@ -114,7 +113,7 @@ impl Limit {
         self
     }
 
-    /// Other numbers; `None`: its own. A `burst` that is N follows N, and only buckets have another one.
+    /// Other numbers; `None`: its own. A `burst` that equals N follows N, and only buckets have another one.
     #[must_use]
     pub fn with_numbers(mut self, requests: Option<u32>, burst: Option<u32>) -> Self {
         self.set_numbers(requests, burst);
@@ -138,8 +137,8 @@ impl Limit {
         self
     }
 
-    /// What distinguishes its counters from those of other limits of the same path, for the constant part of their keys:
-    /// algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not.
+    /// What distinguishes its counters from those of other limits of the same path, for the constant part of their
+    /// keys: algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not.
     pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
         let is_bucketed = self.algorithm == Algorithm::SlidingWindow;
         let (numerator, denominator) = if is_bucketed { self.buckets() } else { (0, 0) };

@@ -48,7 +48,7 @@ pub struct Answer {
     pub limit: Option<u32>,
     /// Hits that would still pass.
     pub remaining: Option<u32>,
-    /// Denied: seconds until there is room again. Else: seconds until capacity comes back.
+    /// Denied: seconds until there is room again. Otherwise: seconds until capacity comes back.
     pub reset_secs: Option<u64>,
     /// Denied: seconds after which a retry makes sense.
     pub retry_after_secs: Option<u64>,
@@ -88,7 +88,7 @@ impl Limiter {
         self.decide_with(request, now, Answer::of)
     }
 
-    /// Like [`decide`](Self::decide), but shows `render` the whole decision, with the status of each descriptor.
+    /// Like [`decide`](Self::decide), but passes `render` the complete decision, with the status of each descriptor.
     pub fn decide_with<T>(
         &self,
         request: &Request<'_>,
@@ -104,7 +104,7 @@ impl Limiter {
         render(&decision)
     }
 
-    /// Says, for people, what the request would be answered now, and why. It charges nothing.
+    /// Explains, for people, the answer that the request would get now, and why. It charges nothing.
     pub fn explain(&self, request: &Request<'_>, now: Timestamp) -> String {
         let rules = self.rules();
         let plan = rules.plan(request, Modes::default());
@@ -179,7 +179,7 @@ impl LimiterBuilder {
         self
     }
 
-    /// Sets whether rules are refused that are valid but probably unintended. They are by default.
+    /// Sets whether rules that are valid but probably unintended are refused. They are by default.
     pub fn strict(mut self, strict: bool) -> Self {
         self.options.strict = strict;
         self

@@ -1,24 +1,24 @@
-//! What a counter says to a check while nothing is charged, for explanations.
+//! The verdicts of counters while nothing is charged, for explanations.
 //!
-//! In: counters, checks. Out: verdicts as the decision would have them, when room comes back, and a drawing of what
-//! counts. Not used on the request path.
+//! In: counters, checks. Out: verdicts as the decision would have them, when capacity comes back, and a drawing of
+//! the hits that count. Not used on the request path.
 
 use crate::limit::{Counter, Limit, Pending, Verdict};
 
 /// Slices of a drawing.
 pub const SLICES: usize = 40;
 
-/// What a counter says, by place of a plan.
+/// The state of each counter, by place of a plan.
 pub type Looks = Vec<Option<Look>>;
 
-/// What a counter says to the hits of a check before any are charged.
+/// The state of a counter for the hits of a check, before any are charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// The verdict of the decision, but that `remaining` and `reset_nanos` are those before the charge.
+    /// The verdict of the decision, except that `remaining` and `reset_nanos` are those before the charge.
     pub verdict: Verdict,
     /// How long a single hit would have to wait now. 0: it fits.
     pub wait_one_nanos: u64,
-    /// When what counts leaves a window. `None`: the algorithm keeps no single hits, or they are elsewhere.
+    /// When the hits that count leave the window. `None`: the algorithm keeps no single hits, or they are elsewhere.
     pub leaving: Option<Leaving>,
 }
 
@@ -32,22 +32,22 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Of a counter of a strict algorithm, at its latest time.
+    /// For a counter of a strict algorithm, at its latest time.
     pub(crate) fn of(counter: &impl Counter, limit: &Limit) -> Option<Self> {
         let now = counter.look(limit, Pending::default(), 0);
         Self::of_waits(limit, (now.before, now.left), |hits| counter.wait_nanos(limit, hits))
     }
 
-    /// Of a counter with so many hits before and so many left, from the times that it asks clients to wait: for how
-    /// many nanoseconds, if they want so many hits. More hits never wait shorter. `None`: nothing counts, or the
-    /// algorithm is not strict.
+    /// For a counter with so many hits before and so many left, from the times that it asks clients to wait: `wait`
+    /// gives the nanoseconds for so many hits. More hits never wait shorter. `None`: nothing counts, or the algorithm
+    /// is not strict.
     pub fn of_waits(limit: &Limit, (before, free): (u64, u64), wait: impl Fn(u64) -> u64) -> Option<Self> {
         if !limit.algorithm().is_strict() || before == 0 || limit.requests() == 0 {
             return None;
         }
         let (first, last) = (wait(free + 1), wait(u64::from(limit.requests())));
         let mut leaving = Self { slices: [0; SLICES], nanos: (first, last) };
-        // How many hits fit after a wait grows with it. What counts beyond N leaves before the first that makes room.
+        // The number of hits that fit grows with the wait. Hits beyond N leave before the first one that makes room.
         let mut fit = free;
         let mut gone = 0;
         for (slice, count) in (1_u128..).zip(&mut leaving.slices) {
@@ -64,7 +64,7 @@ impl Leaving {
     }
 }
 
-/// The greatest number from `least` to `most` for which `holds`, which it does for all below.
+/// The greatest number from `least` to `most` for which `holds` is true; it is true for all smaller ones.
 fn most(least: u64, most: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (least, most);
     while low < high {

@@ -47,7 +47,7 @@ pub struct MemoryOptions {
 }
 
 impl MemoryOptions {
-    /// So many bytes at most; beyond them, what needs new state is denied.
+    /// At most so many bytes; beyond them, descriptors that need new state are denied.
     pub fn new(max_bytes: u64) -> Self {
         Self { max_bytes, full: StoreFull::default() }
     }
@@ -80,7 +80,7 @@ pub struct FullTotal {
     pub allow: u64,
 }
 
-/// What one step of expiry did.
+/// The result of one step of expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Counters that were forgotten.
@@ -109,7 +109,7 @@ pub struct MemoryStore {
 const SHARD_BYTES: u64 = 128 << 10;
 
 impl MemoryStore {
-    /// An empty store. It takes memory as counters come.
+    /// An empty store. It allocates memory as counters are added.
     pub fn new(options: MemoryOptions) -> Self {
         let shards = (options.max_bytes / SHARD_BYTES).clamp(CHUNK_SHARDS as u64, 1 << 17) as usize;
         Self {
@@ -125,13 +125,13 @@ impl MemoryStore {
         }
     }
 
-    /// The same store, whose counters were forgotten: they count as full until that is `cold` no more.
+    /// The same store after a loss of its counters: they count as full until `cold` is over.
     #[must_use]
     pub fn cold(self, cold: Cold) -> Self {
         Self { cold, ..self }
     }
 
-    /// How long counters count as full that were forgotten.
+    /// For how long lost counters count as full.
     pub fn coldness(&self) -> &Cold {
         &self.cold
     }
@@ -164,7 +164,7 @@ impl MemoryStore {
         }
     }
 
-    /// What all counters of a request would say to it, if it came now. It charges nothing and gives nothing back.
+    /// The verdicts that all counters of a request would give if it came now. Charges nothing and gives nothing back.
     pub fn look(&self, plan: &Plan<'_>, now: Timestamp) -> Looks {
         let mut locked = Locked::new(&self.kinds, plan);
         let prepared = locked.prepare_all(plan, now, &self.budget, self.full, &self.cold);
@@ -181,7 +181,7 @@ impl MemoryStore {
         }));
     }
 
-    /// Like [`fetch`](Self::fetch), for callers that know which counters will be asked.
+    /// Like [`fetch`](Self::fetch), for callers that know which counters will be checked.
     pub fn fetch_counters(&self, counters: impl Iterator<Item = (Algorithm, Key)> + Clone) {
         counters.clone().for_each(|(algorithm, key)| self.kinds.fetch_shard(algorithm, key));
         counters.for_each(|(algorithm, key)| self.kinds.fetch_counter(algorithm, key));
@@ -237,7 +237,7 @@ impl MemoryStore {
         let over = |place: usize| prepared.get(place).copied().flatten().is_some_and(|it| it.preview.over);
         let mut settlements: SmallVec<[Settlement; 1]> = smallvec![settle(plan, over)];
         settlements.extend(plan.candidates.iter().map(|candidate| settle_trial(plan, candidate.rule, over)));
-        // What candidates do is no part of the answer, so it is not counted with what answers do.
+        // Candidates do not change the answer, so they are not counted with the answers.
         let observe = |check: &Check<'_>, it: &Prepared, charged| self.count_beyond(check, it, charged);
         locked.finish_all(plan, now, &prepared, &settlements, verdicts, observe);
         drop(locked);

@@ -1,4 +1,4 @@
-//! A rule's path in metrics: the names of its nodes, and where it holds values of the request.
+//! A rule's path in metrics: the names of its nodes, and where it contains values of the request.
 //!
 //! In: the nodes on a rule's path, or the entries of a descriptor. Out: one name per level. Metrics join the names
 //! with dots, make labels of them, and bound how many different ones there are.
@@ -34,7 +34,7 @@ enum Level {
     Detailed,
 }
 
-/// One node on a rule's path, as far as its name goes.
+/// What the name of one node on a rule's path needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamedNode<'a> {
     pub(crate) name: &'a Arc<str>,
@@ -44,8 +44,9 @@ pub(crate) struct NamedNode<'a> {
 }
 
 impl MetricName {
-    /// The name of a rule at the end of this path, which counts in the series of its first `counted` levels; `detailed`
-    /// is the `detailed_metric` of the last of these. The names of nodes are shared by all rules below them.
+    /// The name of a rule at the end of this path, which counts in the series of its first `counted` levels;
+    /// `detailed` is the `detailed_metric` of the last of these. The names of nodes are shared by all rules below
+    /// them.
     pub(crate) fn of_path<'a>(
         path: impl Iterator<Item = NamedNode<'a>> + Clone,
         counted: usize,
@@ -70,12 +71,12 @@ impl MetricName {
         entries.iter().map(|entry| seen(entry, Level::Value)).collect()
     }
 
-    /// Whether the path holds values of the request, so that it has to be [resolved](Self::resolve) for each one.
+    /// Whether the path contains values of the request, so that it has to be [resolved](Self::resolve) for each one.
     pub fn is_dynamic(&self) -> bool {
         !self.dynamic.is_empty()
     }
 
-    /// The whole path, without any value of a request.
+    /// The full path, without any value of a request.
     pub fn rolled_up(&self) -> &[Arc<str>] {
         &self.rolled_up
     }

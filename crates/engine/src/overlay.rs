@@ -1,8 +1,8 @@
-//! What lies over the rules: records of single keys, and exceptions that operators made.
+//! What changes limits in addition to the rules: records of single keys, and exceptions that operators made.
 //!
-//! In: a request with its plan under the rules. Out: its plan under the overlay. Records come first, exceptions change what
-//! is under records already. A request is decided, counted and reported under one [`Overlay`], however long it waits for its
-//! counters; whoever plans it holds what the overlay borrows.
+//! In: a request with its plan under the rules. Out: its plan under the overlay. Records come first, and exceptions
+//! then change the result. A request is decided, counted and reported under one [`Overlay`], however long it waits
+//! for its counters; the code that plans it holds the values that the overlay borrows.
 //!
 //! - `record`: the limit of one key; `found`: those of a request's descriptors
 //! - `exceptions`: other numbers for requests that name certain values; `exceptions/met`: which ones a request met
@@ -19,7 +19,7 @@ pub use self::exceptions::{Effect, Exception, Exceptions, Label, Made, Met};
 pub use self::found::{Doubt, Finding, Found};
 pub use self::record::Record;
 
-/// What lies over the rules for one request.
+/// The overlay for one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Overlay<'o> {
     /// The records of its descriptors, found with its plan under the rules alone. `None`: there are none.
@@ -29,7 +29,7 @@ pub struct Overlay<'o> {
 }
 
 impl<'o> Overlay<'o> {
-    /// Puts a plan of the request under the rules under this.
+    /// Puts a plan of the request under the rules under this overlay.
     #[inline]
     pub fn apply<'p>(self, request: &Request<'_>, plan: &mut Plan<'p>)
     where
@@ -43,7 +43,7 @@ impl<'o> Overlay<'o> {
         }
     }
 
-    /// The exceptions that a request met, given its plan under this.
+    /// The exceptions that a request met, given its plan under this overlay.
     pub fn met<'m>(self, request: &'m Request<'_>, plan: &'m Plan<'_>) -> impl Iterator<Item = Met> + 'm
     where
         'o: 'm,

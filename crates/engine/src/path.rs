@@ -1,4 +1,4 @@
-//! A path: a domain and entries, as rules write them. It says which descriptors, or which rules, something is for.
+//! A path: a domain and entries, as rules write them. It says for which descriptors or rules something is.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ pub struct Path {
 pub struct PathEntry {
     /// The key.
     pub key: String,
-    /// The value, in which `*` stands for zero or more characters. `None`: the path says none.
+    /// The value, in which `*` matches zero or more characters. `None`: the path has none.
     pub value: Option<String>,
 }
 
 impl PathEntry {
-    /// Whether it names one value.
+    /// Whether it has an exact value.
     pub fn is_exact(&self) -> bool {
         self.value.as_ref().is_some_and(|value| !value.contains('*'))
     }
 
-    /// As a descriptor has it, with its value as it is written.
+    /// As an entry of a descriptor, with its value as it is written.
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
         Some(Entry { key: &self.key, value: self.value.as_deref()? })
     }

@@ -13,11 +13,11 @@ use crate::unit::{Unit, Window};
 pub struct Plan<'a> {
     /// One step per descriptor, in request order.
     pub steps: SmallVec<[Step<'a>; 8]>,
-    /// Limits on trial beside those of the steps, in the order of their steps; of each step one at most.
+    /// Candidates of the steps' limits, in the order of their steps; at most one for each step.
     pub candidates: Vec<Candidate<'a>>,
     /// The request's domain has rules.
     pub domain_known: bool,
-    /// Some rule has not yet learnt for good what own costs mean
+    /// Some rule has not yet finally learnt what own costs mean
     /// ([`observe_costs`](crate::rules::RuleSet::observe_costs)).
     pub learns_costs: bool,
     /// How the whole process treats requests.
@@ -42,8 +42,8 @@ impl<'a> Plan<'a> {
         self.checks().any(|(_, check)| check.reported)
     }
 
-    /// Takes the cost of the only check as in an earlier plan of the same request: its rule may have learnt otherwise
-    /// in between.
+    /// Takes the meaning of the only check's cost from an earlier plan of the same request: its rule may have learnt
+    /// something else in between.
     pub fn keep_report(&mut self, reported: bool) {
         for step in &mut self.steps {
             if let Step::Check(check) = step {
@@ -70,12 +70,12 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A limit on trial: counted as if it stood in for the limit of a step, and never enforced.
+/// A candidate: counted as if it replaced the limit of a step, and never enforced.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// The index of its step, which is a [`Step::Check`].
     pub step: usize,
-    /// The id of its rule. All candidates of one rule are on trial together.
+    /// The id of its rule. All candidates of one rule are tried together.
     pub rule: usize,
     /// The check of its own counter.
     pub check: Check<'a>,

@@ -31,7 +31,7 @@ pub struct Override {
     pub window: Window,
 }
 
-/// What a descriptor holds beside its entries.
+/// What a descriptor has besides its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorOptions {
     /// The limit that it brings, if any.
@@ -40,12 +40,12 @@ pub struct DescriptorOptions {
     pub hits_addend: Option<u64>,
     /// Its hits are given back instead of taken.
     pub is_negative_hits: bool,
-    /// What its own cost means, if whoever asks knows it. `auto`: its rule says it.
+    /// What its own cost means, if the caller knows it. `auto`: its rule decides.
     pub cost: Cost,
 }
 
 impl DescriptorOptions {
-    /// Whether it brings a cost: hits of its own, to be taken.
+    /// Whether it has a cost: hits of its own, to be taken.
     #[inline]
     pub fn has_own_cost(&self) -> bool {
         self.hits_addend.is_some_and(|hits| hits > 0) && !self.is_negative_hits
@@ -86,7 +86,7 @@ impl Default for Request<'_> {
 
 impl<'a> Request<'a> {
     /// A request for `domain` without descriptors yet. `hits_addend` is the message's own field: 0 means 1 hit for
-    /// each descriptor that brings none.
+    /// each descriptor that has none.
     #[inline]
     pub fn new(domain: &'a str, hits_addend: u32) -> Self {
         Self { domain, hits_addend, entries: SmallVec::new(), descriptors: SmallVec::new() }
@@ -160,8 +160,8 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The hits that a descriptor with these options asks for (or gives back): its own if it brings the field, else
-    /// the request's, where 0 means 1.
+    /// The hits that a descriptor with these options asks for (or gives back): its own if it has the field, else the
+    /// request's, where 0 means 1.
     #[inline]
     pub fn hits_of(&self, options: &DescriptorOptions) -> u64 {
         options.hits_addend.unwrap_or(u64::from(self.hits_addend.max(1)))

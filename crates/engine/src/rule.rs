@@ -53,7 +53,7 @@ impl fmt::Display for Written {
     }
 }
 
-/// A limit on trial beside a rule's own: `candidate`.
+/// A candidate: other numbers for a rule's limit.
 #[derive(Clone, Debug)]
 pub struct CandidateLimit {
     /// The rule's limit, but for N and `burst`.
@@ -73,8 +73,8 @@ pub struct Seeds {
     pub candidate: Option<KeySeed>,
 }
 
-/// How a limit counts: the window of its answers, and the constant parts of its counters' keys. A record may say it
-/// otherwise than its rule.
+/// How a limit counts: the window of its answers, and the constant parts of its counters' keys. A record may have
+/// others than its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counting {
     /// The window in answers. With the rule's `window`, in the largest unit that divides it.
@@ -96,7 +96,7 @@ pub struct Rule {
     pub written: Written,
     /// Its limit; `None` is `unlimited`.
     pub limit: Option<Limit>,
-    /// Its limit on trial.
+    /// Its candidate.
     pub candidate: Option<Box<CandidateLimit>>,
     /// How it counts.
     pub counting: Counting,
@@ -118,7 +118,7 @@ pub struct Rule {
     pub cost: CostUse,
     /// `on_store_failure`, if the rule sets it.
     pub on_store_failure: Option<StoreFailure>,
-    /// `near`, if the rule sets it: from this share of the limit on, a key is near it. Above 0, and 1 at most.
+    /// `near`, if the rule sets it: from this share of its limit a key is near it. Above 0, and 1 at most.
     pub near: Option<f64>,
     /// The constant parts of its counters' keys and that of the candidate as they were loaded, if a reset has replaced them.
     pub loaded: Option<Box<Seeds>>,
@@ -166,13 +166,13 @@ impl Rule {
         self.counting.seed.key(self.keyed_values(entries))
     }
 
-    /// Its limit on trial, and the key of that limit's counter for a request whose entries matched this rule.
+    /// Its candidate, and the key of the candidate's counter for a request whose entries matched this rule.
     pub fn candidate(&self, entries: &[Entry<'_>]) -> Option<(Limit, Key)> {
         let CandidateLimit { limit, seed } = self.candidate.as_deref()?;
         Some((*limit, self.rare_key(seed, entries)))
     }
 
-    /// The key that [`key`](Self::key) makes, where few requests come: the way of all others stays short.
+    /// The same key as [`key`](Self::key) makes, for rare requests: so the code for all others stays short.
     #[inline(never)]
     pub(crate) fn rare_key(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
         let values: SmallVec<[&str; 8]> = self.keyed_values(entries).collect();

@@ -1,8 +1,8 @@
 //! Rule sets: texts in, a compiled [`RuleSet`] or every problem out; and how a request finds its limits.
 //!
 //! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
-//! and compiled (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded
-//! whole or not at all. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
+//! and compiled (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. Either all of
+//! a set is loaded, or nothing. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
 //! `excerpt` shows lines, `quote` texts; `hash` is what nodes compare.
 //!
 //! The rule sources read files, watch them and swap sets.
@@ -81,7 +81,7 @@ pub struct LoadOptions {
     pub max_file_bytes: usize,
     /// The secret under which counters' keys are made.
     pub secret: KeySecret,
-    /// What messages call these options.
+    /// The names of these options in messages.
     pub names: OptionNames,
     /// The key by whose value a proxy chooses one of several nodes, if it does.
     pub shard_key: Option<ShardKey>,
@@ -98,7 +98,7 @@ pub struct ShardKey {
     pub is_required: bool,
 }
 
-/// What messages call the options that lift a bound: the settings of a program, say.
+/// The names, in messages, of the options that raise a bound: the settings of a program, say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionNames {
     /// [`LoadOptions::merge_domains`].
@@ -115,8 +115,8 @@ impl Default for OptionNames {
 }
 
 impl LoadOptions {
-    /// One file a domain, of 32 MiB at most; warnings refuse nothing. Rules that do not say it count by a sliding window,
-    /// and learn what descriptors' own costs mean. Keys of counters are made under `secret`.
+    /// One file a domain, of 32 MiB at most; warnings refuse nothing. Rules without an algorithm use a sliding
+    /// window, and learn what descriptors' own costs mean. Keys of counters are made under `secret`.
     pub fn new(secret: KeySecret) -> Self {
         Self {
             default_algorithm: Algorithm::default(),
@@ -189,10 +189,10 @@ pub struct Loaded {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Loads a set of files, in this order, whole or not at all.
+/// Loads a set of files, in this order: all of it or nothing.
 ///
 /// # Errors
-/// Every problem of the set (of a great many, the first 1,000), by file, line and column.
+/// Every problem of the set (at most the first 1,000), by file, line and column.
 pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let mut errors = Diagnostics::default();
     let mut warnings = Diagnostics::default();

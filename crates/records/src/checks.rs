@@ -1,5 +1,4 @@
-//! The checks that a record passes: those of a rule's limit, as far as a record can be judged without its
-//! rule.
+//! The checks of a record: those of a rule's limit, as far as a record can be checked without its rule.
 
 use tidegate_engine::Algorithm;
 use tidegate_engine::limit::{BUCKETS_MAX, FILL_NANOS_MAX, LOG_REQUESTS_MAX, WINDOW_NANOS_MAX};
@@ -16,11 +15,11 @@ pub(crate) fn bad<T>(what: impl Into<String>) -> Result<T, BadRecord> {
     Err(BadRecord(what.into()))
 }
 
-/// The record, if its parts go together.
+/// The record, if its parts fit each other.
 ///
 /// # Errors
-/// The first part that is wrong. What depends on the rule (`burst` without `algorithm`, `granularity` without a window)
-/// is not judged here.
+/// The first part that is wrong. Parts that depend on the rule (`burst` without `algorithm`, `granularity` without a
+/// window) are not checked here.
 pub fn checked(record: Record) -> Result<Record, BadRecord> {
     if record.unlimited {
         return checked_unlimited(record);

@@ -1,8 +1,8 @@
 //! Records in a folder: an embedded store that survives every crash.
 //!
-//! In: records by their keys. Out: one of them, or a page in the order of keys. What a call has written is on the disk when
-//! the call returns, and a batch is there whole or not at all, whenever the process or the machine dies. One process at a time
-//! has the folder.
+//! In: records by their keys. Out: one of them, or a page in the order of keys. What a call has written is on the
+//! disk when the call returns, and a batch is stored completely or not at all, whenever the process or the machine
+//! dies. One process at a time owns the folder.
 //!
 //! # The store
 //! It is `fjall`, a log-structured tree with Bloom filters, all of whose filters and indexes stay in memory (some 2 bytes a
@@ -49,7 +49,7 @@ pub struct Folder {
     /// Held by the call that writes, and by the one that opens.
     writing: Mutex<()>,
     store: RwLock<Store>,
-    /// A change failed, so the store that is open takes no other. It still answers reads.
+    /// A change failed, so the open store accepts no other. It still answers reads.
     refuses: AtomicBool,
     times_opened: AtomicU64,
 }
@@ -64,7 +64,7 @@ enum Store {
 type Change<'c> = (&'c RecordKey, Option<&'c Record>);
 
 impl Folder {
-    /// Takes the folder, which is made if it is not there.
+    /// Takes the folder, which is created if it does not exist.
     ///
     /// # Errors
     /// As those of [`mend`](Self::mend).
@@ -85,11 +85,11 @@ impl Folder {
         }
     }
 
-    /// Takes the folder if it is closed, and takes it anew if it refuses changes. Does nothing otherwise. A large folder
+    /// Takes the folder if it is closed, and reopens it if it refuses changes. Otherwise does nothing. A large folder
     /// takes seconds; meanwhile other calls fail, and do not wait.
     ///
     /// # Errors
-    /// When another process has it, it cannot be written to, or it holds something else than records.
+    /// When another process has it, it cannot be written to, or it contains something else than records.
     pub fn mend(&self) -> Result<(), FolderError> {
         let _one = self.writing.lock();
         let is_open = self.is_open();
@@ -103,15 +103,15 @@ impl Folder {
         may_be_used.and_then(|()| self.open_anew())
     }
 
-    /// Makes the folder. While one is open, makes sure that there is room: what is open still answers reads, so it is kept
-    /// until then.
+    /// Creates the folder. While a store is open, makes sure that there is space first: an open store still answers
+    /// reads, so it is kept until then.
     fn make(&self, is_open: bool) -> Result<(), FolderError> {
         let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.path);
         made.map_err(|source| FolderError::Io { what: "make", path: self.path.clone(), source })?;
         if is_open { tree::probe(&self.path) } else { Ok(()) }
     }
 
-    /// Closes what is open, which holds the lock of the folder, and opens it again.
+    /// Closes the open store, which holds the lock of the folder, and opens it again.
     fn open_anew(&self) -> Result<(), FolderError> {
         let why = format!("LIMITS_DIR: {} is being opened", self.path.display());
         let before = self.replace(Store::Closed(why));
@@ -136,7 +136,7 @@ impl Folder {
         matches!(*self.store.read(), Store::Open(_))
     }
 
-    /// How often it was taken. A change that failed may be there since the last time.
+    /// How often it was opened. A change that failed may be there since the last time.
     pub fn times_opened(&self) -> u64 {
         self.times_opened.load(Relaxed)
     }
@@ -149,13 +149,13 @@ impl Folder {
     /// The record of a key.
     ///
     /// # Errors
-    /// When the disk refuses, or holds something else.
+    /// When the disk refuses, or contains something else.
     pub fn get(&self, key: &RecordKey) -> Result<Option<Record>, FolderError> {
         let found = self.with_tree(|tree| tree.records.get(key.as_bytes()))?;
         found.map(|bytes| self.record(&bytes)).transpose()
     }
 
-    /// Makes a record, or replaces the one of its key. It is on the disk when this returns.
+    /// Adds a record, or replaces the one of its key. It is on the disk when this returns.
     ///
     /// # Errors
     /// As those of [`load`](Self::load).
@@ -164,7 +164,7 @@ impl Folder {
         self.write([(key, Some(record))])
     }
 
-    /// Removes a record. Returns whether there was one. It is off the disk when this returns.
+    /// Removes a record. Returns whether there was one. The removal is on the disk when this returns.
     ///
     /// # Errors
     /// As those of [`load`](Self::load).
@@ -176,8 +176,8 @@ impl Folder {
         self.write([(key, None)]).map(|()| true)
     }
 
-    /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was. It is on the disk when this
-    /// returns.
+    /// Adds, replaces or removes a record if the existing one is `before`. Returns whether it was. The change is on
+    /// the disk when this returns.
     ///
     /// # Errors
     /// As those of [`load`](Self::load).
@@ -227,19 +227,19 @@ impl Folder {
         found.iter().map(read).collect()
     }
 
-    /// Makes or replaces all of these records, or none. They are on the disk when this returns. Of two for one key the
+    /// Adds or replaces all of these records, or none. They are on the disk when this returns. Of two for one key the
     /// later one counts.
     ///
     /// # Errors
-    /// When the disk refuses. None of them counts then; but a disk that took all of them and only failed to say so has
-    /// them when the folder is opened the next time. After such an error every change fails with
+    /// When the disk refuses. Then none of them counts; but a disk that stored all of them and only failed to report
+    /// it has them when the folder is opened the next time. After such an error every change fails with
     /// [`FolderError::Closed`], until [`mend`](Self::mend) succeeds.
     pub fn load(&self, batch: &[(RecordKey, Record)]) -> Result<(), FolderError> {
         let _one = self.writing.lock();
         self.write(batch.iter().map(|(key, record)| (key, Some(record))))
     }
 
-    /// How many records there are, roughly: what was replaced or removed of late may count too.
+    /// How many records there are, roughly: recently replaced or removed ones may be included.
     ///
     /// # Errors
     /// When the folder is closed.

@@ -26,7 +26,7 @@ pub(crate) const FIELDS: [&str; 11] = [
     "unlimited",
 ];
 
-/// Reads a record with its key. Null is as if absent.
+/// Reads a record with its key. Null counts as absent.
 ///
 /// # Errors
 /// The first field that is wrong, with what was expected.
@@ -192,7 +192,7 @@ fn shown_duration(nanos: u64) -> String {
     format!("{}{name}", nanos / unit)
 }
 
-/// What an error repeats of a text: not all of it, which may be long.
+/// The part of a text that an error repeats; the text may be long.
 fn cut(text: &str) -> String {
     tidegate_engine::text::cut(text, 64).into_owned()
 }

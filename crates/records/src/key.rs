@@ -1,7 +1,7 @@
 //! Which key a record is for: a domain and the entries of a descriptor, as bytes.
 //!
-//! In: texts. Out: bytes that are different for different texts, and that sort as the texts do, one after the other. So all
-//! records of a domain, and all below a path, stand together in a store that is sorted by bytes.
+//! In: texts. Out: bytes that are different for different texts, and that sort as the texts do. So in a store that is
+//! sorted by bytes, all records of a domain are next to each other, and all below a path.
 //!
 //! Each text is followed by a byte 0. Within a text, a byte 0 becomes `01 01` and a byte 1 becomes `01 02`.
 
@@ -22,7 +22,7 @@ const ESCAPE: u8 = 1;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey(Box<[u8]>);
 
-/// What keys begin with: a domain, and some entries of which the last may lack its value.
+/// A prefix of keys: a domain, and some entries of which the last may lack its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPrefix(Box<[u8]>);
 
@@ -53,7 +53,7 @@ impl RecordKey {
     /// The key of these entries, each a key and a value, in the order of the descriptor. Values may be empty.
     ///
     /// # Errors
-    /// What no record can be for.
+    /// The reason why no record can have this key.
     pub fn of<'t>(
         domain: &str,
         entries: impl IntoIterator<Item = (&'t str, &'t str)>,
@@ -66,7 +66,7 @@ impl RecordKey {
     /// The key with these bytes.
     ///
     /// # Errors
-    /// When [`as_bytes`](Self::as_bytes) makes no such bytes.
+    /// When [`as_bytes`](Self::as_bytes) never makes such bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
         let key = Self(bytes.into());
         let (domain, entries) = key.texts().ok_or(KeyError::Malformed)?;
@@ -111,16 +111,16 @@ impl fmt::Debug for RecordKey {
 }
 
 impl KeyPrefix {
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub fn everything() -> Self {
         Self(Box::default())
     }
 
-    /// What the keys of a domain begin with that have these entries first. Without entries: all of the domain. Without
-    /// the last value: all of the last key.
+    /// The prefix of the keys of a domain that begin with these entries. Without entries: all of the domain. Without
+    /// the last value: all values of the last key.
     ///
     /// # Errors
-    /// What no key begins with.
+    /// The reason why no key begins like this.
     pub fn of<'t>(
         domain: &str,
         entries: impl IntoIterator<Item = (&'t str, Option<&'t str>)>,
@@ -174,7 +174,7 @@ fn push(bytes: &mut Vec<u8>, text: &str) -> Result<(), KeyError> {
     if bytes.len() > KEY_BYTES_MAX { Err(KeyError::TooLong) } else { Ok(()) }
 }
 
-/// Takes the next text off these bytes.
+/// Removes the next text from these bytes, and returns it.
 fn text(rest: &mut &[u8]) -> Option<String> {
     let end = rest.iter().position(|&byte| byte == END)?;
     let (mut bytes, mut text) = (rest[..end].iter(), Vec::with_capacity(end));

@@ -1,14 +1,14 @@
 //! Records: limits for single keys, of which there may be millions. No runtime, no network, no knowledge of the program.
 //!
-//! A rule with `limits_from: store` gives every key its limit; a *record* gives one of these keys another one. This crate
-//! says what a record is, and keeps records in a folder.
+//! A rule with `limits_from: store` gives every key its limit; a *record* gives one of these keys another one. This
+//! crate defines records, and keeps them in a folder.
 //!
 //! ```text
 //! JSON ─▶ record ─▶ value (bytes) ─▶ folder          key: domain and entries as bytes, in order
 //! ```
 //!
 //! - [`RecordKey`], [`KeyPrefix`]: which key a record is for; bytes that sort as domains and entries do
-//! - `checks`: what a [`Record`] may say, checked as rules are
+//! - `checks`: the checks of a [`Record`], which are those of rules
 //! - `json`: a record as people write it
 //! - [`Reader`]: many of them, as lines of JSON or CSV
 //! - `value`: a record as stores keep it

@@ -1,7 +1,7 @@
 //! Records as text, a line each: JSON, or CSV with the names of its columns in the first line.
 //!
-//! In: bytes as they come, in pieces of any size. Out: each record with the number of its line, or what is wrong with the
-//! line. One bad line spoils no other. Memory is bounded by the longest line that is read.
+//! In: bytes, in pieces of any size. Out: each record with the number of its line, or what is wrong with the line. A
+//! bad line does not affect the others. Memory is bounded by the longest line that is read.
 
 use std::mem;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::unique_keys::UniqueKeys;
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// What a column of CSV begins with that holds the values of an entry. The entry's key follows.
+/// The name of a CSV column with the values of an entry begins with this. The entry's key follows.
 const ENTRY: &str = "entry.";
 
 tidegate_engine::named! {
@@ -33,7 +33,7 @@ tidegate_engine::named! {
 }
 
 impl Format {
-    /// That of a file, as its name ends: CSV, else JSON.
+    /// The format of a file, by the end of its name: CSV, else JSON.
     pub fn of_file(path: &Path) -> Self {
         let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
         if is_csv { Self::Csv } else { Self::JsonLines }
@@ -45,7 +45,7 @@ impl Format {
 pub struct Line {
     /// From 1.
     pub number: u64,
-    /// What it says, or what is wrong with it.
+    /// Its record, or what is wrong with it.
     pub read: Result<(RecordKey, Record), BadRecord>,
 }
 
@@ -54,26 +54,26 @@ pub struct Line {
 pub struct Reader {
     format: Format,
     cells: Cells,
-    /// The columns, once the heading was read. Without one, no line of CSV can be.
+    /// The columns, once the header line was read. Without them no line of CSV can be read.
     columns: Option<Result<Vec<Column>, BadRecord>>,
     /// The beginning of a line that has not ended.
     rest: Vec<u8>,
-    /// That line is too long already: what follows of it is dropped.
+    /// That line is too long already: the rest of it is dropped.
     is_too_long: bool,
     lines: u64,
 }
 
-/// Takes lines of CSV apart.
+/// Splits lines of CSV.
 #[derive(Debug)]
 struct Cells {
-    /// It has read whole lines only: making one takes longer than a line.
+    /// It has read complete lines only. It is kept because creating a parser takes longer than a line.
     parser: csv_core::Reader,
     /// The text of all cells, and where each ends.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// What a column of CSV holds.
+/// The contents of a CSV column.
 #[derive(Clone, Debug)]
 enum Column {
     /// A field of the record.
@@ -104,7 +104,7 @@ impl Reader {
         self.keep(bytes);
     }
 
-    /// Reads the last line, if it does not end with a line's end.
+    /// Reads the last line, if it does not end with a line feed.
     pub fn finish(mut self, take: &mut dyn FnMut(Line)) {
         if !self.rest.is_empty() || self.is_too_long {
             self.end_of_line(take);
@@ -190,7 +190,7 @@ impl Cells {
         Ok(found)
     }
 
-    /// How many cells a line has. After an error the parser may stand within a cell.
+    /// The number of cells of a line. After an error the parser may be inside a cell.
     fn split(&mut self, line: &[u8]) -> Result<usize, BadRecord> {
         self.text.resize(line.len() + 2, 0);
         self.ends.resize(FIELDS.len() + LEVELS_MAX, 0);
@@ -212,7 +212,7 @@ impl Cells {
     }
 }
 
-/// What the heading says.
+/// The columns of the header line.
 fn columns(cells: Vec<String>) -> Result<Vec<Column>, BadRecord> {
     let column = |cell: &String| match cell.strip_prefix(ENTRY) {
         Some(key) => Ok(Column::Entry(key.to_owned())),
@@ -230,7 +230,7 @@ fn columns(cells: Vec<String>) -> Result<Vec<Column>, BadRecord> {
     cells.iter().map(column).collect()
 }
 
-/// The cells as the JSON object that says the same. Empty cells are absent.
+/// The cells as a JSON object with the same meaning. Empty cells are absent.
 fn object(columns: &[Column], cells: Vec<String>) -> Result<Value, BadRecord> {
     if columns.len() != cells.len() {
         return bad(format!("{} cells (expected {}, as in the heading)", cells.len(), columns.len()));
@@ -257,7 +257,7 @@ fn object(columns: &[Column], cells: Vec<String>) -> Result<Value, BadRecord> {
     Ok(Value::Object(fields))
 }
 
-/// A cell as the JSON that it stands for: what is neither a number nor a flag stays text, and is refused where it must not be.
+/// A cell as JSON: a text that is neither a number nor a flag stays text, and is refused where it must not be one.
 fn field(name: &str, cell: String) -> Value {
     let number = matches!(name, "requests_per_unit" | "burst" | "unit_multiplier");
     match cell.trim() {

@@ -1,4 +1,4 @@
-//! Refuses a field that stands twice in one object, as Go's protobuf JSON does: nobody knows which one is meant.
+//! Refuses a field that occurs twice in one object, as Go's protobuf JSON does: nobody knows which one is meant.
 
 use std::collections::HashSet;
 use std::fmt;

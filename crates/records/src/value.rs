@@ -23,13 +23,13 @@ const SHADOW: u8 = 1 << 5;
 const UNLIMITED: u8 = 1 << 6;
 const KNOWN: u8 = (1 << 7) - 1;
 
-/// Bytes that are no record, or one that another version wrote.
+/// Bytes that are not a record, or a record of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
     /// The first byte is another version's.
     #[error("a record of version {0} (expected {VERSION})")]
     Version(u8),
-    /// They are cut off, too many, or mean nothing.
+    /// They are cut off, too many, or have no meaning.
     #[error("bytes that are no record")]
     Malformed,
 }
@@ -61,7 +61,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
 /// The record with these bytes.
 ///
 /// # Errors
-/// When they are none that [`encode`] makes, or hold a record that no check lets pass.
+/// When [`encode`] makes no such bytes, or the record would fail its checks.
 pub fn decode(bytes: &[u8]) -> Result<Record, BadValue> {
     match bytes.first() {
         Some(&VERSION) => {}

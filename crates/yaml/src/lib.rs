@@ -32,7 +32,7 @@ pub struct Place {
     pub column: u32,
 }
 
-/// What the files of a set may still hold, all together.
+/// What the files of a set may still contain, all together.
 #[derive(Clone, Debug)]
 pub struct Budget {
     values: Allowance,

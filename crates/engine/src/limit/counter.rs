@@ -43,12 +43,12 @@ pub(crate) trait Counter: Default {
         u64::MAX
     }
 
-    /// Takes back as many of these hits as still count, the oldest first. Whichever hits the client means, those that
-    /// stay then count at least as long as the others would have.
+    /// Takes back as many of these hits as still count, the oldest first. Even if the client means others, the
+    /// remaining hits then count at least as long as those would have.
     fn refund(&mut self, limit: &Limit, hits: u64);
 
-    /// For hits that do not pass now: the shortest time in nanoseconds after which they would, if nothing else came. W
-    /// when they never would.
+    /// For hits that do not pass now: the shortest time in nanoseconds after which they would pass, if no other hits
+    /// came. W when they never would.
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64;
 
     /// From this time on the state equals the unused one. It may be up to 2^26 ns (67 ms) late, never early.
@@ -71,7 +71,8 @@ pub(crate) trait Counter: Default {
     /// Appends the state, which is not unused, as bytes that do not depend on its layout in memory.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Reads a state that [`encode`](Self::encode) wrote, and checks all that can be known without the limit.
+    /// Reads a state that [`encode`](Self::encode) wrote, and checks everything that can be checked without the
+    /// limit.
     ///
     /// # Errors
     /// What is wrong: no counter can have this state.
@@ -98,14 +99,14 @@ pub(crate) trait Counter: Default {
         0
     }
 
-    /// The same, if other hits are charged at the same time before.
+    /// The same, if other hits are charged first at the same time.
     fn growth_bytes_after_others(&self, limit: &Limit) -> usize {
         self.growth_bytes(limit)
     }
 }
 
-/// What earlier descriptors of the same request do to the same counter if the request passes. The counter's state does
-/// not hold it yet.
+/// The changes that earlier descriptors of the same request make to the same counter if the request passes. The
+/// counter's state does not include them yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Hits to be charged now.
@@ -119,8 +120,8 @@ impl Pending {
         self.taken = self.taken.saturating_add(hits);
     }
 
-    /// Takes hits back, first from those to be charged. The order does not change the count: new hits weigh as much as
-    /// any other, or are the first to be taken back anyway (`sliding_window_weighted`).
+    /// Takes hits back, first from those to be charged. The order does not change the count: new hits weigh as much
+    /// as any other, or are the first to be taken back anyway (`sliding_window_weighted`).
     pub(crate) fn give_back(&mut self, hits: u64) {
         let newest = hits.min(self.taken);
         self.taken -= newest;

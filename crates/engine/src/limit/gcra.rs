@@ -33,22 +33,23 @@ pub(crate) struct Gcra {
     latest: Timestamp,
     level_low: u64,
     level_high: u32,
-    /// The N by which the level drains: the last that was in force and not 0.
+    /// The N at which the level drains: the last that was in force and not 0.
     requests: u32,
-    /// The larger N by which what is above `burst` drains; 0: there is none.
+    /// The larger N at which the part above `burst` drains; 0: there is none.
     requests_above: u32,
 }
 
-/// Files hold [`Gcra::requests_above`] only if this bit of the level says so. No level is so high.
+/// Files contain [`Gcra::requests_above`] only if this bit of the level is set. No level is so high.
 const HAS_REQUESTS_ABOVE: u32 = 1 << 31;
 
-/// Redis counts in these. Only the end of the time above `burst` is rounded to them: all else is exact in both.
+/// Redis counts in microseconds. Only the end of the time above `burst` is rounded to them: everything else is exact
+/// in both.
 const MICRO_NANOS: u64 = 1_000;
 
 const LEVEL_MAX: u128 = (1 << 95) - 1;
 
-/// A reported cost raises the level above `burst` by what drains in this many windows at most. More is dropped: a cost
-/// that was reported by mistake could take a lifetime to drain.
+/// A reported cost raises the level above `burst` by at most what drains in this many windows. More is dropped: a
+/// cost that was reported by mistake could take a lifetime to drain.
 const DEBT_WINDOWS: u128 = 16;
 
 impl Gcra {
@@ -70,7 +71,7 @@ impl Gcra {
         (self.level_low, self.level_high) = (level as u64, (level >> 64) as u32);
     }
 
-    /// Drains by another N than before, or from above `burst`, and adopts the N of the limit.
+    /// Drains at another N than before, or from above `burst`, and adopts the N of the limit.
     #[cold]
     fn advance_changed(&mut self, limit: &Limit, now: Timestamp) {
         let (requests, capacity) = (limit.requests(), capacity(limit));
@@ -103,12 +104,12 @@ impl Gcra {
         self.set_level(self.level().saturating_sub(u128::from(nanos) * u128::from(requests)));
     }
 
-    /// The N by which what is above `burst` drains.
+    /// The N at which the part above `burst` drains.
     fn requests_above(&self) -> u32 {
         self.requests.max(self.requests_above)
     }
 
-    /// How long it takes until nothing is above this capacity: it ends with a microsecond.
+    /// How long it takes until nothing is above this capacity, rounded up to a microsecond.
     fn above_nanos(&self, capacity: u128) -> u64 {
         let above = self.level().saturating_sub(capacity);
         if above == 0 {

@@ -1,4 +1,4 @@
-//! A counter in the shared store, as its numbers come back: just enough to say when capacity comes back.
+//! A counter in the shared store, as its numbers come back: just enough to compute when capacity comes back.
 //!
 //! In: a few numbers of the counter's state after a check, and the limit. Out: the reset time, by the same functions
 //! as for a counter in memory. It changes no state.
@@ -39,13 +39,14 @@ pub enum RemoteState {
         /// Of the window before; 0 for `fixed_window`.
         previous: u32,
     },
-    /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N. What
-    /// is above `burst` is as much as drains by N in its time.
+    /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N. The
+    /// part above `burst` is the amount that N drains in its time.
     Level(u128),
 }
 
 impl RemoteCounter {
-    /// The reset time of the verdict, in nanoseconds. Over: the wait for `hits`. Else: until capacity comes back.
+    /// The reset time of the verdict, in nanoseconds. Over: the wait for `hits`. Otherwise: until capacity comes
+    /// back.
     pub fn reset_nanos(&self, limit: &Limit, hits: u64, over: bool) -> u64 {
         let Self { latest, state } = *self;
         match state {

@@ -165,7 +165,7 @@ impl Counter for SlidingWindow {
             (true, ..) => self.wait_nanos(limit, hits.max(1)),
             (false, 0, _) => 0,
             (false, _, 0) => self.wait_nanos(limit, 1),
-            // The same as the wait for one hit more than is left: the oldest bucket has to go.
+            // The same as the wait for one hit more than is left: the oldest bucket has to leave.
             _ => counts_until(limit, self.first).nanos_since(self.latest),
         }
     }
@@ -226,7 +226,7 @@ impl Counter for SlidingWindow {
     }
 }
 
-/// The first time at which `bucket` does not count any more.
+/// The first time at which `bucket` no longer counts.
 #[inline]
 pub(super) fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
     limit.bucket_end(bucket).plus(limit.window_nanos())

@@ -52,7 +52,7 @@ impl SlidingWindowWeighted {
         limit.elapsed_nanos(self.latest)
     }
 
-    /// The two counts without `hits`. Those of the current window are taken first.
+    /// The two counts without `hits`, which are removed from the current window first.
     fn without(&self, hits: u64) -> (u64, u64) {
         let (current, previous) = (u64::from(self.current), u64::from(self.previous));
         let older = hits.saturating_sub(current);
@@ -109,7 +109,8 @@ impl Counter for SlidingWindowWeighted {
         self.note_expiry(limit);
     }
 
-    /// In this window the previous one's share falls. If that is not enough, its own share falls in the next.
+    /// In this window the previous window's share falls. If that is not enough, the current window's share falls in
+    /// the next one.
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let (window, elapsed) = (limit.window_nanos(), self.elapsed(limit));

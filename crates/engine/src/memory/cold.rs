@@ -1,5 +1,5 @@
-//! A store that lost its counters denies until it cannot admit too much: for each limit, until the process is as old as
-//! what was forgotten could have counted.
+//! A store that lost its counters denies until it cannot admit too much: for each limit, until the process is as old
+//! as the lost hits could have counted.
 //!
 //! In: a limit and a time. Out: for how long its counters still count as full. Limits with long windows are exempt.
 
@@ -8,7 +8,7 @@ use crate::memory::shard::Prepared;
 use crate::plan::{Check, Hits};
 use crate::time::Timestamp;
 
-/// Since when counters count as full, and of which limits.
+/// Since when counters count as full, and for which limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cold {
     since: Timestamp,
@@ -20,7 +20,7 @@ impl Cold {
     /// No counter counts as full.
     pub const NEVER: Self = Self { since: Timestamp::from_nanos(0), until: Timestamp::from_nanos(0) };
 
-    /// Every counter was forgotten at `since`. Limits with windows longer than `window_nanos_max` are exempt.
+    /// Every counter was lost at `since`. Limits with windows longer than `window_nanos_max` are exempt.
     pub fn since(since: Timestamp, window_nanos_max: u64) -> Self {
         Self { since, until: since.plus(window_nanos_max) }
     }
@@ -30,7 +30,7 @@ impl Cold {
         self.until
     }
 
-    /// For how many nanoseconds more a window of this length is cold at `now`; 0: it is not.
+    /// For how many more nanoseconds a window of this length is cold at `now`; 0: it is not.
     #[inline]
     pub fn nanos_left(&self, window_nanos: u64, now: Timestamp) -> u64 {
         if now >= self.until || window_nanos > self.until.nanos_since(self.since) {
@@ -57,7 +57,7 @@ pub fn remembered_nanos(limit: &Limit) -> u64 {
 }
 
 impl Prepared {
-    /// Makes the counter full, whatever it holds, if it is cold for so many nanoseconds more.
+    /// Makes the counter full, whatever it contains, if it is cold for so many more nanoseconds.
     #[inline]
     pub(super) fn while_cold(self, check: &Check<'_>, cold_nanos: u64) -> Self {
         if cold_nanos == 0 { self } else { Self { preview: full(check), cold_nanos, ..self } }
@@ -73,7 +73,7 @@ impl Prepared {
     }
 }
 
-/// What a full counter would answer.
+/// The verdict of a full counter.
 fn full(check: &Check<'_>) -> Preview {
     let over = match check.hits {
         Hits::GiveBack(_) => false,

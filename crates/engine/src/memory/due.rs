@@ -7,9 +7,9 @@ use crate::time::{SECOND_NANOS, Timestamp};
 
 /// No counter of these shards expires before this second.
 ///
-/// A shard's counters are noted under its lock. A sweep calls [`clear`](Self::clear) first, and then notes what each
-/// shard still holds, under its lock too. So a counter that comes meanwhile is never missed: either the sweep finds it
-/// in its shard, or it was noted after the clearing.
+/// A shard's counters are noted under its lock. A sweep calls [`clear`](Self::clear) first, and then notes the
+/// remaining counters of each shard, under its lock too. So a counter that is added meanwhile is never missed: either
+/// the sweep finds it in its shard, or it was noted after the clearing.
 #[derive(Debug)]
 pub(super) struct Due(AtomicU32);
 

@@ -1,4 +1,4 @@
-//! Counters as bytes, one after the other, each as its key and its state; read with every one checked.
+//! Counters as bytes, one after the other, each as its key and its state. Reading checks every one.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Encoded<'b> {
     pub copied_at: Timestamp,
 }
 
-/// Why counters were not taken.
+/// Why counters were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportError {
     /// No store has ever written these bytes.

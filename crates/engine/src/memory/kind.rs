@@ -1,4 +1,4 @@
-//! All counters of one algorithm, in shards; a chunk of shards is made when the first of them is used. And all
+//! All counters of one algorithm, in shards, which are allocated in chunks when the first of a chunk is used. And all
 //! algorithms together.
 
 use std::sync::OnceLock;
@@ -16,8 +16,8 @@ use crate::plan::Check;
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use crate::time::Timestamp;
 
-/// Shards that are made together and swept together. A sweep visits this many without letting decisions go first. A
-/// chunk is small enough (4 KiB) that the request that has to make it waits a microsecond.
+/// Shards that are allocated together and swept together. A sweep visits this many without yielding to decisions. A
+/// chunk is small enough (4 KiB) that the request that has to allocate it waits a microsecond.
 pub(super) const CHUNK_SHARDS: usize = 64;
 
 macro_rules! define {
@@ -114,7 +114,7 @@ pub(super) struct Kind<S> {
     due: Box<[Due]>,
 }
 
-/// Neighbouring shards, made when the first of them is used.
+/// Neighbouring shards, allocated when the first of them is used.
 type Chunk<S> = OnceLock<Box<[Padded<S>]>>;
 
 /// A shard on a cache line of its own: lock, table and byte counts take 64 bytes.
@@ -147,7 +147,7 @@ impl<S: Counter> Kind<S> {
         (0..CHUNK_SHARDS).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
     }
 
-    /// The shards of a chunk; none if it is not made yet.
+    /// The shards of a chunk; none if it is not allocated yet.
     fn made(&self, chunk: usize) -> &[Padded<S>] {
         self.chunks[chunk].get().map_or(&[], |shards| shards)
     }
@@ -156,7 +156,7 @@ impl<S: Counter> Kind<S> {
         (0..self.chunks.len()).flat_map(|chunk| self.made(chunk))
     }
 
-    /// The chunk of this key's shard (empty if it is not made yet), and the shard's place there.
+    /// The chunk of this key's shard (empty if it is not allocated yet), and the shard's place there.
     fn made_shard(&self, key: Key) -> (&[Padded<S>], usize) {
         let shard = shard_of(key, self.chunks.len());
         (self.made(shard / CHUNK_SHARDS), shard % CHUNK_SHARDS)

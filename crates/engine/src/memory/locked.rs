@@ -1,4 +1,4 @@
-//! A request with several checks: all its shards are locked, looked at, settled and charged together.
+//! A request with several checks: all its shards are locked, read, settled and charged together.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -30,7 +30,7 @@ struct Target {
 }
 
 impl<'a> Locked<'a> {
-    /// Locks what the plan's checks need: each shard once, in ascending order, so that requests cannot deadlock.
+    /// Locks the shards of the plan's checks: each once, in ascending order, so that requests cannot deadlock.
     pub(super) fn new(kinds: &'a Kinds, plan: &Plan<'_>) -> Self {
         let mut order = SmallVec::<[(Place, Key, usize); 8]>::new();
         order.extend(plan.checks().map(|(index, check)| (kinds.place(check), check.key, index)));
@@ -51,10 +51,10 @@ impl<'a> Locked<'a> {
         locked
     }
 
-    /// Decides in the usual case: each check has a counter of its own, which is there, warm, and needs no memory. Same as
-    /// [`prepare_all`](Self::prepare_all) and [`finish_all`](Self::finish_all), with one look for each counter: without it a
-    /// call with four descriptors takes 12 % more instructions (`tests/instructions/run`). `false`: it is another case, and
-    /// nothing was charged.
+    /// Decides in the usual case: each check has a counter of its own, which exists, is warm, and needs no memory.
+    /// Same as [`prepare_all`](Self::prepare_all) and [`finish_all`](Self::finish_all), with one access to each
+    /// counter: without it a call with four descriptors takes 12 % more instructions (`tests/instructions/run`).
+    /// `false`: this is not the usual case, and nothing was charged.
     pub(super) fn decide_usual(
         &mut self,
         plan: &Plan<'_>,
@@ -87,8 +87,8 @@ impl<'a> Locked<'a> {
         true
     }
 
-    /// Prepares every check before anything is charged, in request order. Candidates come last, so that they take no room
-    /// from what is answered.
+    /// Prepares every check before anything is charged, in request order. Candidates come last, so that they take no
+    /// room from checks that are answered.
     pub(super) fn prepare_all(
         &mut self,
         plan: &Plan<'_>,
@@ -119,7 +119,7 @@ impl<'a> Locked<'a> {
         all
     }
 
-    /// What the counters say to what was prepared.
+    /// The verdicts of the counters for the prepared checks.
     pub(super) fn look_all(&self, plan: &Plan<'_>, now: Timestamp, prepared: &[Option<Prepared>]) -> Looks {
         let mut looks: Looks = (0..plan.places()).map(|_| None).collect();
         for (index, check) in plan.checks() {
@@ -129,8 +129,9 @@ impl<'a> Locked<'a> {
         looks
     }
 
-    /// Charges what was settled and sets the verdicts, in request order. The first settlement is that of the request, then
-    /// follows one for each candidate. Calls `observe` for each check of a step, with what was prepared and what was charged.
+    /// Charges what was settled and sets the verdicts, in request order. The first settlement is that of the request;
+    /// one for each candidate follows. Calls `observe` for each check of a step, with the prepared check and the
+    /// charged hits.
     pub(super) fn finish_all(
         &mut self,
         plan: &Plan<'_>,

@@ -1,4 +1,4 @@
-//! One shard: a table of counters of one algorithm, and the bytes that it holds. Everything here happens under the
+//! One shard: a table of counters of one algorithm, and the bytes that it takes. Everything here happens under the
 //! shard's lock.
 
 use crate::key::Key;
@@ -19,27 +19,27 @@ pub(super) struct Shard<S> {
     heap_bytes: u64,
     /// Bytes that were taken from the budget.
     paid: u64,
-    /// The time of the last sweep that forgot something here. A decision with an earlier time is treated as of this
-    /// time, as if the counter were still there.
+    /// The time of the last sweep that forgot something here. A decision with an earlier time is moved to this time,
+    /// so that it cannot see that a counter is missing.
     swept_at: Timestamp,
 }
 
-/// A check before the request is settled: the counter was looked at, and room for the charge was made.
+/// A check before the request is settled: the counter was read, and room for the charge was reserved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
     pub(super) preview: Preview,
     pub(super) room: Room,
     /// The slot of the counter, if there was one.
     pub(super) slot: Option<usize>,
-    /// What earlier descriptors of the request do to the counter if the request passes.
+    /// The changes that earlier descriptors of the request make to the counter if the request passes.
     pub(super) pending: Pending,
     /// The most hits that are charged to it.
     pub(super) charge_max: u64,
-    /// For so many nanoseconds more it counts as full, whatever it holds; 0: it does not.
+    /// For so many more nanoseconds it counts as full, whatever it contains; 0: it does not.
     pub(super) cold_nanos: u64,
 }
 
-/// A check in the usual case, before the request is settled: nothing but the state of the counter in this slot changes.
+/// A check in the usual case, before the request is settled: only the state of the counter in this slot changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usual {
     slot: usize,
@@ -51,17 +51,17 @@ pub(super) struct Usual {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
-    /// There is not: nothing can be charged.
+    /// There is none: nothing can be charged.
     Short,
-    /// There is not, and this is the answer.
+    /// There is none, and this is the answer.
     Full(StoreFull),
 }
 
 /// The most new counters of one request in one shard that get slots before it is settled.
 const INSERTS_AT_ONCE: usize = 8;
 
-/// Bytes that may be used before they are paid, which they are with the next ones: a request that gives hits back and
-/// takes others of the same counter frees its memory first, and then needs some again.
+/// Bytes that may be used before they are paid for, with the next ones: a request that gives hits back and takes
+/// others of the same counter frees its memory first, and then needs some again.
 const UNPAID_MAX: u64 = 256;
 
 /// Room in a shard that is reserved for a request and not used yet.
@@ -69,7 +69,7 @@ const UNPAID_MAX: u64 = 256;
 pub(super) struct Reserved {
     /// Counters; at most [`INSERTS_AT_ONCE`].
     inserts: usize,
-    /// Groups for counters beyond these.
+    /// Groups for further counters.
     groups: usize,
     /// Bytes that counters hold on the heap.
     heap_bytes: u64,
@@ -77,7 +77,7 @@ pub(super) struct Reserved {
 
 /// What a request does with a shard of any algorithm.
 pub(super) trait ShardOps {
-    /// Looks at the counter of `check`, and makes room for what may be charged, beside what is `reserved` already.
+    /// Reads the counter of `check`, and reserves room for its charge, in addition to what is `reserved` already.
     fn prepare(
         &mut self,
         check: &Check<'_>,
@@ -87,10 +87,10 @@ pub(super) trait ShardOps {
         budget: &Budget,
     ) -> Prepared;
 
-    /// Looks at the counter in the usual case; `None`: it is none, or [`prepare`](Self::prepare) has to see.
+    /// Reads the counter in the usual case; `None`: this is not the usual case, use [`prepare`](Self::prepare).
     fn see(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual>;
 
-    /// Charges a counter that was seen, since when no counter was added to the shard.
+    /// Charges a counter that was read, if no counter was added to the shard since.
     fn charge_seen(&mut self, usual: &Usual, check: &Check<'_>, charged: u64) -> Verdict;
 
     /// No counter of the shard expires before this second.
@@ -99,7 +99,7 @@ pub(super) trait ShardOps {
     /// The slot of the counter now, and the most hits that a reported cost adds to it.
     fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64);
 
-    /// What the counter says to a check that was prepared. Nothing changes.
+    /// The verdict of the counter for a prepared check. Nothing changes.
     fn look(&self, check: &Check<'_>, now: Timestamp, prepared: &Prepared) -> Look;
 
     /// Charges `charged` hits (or gives hits back) and returns the verdict. `uncharged` are hits of earlier
@@ -116,7 +116,7 @@ pub(super) trait ShardOps {
 }
 
 impl Prepared {
-    /// Makes a lack of room the answer to hits that would have passed.
+    /// If there is no room, makes that the answer to hits that would have passed.
     pub(super) fn answered(mut self, full: StoreFull) -> Self {
         if self.room == Room::Short && !self.preview.over {
             self.room = Room::Full(full);
@@ -174,7 +174,7 @@ impl<S: Counter> Shard<S> {
         self.table.find(key).is_some()
     }
 
-    /// Puts a counter that is not there, if it can be paid. Returns whether it was.
+    /// Adds a counter that is not there, if there are bytes for it. Returns whether it was added.
     pub(super) fn put(&mut self, key: Key, state: S, budget: &Budget) -> bool {
         let wanted = Reserved { inserts: 1, heap_bytes: state.heap_bytes() as u64, ..Reserved::default() };
         if !self.make_slots(&wanted, budget) || !self.pay_for(self.table.group_count(), &wanted, budget) {
@@ -184,7 +184,7 @@ impl<S: Counter> Shard<S> {
         let slot = self.table.insert(key);
         *self.table.state_mut(slot) = state;
         self.expect_end(slot);
-        // What was paid in advance goes back: a store that was full has to fit again.
+        // Bytes that were paid in advance go back: a store that was full has to fit again.
         budget.give_back(self.take_surplus());
         true
     }
@@ -202,7 +202,7 @@ impl<S: Counter> Shard<S> {
         Some(self.charge_usual(&usual, check, Settlement::PASSES.charged(check, usual.preview.over)))
     }
 
-    /// Looks at the counter in the usual case: it is there, hits are taken, and charging them needs no memory.
+    /// Reads the counter in the usual case: it exists, hits are taken, and charging them needs no memory.
     ///
     /// Always inlined, as [`charge_usual`](Self::charge_usual): with a hint alone a decision took a quarter longer.
     #[inline(always)]
@@ -222,7 +222,7 @@ impl<S: Counter> Shard<S> {
         (!charges || !is_beyond && state.growth_bytes(limit) == 0).then_some(Usual { slot, preview, hits })
     }
 
-    /// Charges so many hits, which need no memory, to a counter that was just looked at.
+    /// Charges so many hits, which need no memory, to a counter that was just read.
     #[inline(always)]
     fn charge_usual(&mut self, usual: &Usual, check: &Check<'_>, charged: u64) -> Verdict {
         let Usual { slot, preview, hits } = *usual;
@@ -239,8 +239,8 @@ impl<S: Counter> Shard<S> {
         Verdict { over, before, after: before.saturating_add(hits), remaining: now_left.left, reset_nanos }
     }
 
-    /// Takes out the counters that have expired at `now`. The caller drops them without the lock. Returns how many,
-    /// and the bytes to give back to the budget when they are dropped.
+    /// Removes the counters that have expired at `now`. The caller drops them without the lock. Returns how many, and
+    /// the bytes to give back to the budget when they are dropped.
     pub(super) fn sweep(&mut self, now: Timestamp, removed: &mut Removed<S>) -> (u64, u64) {
         if whole_seconds(now) < self.table.earliest_secs {
             return (0, 0);
@@ -268,14 +268,15 @@ impl<S: Counter> Shard<S> {
         (forgotten, surplus)
     }
 
-    /// The bytes that were paid and are not used. The caller gives them back to the budget.
+    /// The bytes that were paid for and are not used. The caller gives them back to the budget.
     fn take_surplus(&mut self) -> u64 {
         let surplus = self.paid.saturating_sub(self.bytes());
         self.paid -= surplus;
         surplus
     }
 
-    /// Pays for a table of this many groups and for what is reserved; a little in advance if there is enough.
+    /// Pays for a table of this many groups and for what is reserved, and a little in advance if there are enough
+    /// bytes.
     fn pay_for(&mut self, groups: usize, reserved: &Reserved, budget: &Budget) -> bool {
         let table_bytes = Table::<S>::bytes_of(groups + reserved.groups) as u64;
         let needed = (table_bytes + self.heap_bytes + reserved.heap_bytes).saturating_sub(self.paid);
@@ -288,7 +289,7 @@ impl<S: Counter> Shard<S> {
         taken.is_some()
     }
 
-    /// Makes room for what charging this counter may add; and for the counter itself if there is none yet.
+    /// Reserves room for what charging this counter may add; and for the counter itself if there is none yet.
     fn make_room(
         &mut self,
         slot: Option<usize>,
@@ -307,8 +308,8 @@ impl<S: Counter> Shard<S> {
             None => growth(&S::default()) as u64,
         };
         if slot.is_none() {
-            // More than these are rare in one request. For the next as many, a group is paid in advance; it is made
-            // when they come.
+            // One request seldom adds more than these. For the next as many, a group is paid for in advance, and
+            // allocated when they are added.
             if wanted.inserts == INSERTS_AT_ONCE {
                 (wanted.inserts, wanted.groups) = (0, wanted.groups + 1);
             }
@@ -322,7 +323,7 @@ impl<S: Counter> Shard<S> {
         enough
     }
 
-    /// Makes slots for the reserved counters, if they can be paid.
+    /// Allocates slots for the reserved counters, if there are bytes for them.
     fn make_slots(&mut self, reserved: &Reserved, budget: &Budget) -> bool {
         while !self.table.has_room(reserved.inserts) {
             let groups = self.table.groups_grown();
@@ -364,7 +365,7 @@ impl<S: Counter> Shard<S> {
         (preview, if check.reported { state.report_max(&check.limit, pending) } else { u64::MAX })
     }
 
-    /// The slot of the counter, which is inserted if it is not there.
+    /// The slot of the counter, which is inserted if it does not exist.
     fn slot_or_insert(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp) -> usize {
         slot.unwrap_or_else(|| {
             let slot = self.table.insert(check.key);
@@ -373,7 +374,7 @@ impl<S: Counter> Shard<S> {
         })
     }
 
-    /// Notes when a counter expires that is new, or that may now expire earlier.
+    /// Notes the expiry of a counter that is new, or that may now expire earlier.
     fn expect_end(&mut self, slot: usize) {
         self.table.earliest_secs =
             self.table.earliest_secs.min(whole_seconds(self.table.state(slot).expires_at()));
@@ -500,7 +501,7 @@ impl<S: Counter> ShardOps for Shard<S> {
             }
             slot = Some(at);
         }
-        // What a cold counter holds came later than the hits that a client gives back.
+        // The hits of a cold counter came later than the hits that a client gives back.
         if let (Hits::GiveBack(hits), Some(slot), 0) = (check.hits, slot, prepared.cold_nanos) {
             self.change(slot, limit, |state| state.refund(limit, hits));
             self.expect_end(slot);

@@ -1,8 +1,8 @@
-//! Counters as bytes: copied out of a store, to be written to a file, and taken into another.
+//! Counters as bytes: copied out of a store, to be written to a file, and restored into another.
 //!
 //! In: a store. Out: for each shard its counters, one after the other, each as its key and its state. And back: bytes
-//! that anybody may have changed in between, so every counter is checked. What frames the bytes in a file, and whether
-//! the file is to be believed, is the program's concern.
+//! that anybody may have changed in between, so every counter is checked. The program decides how the bytes are
+//! framed in a file, and whether the file can be trusted.
 
 use crate::key::Key;
 use crate::limit::{Algorithm, Counter};
@@ -14,25 +14,25 @@ use crate::memory::shard::{Shard, ShardOps as _};
 use crate::memory::table::Table;
 use crate::time::Timestamp;
 
-/// How far a walk through all counters has come: see [`MemoryStore::export`].
+/// The position of a walk through all counters: see [`MemoryStore::export`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExportPlace {
     kind: usize,
     shard: usize,
 }
 
-/// What one step of a walk has copied.
+/// The result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exported {
     /// The algorithm of these counters.
     pub algorithm: Algorithm,
-    /// How many they are; at least one.
+    /// Their number; at least one.
     pub counters: u32,
 }
 
 impl MemoryStore {
-    /// Appends to `out` the counters of the next shard that holds any, and moves `place` behind it. `None` after the
-    /// last shard. Leaves out counters that have expired at `now`. Decisions wait for the copy of one shard at most:
+    /// Appends to `out` the counters of the next shard that has any, and moves `place` behind it. `None` after the
+    /// last shard. Leaves out counters that have expired at `now`. Decisions wait at most for the copy of one shard:
     /// tens of microseconds, unless a counter has a long log.
     pub fn export(&self, place: &mut ExportPlace, now: Timestamp, out: &mut Vec<u8>) -> Option<Exported> {
         let kinds = self.kinds.all();
@@ -50,8 +50,8 @@ impl MemoryStore {
         None
     }
 
-    /// Takes counters that [`export`](Self::export) has copied. Some may have been taken when this fails: the store is
-    /// of no use then.
+    /// Restores counters that [`export`](Self::export) has copied. Some may have been restored when this fails: then
+    /// the store must not be used.
     ///
     /// # Errors
     /// When the bytes are no counters, or there is no room for them.
@@ -69,7 +69,7 @@ impl<S: Counter> Table<S> {
 }
 
 impl<S: Counter> Kind<S> {
-    /// Takes counters, as [`MemoryStore::import`] does.
+    /// Restores counters, as [`MemoryStore::import`] does.
     pub(super) fn take_all(&self, encoded: &Encoded<'_>, budget: &Budget) -> Result<(), ImportError> {
         encoded.each(|key, state: S| {
             let (mut shard, due) = self.lock(key);
@@ -81,7 +81,7 @@ impl<S: Counter> Kind<S> {
 }
 
 impl<S: Counter> Shard<S> {
-    /// Takes a counter that is not there yet.
+    /// Adds a counter that is not there yet.
     fn take(&mut self, key: Key, state: S, budget: &Budget) -> Result<(), ImportError> {
         if self.has(key) {
             return Err(ImportError::Damaged { counter: 0, what: "its key is there twice" });

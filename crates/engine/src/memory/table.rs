@@ -29,7 +29,7 @@ const GROUP: usize = 16;
 const FREE: u8 = 0;
 /// The least tag of a key.
 const TAG_MIN: u8 = 2;
-/// From this many groups on, the first group is no home: it takes what overflows from the homes above.
+/// From this many groups on, the first group is no home: it takes the overflow of the homes above.
 const GROUPS_WITH_TAIL: usize = 8;
 /// Groups that a pass prefetches ahead.
 const FETCHED_AHEAD: usize = 4;
@@ -37,7 +37,7 @@ const FETCHED_AHEAD: usize = 4;
 const BYTES_EXACT: usize = PAGE_BYTES;
 /// The size of a page of memory.
 const PAGE_BYTES: usize = 4 << 10;
-/// The room to grow in place: what the table of a full store takes, and what chance adds to some of them.
+/// The room to grow in place: for the table of a full store, and for those that by chance get more.
 const BYTES_WITH_ROOM: usize = SHARD_BYTES as usize / 8 * 9;
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Table<S> {
     pub(super) earliest_secs: u32,
 }
 
-/// What was taken out of a table, to be dropped once the table is unlocked.
+/// States that were removed from a table, to be dropped once the table is unlocked.
 #[derive(Debug)]
 pub(super) struct Removed<S> {
     states: Vec<S>,
@@ -283,7 +283,7 @@ impl<S: Default> Table<S> {
         slot
     }
 
-    /// Takes out what `keep` does not keep; the rest moves as close to its home as it can.
+    /// Removes the entries that `keep` does not keep; the others move as close to their homes as they can.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool, removed: &mut Removed<S>) {
         for index in (0..self.groups.len()).rev() {
             self.fetch_group(index.wrapping_sub(FETCHED_AHEAD));
@@ -301,7 +301,7 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// Takes out of a group what `keep` does not keep.
+    /// Removes from a group the entries that `keep` does not keep.
     fn retain_in(&mut self, index: usize, mut keep: impl FnMut(&S) -> bool, removed: &mut Removed<S>) {
         let group = &mut self.groups[index];
         for (tag, slot) in group.tags.iter_mut().zip(&mut group.slots) {
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(table.find(key(u64::MAX)), None);
     }
 
-    /// Its state would be charged in a slot that the next insert takes, and its hits forgotten.
+    /// Otherwise its state would be charged in a slot that the next insert takes, and its hits would be lost.
     #[test]
     fn a_key_that_was_taken_out_is_not_found_in_its_free_slot() {
         for low_byte in 0..=3 {
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(places.len(), 1);
     }
 
-    /// Keys that all have one home. Nobody can aim at that, but it works.
+    /// Keys that all have one home. Nobody can choose such keys, but the table works with them.
     #[test]
     fn it_is_a_map_even_for_keys_of_one_home() {
         let mut table = Table::<u64>::default();

@@ -1,11 +1,11 @@
-//! Exceptions: other numbers for requests that name certain values, until somebody ends them.
+//! Exceptions: other numbers for requests with certain values, until they end.
 //!
 //! In: exceptions in the order in which they were made, then a request with its plan. Out: the same plan under the
 //! exceptions. An exception changes N, never the counter: its hits stay where they are when it begins and when it ends.
 //! A set of exceptions is never changed; a change makes a new one.
 //!
-//! For one descriptor, the first of these holds: an exception that denies, the limit that the request brings, the newest
-//! other exception that fits, the rule.
+//! For one descriptor, the first of these applies: an exception that denies, the limit that the request brings, the
+//! newest other exception that matches, the rule.
 
 mod met;
 
@@ -28,20 +28,20 @@ pub use self::met::{Label, Made, Met};
 /// An exception for some descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exception {
-    /// Their domain, and all of their entries in order. An entry without a value fits every value.
+    /// Their domain, and all of their entries in order. An entry without a value matches every value.
     pub path: Path,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
 }
 
-/// What an exception does.
+/// The effect of an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Another N, another `burst`, or both.
     Limit {
         /// N; `None`: the rule's.
         requests: Option<u32>,
-        /// `burst`; `None`: the rule's own, or N where the rule says none.
+        /// `burst`; `None`: the rule's own, or N if the rule has none.
         burst: Option<u32>,
     },
     /// Counted as before, and never denied: like a rule in shadow mode.
@@ -56,7 +56,7 @@ pub struct Exceptions {
     hasher: FixedState,
     /// By domain and keys.
     shapes: HashTable<Shape>,
-    /// By id. Empty if nobody is shown them.
+    /// By id. Empty if they are shown to nobody.
     labels: Vec<Arc<Label>>,
 }
 
@@ -65,7 +65,7 @@ pub struct Exceptions {
 struct Shape {
     domain: Arc<str>,
     keys: Box<[Box<str>]>,
-    /// Those that name every value exactly, by their values.
+    /// Those with an exact value at every level, by their values.
     exact: HashTable<Exact>,
     /// All others, the newest first.
     patterns: Vec<Patterns>,
@@ -84,7 +84,7 @@ struct Patterns {
     place: Place,
 }
 
-/// The values that a level fits.
+/// The values that a level matches.
 #[derive(Debug)]
 enum Values {
     Any,
@@ -92,7 +92,7 @@ enum Values {
     Like(Pattern),
 }
 
-/// An exception's index, and what it does.
+/// An exception's index, and its effect.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     id: usize,
@@ -100,7 +100,8 @@ struct Place {
 }
 
 impl Exception {
-    /// Whether it names one value at every level. Others are tested one after the other, so there may be few of them.
+    /// Whether it has an exact value at every level. Others are compared one after the other, so there may be few of
+    /// them.
     pub fn is_exact(&self) -> bool {
         self.path.entries.iter().all(PathEntry::is_exact)
     }
@@ -122,7 +123,7 @@ impl Exceptions {
         self.shapes.is_empty()
     }
 
-    /// Puts a plan of a request under these exceptions. A candidate beside a limit that has other numbers now is not asked.
+    /// Puts a plan of a request under these exceptions. A candidate whose limit gets other numbers is not checked.
     pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
         for (index, (step, descriptor)) in plan.steps.iter_mut().zip(request.descriptors()).enumerate() {
             if let Some(place) = self.fitting(request.domain(), &descriptor) {
@@ -172,7 +173,7 @@ impl Shape {
         let entry = self.exact.entry(hash(hasher, "", values.clone()), equal, rehash);
         let new = || Exact { values: values.clone().map(Box::from).collect(), deny: None, other: None };
         let exact = entry.or_insert_with(new).into_mut();
-        // A newer one takes the place of an older one.
+        // A newer one replaces an older one.
         match place.effect {
             Effect::Deny => exact.deny = Some(place),
             Effect::Limit { .. } | Effect::Unlimited => exact.other = Some(place),
@@ -225,7 +226,7 @@ fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor
         (Step::Check(check), Effect::Limit { requests, burst }) => {
             check.limit = check.limit.with_numbers(requests, burst);
             if let Origin::Rule { rule: rule @ Rule { records: Some(_), .. }, .. } = check.origin {
-                // It stands before the record, which may let everything pass.
+                // It precedes the record, which may admit everything.
                 check.shadow = rule.shadow_mode;
             }
         }
@@ -245,7 +246,7 @@ fn deny(check: &mut Check<'_>) {
     (check.shadow, check.quota) = (false, false);
 }
 
-/// The check of a limit that lets nothing pass, where the rule has none in force.
+/// The check of a limit of 0, for a rule that has no limit in force.
 fn denied<'p>(rule: &'p Rule, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
     let limit = rule.limit.unwrap_or_else(|| Limit::new(Algorithm::SlidingWindow, 0, SECOND_NANOS));
     let hits = request.hits_of(&descriptor.options);

@@ -11,14 +11,14 @@ use crate::rule::{Counting, Rule};
 #[derive(Debug, Default)]
 pub struct Found {
     found: SmallVec<[OneFound; 1]>,
-    /// Descriptors of which the store did not say what record they have, by index. It stays empty while it answers.
+    /// The descriptors whose record the store did not return, by index. Empty while the store answers.
     doubts: SmallVec<[(usize, Doubt); 1]>,
 }
 
-/// What holds for a descriptor while the store does not say what record it has.
+/// What applies to a descriptor whose record the store did not return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// What was known last: that record, or none.
+    /// The last known record, or that there was none.
     KnownLast,
     /// Something else, because nothing is known: the rule's limit, or [`Record::NOTHING_PASSES`].
     NotKnown,
@@ -27,14 +27,14 @@ pub enum Doubt {
 /// What is known of the record of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What holds. `None`: it has no record, as far as is known.
+    /// The record that applies. `None`: there is none, as far as is known.
     pub record: Option<Record>,
-    /// The store did not say it.
+    /// The store did not answer.
     pub doubt: Option<Doubt>,
 }
 
 impl From<Option<Record>> for Finding {
-    /// The store said so.
+    /// The store answered this.
     fn from(record: Option<Record>) -> Self {
         Self { record, doubt: None }
     }
@@ -45,12 +45,12 @@ struct OneFound {
     /// The index of the descriptor.
     descriptor: usize,
     record: Record,
-    /// How its rule's limit counts under the record, if that is otherwise than the rule says.
+    /// How its rule's limit counts under the record, if not as the rule does.
     counting: Option<Box<Counting>>,
 }
 
 impl Found {
-    /// Whether there are none, and no doubt of that.
+    /// Whether there are none, and that is certain.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty() && self.doubts.is_empty()
     }
@@ -71,8 +71,8 @@ impl Found {
         Finding { record, doubt }
     }
 
-    /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with. A
-    /// candidate beside a limit that has other numbers now is not asked.
+    /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with.
+    /// A candidate whose limit gets other numbers is not checked.
     #[inline]
     pub(super) fn apply<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         for found in &self.found {
@@ -89,7 +89,7 @@ impl Found {
     }
 }
 
-/// Puts the check of a descriptor on another counter of its rule.
+/// Gives the check of a descriptor another counter of its rule.
 #[cold]
 fn count_apart<'p>(check: &mut Check<'p>, counting: &'p Counting, request: &Request<'_>, descriptor: usize) {
     let Origin::Rule { rule, .. } = check.origin else { return };

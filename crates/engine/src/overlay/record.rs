@@ -8,12 +8,12 @@ use crate::limit::{Algorithm, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
 use crate::rule::{Counting, Rule};
 use crate::unit::Window;
 
-/// The limit of one key. What it leaves out is as its rule says.
+/// The limit of one key. Fields that it leaves out are those of its rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// N; of no meaning if it is unlimited.
+    /// N; without meaning if it is unlimited.
     pub requests: u32,
-    /// `burst`; `None`: the rule's own, or N where the rule says none.
+    /// `burst`; `None`: the rule's own, or N if the rule has none.
     pub burst: Option<u32>,
     /// The window.
     pub window: Option<Window>,
@@ -23,12 +23,12 @@ pub struct Record {
     pub granularity_nanos: Option<u64>,
     /// Whether it counts and reports, and never denies.
     pub shadow: Option<bool>,
-    /// Counted as the rule says, and never denied.
+    /// Counted as the rule counts, and never denied.
     pub unlimited: bool,
 }
 
 impl Record {
-    /// Nothing passes: for keys of which nobody knows what they may.
+    /// Nothing passes: for keys whose record is not known.
     pub const NOTHING_PASSES: Self = Self {
         requests: 0,
         burst: Some(0),
@@ -39,12 +39,12 @@ impl Record {
         unlimited: false,
     };
 
-    /// N of a limit that is as its rule's in all else.
+    /// N of a limit that otherwise equals its rule's.
     pub fn of(requests: u32) -> Self {
         Self { requests, ..Self::default() }
     }
 
-    /// Whether the record says anything that can make its counter another one than the rule's.
+    /// Whether the record has a field that can give its key another counter than the rule's.
     #[inline]
     pub(super) fn may_count_apart(&self) -> bool {
         self.window.is_some() || self.algorithm.is_some() || self.granularity_nanos.is_some()
@@ -77,7 +77,7 @@ impl Record {
     }
 }
 
-/// What no counter can hold is cut: a record may stand under a rule that it was not made for.
+/// Numbers that no counter can hold are cut: a record may apply to a rule that it was not made for.
 #[inline]
 fn bound(limit: &mut Limit) {
     match limit.algorithm() {
@@ -91,7 +91,7 @@ fn bound(limit: &mut Limit) {
     }
 }
 
-/// How the limit of a rule counts under the record, if that is otherwise than the rule says.
+/// How the limit of a rule counts under the record, if not as the rule does.
 #[inline]
 pub(super) fn counting(rule: &Rule, record: &Record) -> Option<Box<Counting>> {
     if record.may_count_apart() { rare_counting(rule, record).map(Box::new) } else { None }

@@ -1,4 +1,4 @@
-//! A domain's `rate_limits`: which descriptors a client's request gets, in the words of Envoy's routes.
+//! A domain's `rate_limits`: which descriptors a client's request gets, by the actions of Envoy's routes.
 //!
 //! In: a request as a proxy described it ([`ClientRequest`]; the front parses what the proxy sent). Out: descriptors.
 //! `:path` is taken in its normal form (`path`), unless the rules want the client's spelling. As in Envoy, an action
@@ -22,7 +22,7 @@ pub(super) const HITS_MAX: u32 = 1_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Actions(pub(super) Vec<Item>);
 
-/// What a request costs when its stream has ended.
+/// The costs of a request that are charged when its stream has ended.
 #[derive(Clone, Debug)]
 pub struct Costs {
     descriptors: RequestBuf,
@@ -30,7 +30,7 @@ pub struct Costs {
     hits: Vec<HitsAddend>,
 }
 
-/// What a proxy says about the request of its client. An error means that a fact is unknown; then nothing must be
+/// The client's request, as a proxy describes it. An error means that a fact is unknown; then nothing must be
 /// decided.
 pub trait ClientRequest {
     /// Why a fact cannot be known.
@@ -55,12 +55,12 @@ pub trait ClientRequest {
     }
 }
 
-/// Where a fact stands: what a header's name means, or what only a proxy knows.
+/// The field of a fact: what a header's name means, or what only a proxy knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// `:path`, with its query. Rules match its normal form; the client may have spelt it otherwise.
+    /// `:path`, with its query. Rules match its normal form; the client may have written another one.
     Path,
-    /// `:path` as the client spelt it.
+    /// `:path` as the client wrote it.
     RawPath,
     /// `:method`.
     Method,
@@ -68,7 +68,7 @@ pub enum Field {
     Authority,
     /// A header, its name in lower case.
     Header(Box<str>),
-    /// What a proxy keeps for the request.
+    /// A value that a proxy keeps for the request.
     Metadata(Metadata),
     /// A header of the answer, its name in lower case. Known at the end of the stream.
     ResponseHeader(Box<str>),
@@ -110,9 +110,9 @@ pub enum Need<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) actions: Vec<Action>,
-    /// The hits of the descriptor, if they are said.
+    /// The hits of the descriptor, if the action sets them.
     pub(super) hits: Option<HitsAddend>,
-    /// It is charged when the stream has ended, whatever the answer. Else it is asked before the request passes.
+    /// Charged when the stream has ended, whatever the answer. Otherwise checked before the request passes.
     pub(super) on_stream_done: bool,
 }
 
@@ -145,12 +145,12 @@ pub(super) enum Value {
     RequestHeader(Field),
     Metadata {
         field: Field,
-        /// The value where there is none. Empty: there is no default.
+        /// The value if there is none. Empty: there is no default.
         default: Box<str>,
     },
     QueryParameter(Box<str>),
     Constant(Box<str>),
-    /// A constant, when all matchers hold (or not all, where that is expected).
+    /// A constant, when all matchers match (or not all, if that is expected).
     HeaderValueMatch {
         value: Box<str>,
         expected: bool,
@@ -190,7 +190,7 @@ pub(super) enum TextTestKind {
 }
 
 impl Field {
-    /// What this name of a header stands for; `None` when it is no header's name.
+    /// The field that this name of a header means; `None` when it is not a header's name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         match name.to_ascii_lowercase() {
@@ -208,7 +208,7 @@ impl Actions {
         self.0.is_empty()
     }
 
-    /// What the actions ask of a request, each once.
+    /// The facts that the actions need, each once.
     pub fn needs(&self) -> Vec<Need<'_>> {
         let mut needs = Vec::new();
         for need in self.of(false).flat_map(Item::needs) {
@@ -224,8 +224,8 @@ impl Actions {
         self.of(true).next().is_some()
     }
 
-    /// Adds the descriptors that are asked before `request` passes to `buf`, until its text has more than `bytes_max`
-    /// bytes.
+    /// Adds the descriptors that are checked before `request` passes to `buf`, until its text has more than
+    /// `bytes_max` bytes.
     ///
     /// # Errors
     /// When a fact that is needed cannot be known.
@@ -250,8 +250,8 @@ impl Actions {
         Ok(())
     }
 
-    /// The descriptors that are charged when the stream of `request` has ended, until their text has more than `bytes_max`
-    /// bytes. They are made when the request comes: afterwards a proxy may have changed its headers.
+    /// The descriptors that are charged when the stream of `request` has ended, until their text has more than
+    /// `bytes_max` bytes. They are made when the request comes, because a proxy may change its headers later.
     ///
     /// # Errors
     /// When a fact that is needed cannot be known.
@@ -320,7 +320,7 @@ impl<R: ClientRequest> ClientRequest for WithNormalPath<'_, R> {
 }
 
 impl Item {
-    /// What it asks of a request.
+    /// The facts that it needs.
     fn needs(&self) -> Vec<Need<'_>> {
         let of_hits = match &self.hits {
             Some(HitsAddend::Of(field)) => Some(Need::Field(field)),
@@ -378,8 +378,8 @@ impl Costs {
         self.hits.is_empty()
     }
 
-    /// What is charged, now that the stream of `request` has ended, and how many descriptors are not, because their hits
-    /// cannot be known.
+    /// What is charged, now that the stream of `request` has ended, and the number of descriptors that are not
+    /// charged because their hits cannot be known.
     pub fn known<R: ClientRequest>(&self, request: &R) -> (RequestBuf, usize) {
         let mut known = RequestBuf::new(self.descriptors.domain());
         let mut unknown = 0;
@@ -396,7 +396,7 @@ impl Costs {
 }
 
 impl Value {
-    /// What it asks of a request.
+    /// The facts that it needs.
     fn needs(&self) -> Vec<Need<'_>> {
         match self {
             Self::RemoteAddress | Self::MaskedRemoteAddress { .. } => vec![Need::Address],
@@ -462,7 +462,7 @@ fn holds<R: ClientRequest>(matchers: &[HeaderMatcher], request: &R) -> Result<bo
 }
 
 impl HeaderMatcher {
-    /// A condition on the text of an absent header does not hold, inverted or not.
+    /// A condition on the text of an absent header is false, inverted or not.
     fn holds<R: ClientRequest>(&self, request: &R) -> Result<bool, R::Error> {
         Ok(match &self.test {
             Test::Present(expected) => {

@@ -1,6 +1,6 @@
-//! The raw tree of a file → checked nodes: every field has its type, and everything that one node says makes sense.
+//! The raw tree of a file → checked nodes: every field has its type, and the fields of one node fit each other.
 //!
-//! What only all nodes together show (equal nodes, a domain in two files) is left to `compile`.
+//! `compile` checks what only all nodes together show (equal nodes, a domain in two files).
 
 mod actions;
 mod candidate;
@@ -58,7 +58,7 @@ pub(super) struct CheckedNode {
     pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
-    /// Where `limits_from: store` stands: keys may have records.
+    /// The place of `limits_from: store`: keys may have records.
     pub(super) limits_from_store: Option<Place>,
     /// Something in a wrong place was ignored, and is already reported.
     pub(super) misplaced: bool,
@@ -71,7 +71,7 @@ pub(super) struct CheckedLimit {
     /// `None` is `unlimited`.
     pub(super) limit: Option<Limit>,
     pub(super) is_unlimited: bool,
-    /// The limit on trial.
+    /// The candidate.
     pub(super) candidate: Option<Limit>,
     pub(super) window: Window,
     pub(super) name: String,

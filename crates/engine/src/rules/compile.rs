@@ -1,6 +1,6 @@
-//! Checked files → a [`RuleSet`]: the tree of nodes, and a [`Rule`] for every node with a limit. Refuses what only all
-//! files together show: equal nodes, and a domain in two files. Warns of what only the whole tree shows: nodes that no
-//! value leads to, and nodes without effect.
+//! Checked files → a [`RuleSet`]: the tree of nodes, and a [`Rule`] for every node with a limit. Refuses errors that
+//! only all files together show: equal nodes, and a domain in two files. Warns of problems that only the complete
+//! tree shows: nodes that no value leads to, and nodes without effect.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl<'f> Compiler<'_, 'f> {
         domain.root
     }
 
-    /// Recursion is bounded by the depth that `check` lets through.
+    /// Recursion is bounded by the depth that `check` allows.
     fn nodes<'n>(
         &mut self,
         scope: Scope<'f, '_>,
@@ -181,7 +181,7 @@ impl<'f> Compiler<'_, 'f> {
         }
     }
 
-    /// Warns of nodes that have no limit and no nodes below them, and are no exception to a node beside them.
+    /// Warns of nodes that have no limit and no nodes below them, and do not take values from a node next to them.
     fn warn_of_idle(&self, warnings: &mut Diagnostics) {
         for node in self.set.tree.idle().filter(|node| !self.reported.contains(node)) {
             let Some(&(file, at)) = self.nodes.get(&node) else { continue };
@@ -202,7 +202,7 @@ impl<'f> Compiler<'_, 'f> {
         });
     }
 
-    /// Refuses records where there can be none.
+    /// Refuses `limits_from` where there can be no records.
     fn refuse_records(&mut self, file: &str, path: &[Level<'_>]) {
         let Some(at) = path.last().and_then(|level| level.node.limits_from_store) else { return };
         if let Some(remedy) = self.options.no_records {

@@ -1,11 +1,12 @@
-//! Epochs: a reset of one counter, or of all below a path, which touches none of them.
+//! Epochs: they reset one counter, or all below a path, without touching any.
 //!
-//! In: resets, each of a path and with a number that grows. Out: the same rules with other keys below these paths, and
-//! with other keys for single counters. A counter of an older epoch is asked by nobody any more, wherever it is, and
-//! expires by itself; so do leases, hits that go back, and whatever else is known of it. Rules and counters that no reset
-//! concerns keep their keys.
+//! In: resets, each with a path and a number that grows. Out: the same rules with other keys below these paths, and
+//! with other keys for single counters. No request uses a counter of an older epoch any more, wherever it is, and it
+//! expires by itself; so do leases, hits that go back, and everything else about it. Rules and counters that are not
+//! reset keep their keys.
 //!
 //! Epochs only grow: merging is the same in any order and any number of times, so nodes agree once each has heard of
+//! Epochs only grow: merging gives the same result in any order and any number of times, so nodes agree once each has
 //! all resets.
 
 use std::collections::BTreeMap;
@@ -28,16 +29,16 @@ const EPOCH: &[u8] = b"epoch";
 /// Marks seeds of single counters that a reset has made.
 const COUNTER_EPOCH: &[u8] = b"counter epoch";
 
-/// Which counters a reset begins anew.
+/// The counters that a reset sets to zero.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResetPath {
     /// The path. Without entries: the whole domain.
     pub path: Path,
-    /// What it leads to.
+    /// Whether it is about rules or one counter.
     pub reach: Reach,
 }
 
-/// What a path of a reset leads to.
+/// The counters that the path of a reset is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
     /// All counters of rules. The entries are the first ones of their paths: keys and values as the rules have them,
@@ -56,7 +57,7 @@ pub type Epoch = u64;
 pub struct Epochs(BTreeMap<ResetPath, Epoch>);
 
 impl Epochs {
-    /// Takes a reset in. Returns whether that changes anything: a number that is not greater does not.
+    /// Adds a reset. Returns whether that changes anything: a number that is not greater does not.
     pub fn raise(&mut self, path: ResetPath, epoch: Epoch) -> bool {
         let known = self.0.entry(path).or_default();
         let is_later = epoch > *known;
@@ -64,7 +65,7 @@ impl Epochs {
         is_later
     }
 
-    /// Takes all resets of others in. Returns whether that changes anything.
+    /// Adds all resets of others. Returns whether that changes anything.
     pub fn merge(&mut self, others: &Self) -> bool {
         let raised = others.0.iter().filter(|(path, epoch)| self.raise((*path).clone(), **epoch));
         raised.count() > 0
@@ -85,7 +86,7 @@ impl Epochs {
         self.0.len()
     }
 
-    /// How many paths were reset that lead to this.
+    /// How many paths of this reach were reset.
     pub fn count(&self, reach: Reach) -> usize {
         self.0.keys().filter(|path| path.reach == reach).count()
     }
@@ -97,8 +98,8 @@ impl Epochs {
 }
 
 impl RuleSet {
-    /// How many rules have a counter at or below this path. `None`: no rule's path begins so. Of a path to one counter: 1,
-    /// or `None` if there is none.
+    /// How many rules have a counter at or below this path. `None`: no rule's path begins like this. For a path to
+    /// one counter: 1, or `None` if there is none.
     pub fn rules_below(&self, path: &ResetPath) -> Option<usize> {
         if path.reach == Reach::Counter {
             return self.counter_of(&path.path).map(|_| 1);
@@ -148,7 +149,7 @@ impl RuleSet {
         });
     }
 
-    /// For each counter that was reset by itself, the rule that stands in for its own. Two descriptors may lead to one
+    /// For each counter that was reset by itself, the rule that replaces its own. Two descriptors may lead to one
     /// counter: then the resets of both are in its keys.
     fn counters_in<'e>(
         &self,
@@ -160,7 +161,7 @@ impl RuleSet {
             begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
         }
         let stands_in = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
-            // Sets of rules share what is the same in them: each reset makes another set.
+            // Sets of rules share what they have in common: each reset makes another set.
             let known = self.begun.get(&key).filter(|known| known.epochs == epochs);
             let made = || Arc::new(Begun { rule: begun_anew(rule, &epochs), epochs: epochs.clone() });
             (key, known.map_or_else(made, Arc::clone))
@@ -195,7 +196,7 @@ impl RuleSet {
     }
 }
 
-/// What stands in for the rule of a counter that was reset by itself.
+/// The replacement for the rule of a counter that was reset by itself.
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     rule: Rule,
@@ -203,22 +204,22 @@ pub(super) struct Begun {
     epochs: Vec<Epoch>,
 }
 
-/// What a node hands to those below.
+/// What a node passes to the nodes below it.
 #[derive(Clone, Copy)]
 struct Own {
     /// How many nodes are above them.
     depth: u32,
-    /// Stands for all resets of the node and of those above; `None`: there was none.
+    /// A hash of all resets of the node and of those above; `None`: there was none.
     epochs: Option<SharedId>,
 }
 
-/// What stands for the resets above a node and its own one.
+/// The hash of the resets above a node and its own one.
 fn below(Own { depth, epochs }: Own, epoch: Epoch) -> SharedId {
     let above = epochs.map(|SharedId(above)| above);
     SharedId::of([above.as_ref().map_or(&[][..], |above| above), &depth.to_le_bytes(), &epoch.to_le_bytes()])
 }
 
-/// A rule whose counters are others. All else is as its own.
+/// A rule with other counters. Everything else is as in the original.
 fn begun_anew(rule: &Rule, epochs: &[Epoch]) -> Rule {
     let bytes: Vec<u8> = epochs.iter().flat_map(|epoch| epoch.to_le_bytes()).collect();
     let parts = [COUNTER_EPOCH, &bytes];

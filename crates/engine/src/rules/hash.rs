@@ -1,8 +1,9 @@
 //! The hash of a set of rules, by which nodes show whether they have the same.
 //!
-//! In: what each file says, and the options that decide what it means. Out: a short text. Names of files, comments and
-//! layout do not count, nor does the order of files, but for those of one domain: there it decides which pattern is tried
-//! first. All else in the files counts: sets with one hash limit the same, but those that limit the same may differ in it.
+//! In: the contents of each file, and the options that change their meaning. Out: a short text. Names of files,
+//! comments and layout do not count. Neither does the order of files, except for those of one domain, because it
+//! decides which pattern is tried first. Everything else in the files counts: sets with one hash limit the same, but
+//! sets that limit the same may have different hashes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Recognises usual mistakes in rules, by the text that is wrong or strange, and words messages that help.
+//! Recognises usual mistakes in rules by the wrong or strange text, and writes messages that help.
 
 use crate::rules::keys::known_key;
 use crate::rules::quote::{is_invisible, quote};
@@ -30,7 +30,7 @@ pub(super) fn name_of_invisible(char: char) -> String {
 
 /// Something that a template engine should have replaced: `${LIMIT}`, `{{ .Values.limit }}`.
 pub(super) fn is_template(text: &str) -> bool {
-    // A pattern that looks for templates is none: `*${jndi:*}*`.
+    // A pattern that searches for templates is none: `*${jndi:*}*`.
     let is_variable = |rest: &str| {
         let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
         let after = &rest[end..];

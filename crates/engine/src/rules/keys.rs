@@ -1,8 +1,8 @@
 //! The keys of rule files: which there are, where each may stand, and the message for an unknown one.
 //!
-//! There are two vocabularies. Of descriptors and limits, a known key in a wrong place is only warned of, because
-//! `envoyproxy/ratelimit` loads it silently. Keys that its format does not have (`rate_limits` and everything in it,
-//! in Envoy's words) are known in their own place only.
+//! There are two vocabularies. For a key of descriptors and limits that is in a wrong place there is only a warning,
+//! because `envoyproxy/ratelimit` loads it silently. Keys that its format does not have (`rate_limits` and everything
+//! in it, with Envoy's names) are errors outside of their own place.
 
 use crate::rules::quote::{QUOTED_CHARS_MAX, quote};
 
@@ -77,7 +77,7 @@ const KEYS: [(&str, &[Section]); 29] = [
 /// Merges the fields of another mapping; allowed everywhere.
 pub(super) const MERGE: &str = "<<";
 
-/// Words of Envoy's route configuration that have no support here.
+/// Names in Envoy's route configuration that are not supported here.
 const OTHER_WORDS_OF_ENVOY: [&str; 24] = [
     "stage",
     "disable_key",
@@ -178,7 +178,7 @@ impl Section {
         format!("unknown key {} (expected a known key; the closest is `{closest}`)", quote(key))
     }
 
-    /// It stands in `rate_limits`.
+    /// It is inside `rate_limits`.
     const fn is_of_envoy(self) -> bool {
         !matches!(self, Self::File | Self::Descriptor | Self::RateLimit | Self::Candidate | Self::Replaces)
     }

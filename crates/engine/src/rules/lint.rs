@@ -1,4 +1,4 @@
-//! Warns of rules that load but have no effect, or another effect than it seems.
+//! Warns of rules that load but have no effect, or another effect than they seem to have.
 //!
 //! In: the checked files. Only what is certain is reported, because nobody can overrule a warning under STRICT_RULES.
 
@@ -81,7 +81,7 @@ fn constants_of_actions<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &
         .collect()
 }
 
-/// Warns of what has no effect, in files without errors. Where something was refused, what is left proves nothing.
+/// Warns of what has no effect, in files without errors. In a file with errors the rest proves nothing.
 pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
     let mut domains: HashMap<&str, Vec<&CheckedFile<'_>>> = HashMap::new();
     for file in files {
@@ -97,10 +97,10 @@ pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnosti
     }
 }
 
-/// Warns of what belongs to a limit, where there is none. Where all limits below have it too, it is superfluous and
-/// means what it seems to mean: Envoy Gateway writes it so.
+/// Warns of fields for a limit on a node without one. If all limits below have them too, they are superfluous and
+/// mean what they seem to mean: Envoy Gateway writes rules like this.
 fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostics) {
-    // A node without both gets one warning as a whole.
+    // A node without both gets a single warning.
     if node.limit.is_some() || node.children.is_empty() {
         return;
     }

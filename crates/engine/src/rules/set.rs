@@ -28,12 +28,12 @@ const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
-    /// What the costs of descriptors mean that bring their own limit.
+    /// What the costs of descriptors with their own limit mean.
     pub(super) cost_of_overrides: CostUse,
     pub(super) rules: Vec<Rule>,
-    /// Some rule replaces another or has a limit on trial, or some counter was reset by itself.
+    /// Some rule replaces another or has a candidate, or some counter was reset by itself.
     pub(super) has_more: bool,
-    /// Counters that were reset by themselves, by the keys that they had: each with a rule that has other keys.
+    /// Counters that were reset by themselves, by their old keys: each with a rule that has other keys.
     pub(super) begun: HashMap<Key, Arc<Begun>, FixedState>,
     /// The keys of some rule may have records.
     pub(super) has_records: bool,
@@ -44,7 +44,7 @@ pub struct RuleSet {
     pub(super) hash: Arc<str>,
 }
 
-/// What all files of one domain say together.
+/// The contents of all files of one domain.
 #[derive(Clone, Debug)]
 pub(super) struct Domain {
     /// The root of its nodes.
@@ -81,7 +81,7 @@ impl RuleSet {
         }
     }
 
-    /// All rules, in file order: the rule with the id i stands at i.
+    /// All rules, in file order: the rule with the id i is at index i.
     #[inline]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -153,7 +153,7 @@ impl RuleSet {
         add_candidates(request, plan);
     }
 
-    /// Learns from a request that was decided by this plan what own costs mean, where no rule says it.
+    /// Learns from a request that was decided by this plan what own costs mean, for rules that do not say it.
     #[cold]
     pub fn observe_costs(&self, request: &Request<'_>, plan: &Plan<'_>) {
         for (step, descriptor) in plan.steps.iter().zip(request.descriptors()) {
@@ -163,14 +163,14 @@ impl RuleSet {
                 Origin::Override { .. } => &self.cost_of_overrides,
             };
             let own_cost = descriptor.options.has_own_cost();
-            // One whose meaning is known says nothing about others.
+            // A cost whose meaning the request gives says nothing about others.
             if !own_cost || descriptor.options.cost == Cost::Auto {
                 cost.observe(own_cost);
             }
         }
     }
 
-    /// Goes on with what the rules in force have learnt about costs.
+    /// Continues with what the rules in force have learnt about costs.
     pub fn keep_learnt(&mut self, before: &Self) {
         let name = |rule: &Rule| rule.loaded_seeds().seed.key([]);
         let learning = before.rules.iter().filter(|rule| rule.cost.said() == Cost::Auto);
@@ -233,7 +233,7 @@ impl RuleSet {
     }
 }
 
-/// Whether an own cost is spent already: as the request says, or as the rule does.
+/// Whether an own cost is already spent: as the request says, or as the rule does.
 #[inline]
 fn is_reported(options: &DescriptorOptions, rule: &CostUse) -> bool {
     match options.cost {
@@ -257,8 +257,8 @@ fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
     }
 }
 
-/// Drops each limit whose name another descriptor's rule replaces. A dropped one still drops others, so a cycle drops
-/// all that are in it. An unlimited one replaces, but is never dropped.
+/// Drops each limit whose name another descriptor's rule replaces. A dropped limit still drops others, so a cycle
+/// drops all that are in it. An unlimited one replaces, but is never dropped.
 fn drop_replaced(steps: &mut [Step<'_>]) {
     if !steps.iter().filter_map(rule_of).any(|rule| !rule.replaces.is_empty()) {
         return;

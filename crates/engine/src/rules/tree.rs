@@ -71,7 +71,7 @@ pub(super) struct Choices<'t> {
 /// The most patterns that are tested for being shadowed. Nobody writes so many by hand.
 const SHADOWED_MAX: usize = 100_000;
 
-/// Stands for what a `*` matches: a character that is in no text.
+/// Stands for a character that `*` matches: one that is in no text.
 const ANYTHING: &str = "\u{10FFFF}";
 
 /// The family of a root: there is none.
@@ -186,7 +186,7 @@ impl Tree {
         })
     }
 
-    /// Nodes that have no rule and no children, and take no value away from a node beside them.
+    /// Nodes that have no rule and no children, and take no value away from a node next to them.
     pub(super) fn idle(&self) -> impl Iterator<Item = NodeId> {
         (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| {
             let family = self.families.get(node.family as usize)?;

@@ -7,7 +7,7 @@ use crate::rules::hint::closest;
 use crate::rules::{Rule, RuleSet};
 use crate::text::one_line;
 
-/// The most nodes of a level that are compared. Nobody misspells a name so that it is the like of more.
+/// The most nodes of a level that are compared: enough to find a misspelt name.
 const COMPARED_MAX: usize = 10_000;
 
 impl RuleSet {

@@ -1,8 +1,8 @@
 //! The normal form of a path: one spelling for all paths that proxies and applications treat as the same.
 //!
-//! In: the target of a request, as its client spelt it. Out: the path that Envoy makes of it by `normalize_path` and
-//! `merge_slashes`, so that `/%6Cogin`, `//login` and `/x/../login` match the rule for `/login`. Unchanged are the
-//! query, upper case, parameters after `;`, and escapes of characters other than letters, digits and `-._~`.
+//! In: the target of a request, as its client wrote it. Out: the path that Envoy makes from it by `normalize_path`
+//! and `merge_slashes`, so that `/%6Cogin`, `//login` and `/x/../login` match the rule for `/login`. Unchanged are
+//! the query, upper case, parameters after `;`, and escapes of characters other than letters, digits and `-._~`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// Begins the query.
 const QUERY: char = '?';
 
-/// Applications on Windows take both for a slash; so does Envoy.
+/// Applications on Windows treat both as a slash; so does Envoy.
 const SLASHES: [char; 2] = ['/', '\\'];
 
 /// The printable characters that stand in a normal path only as escapes.

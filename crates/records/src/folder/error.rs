@@ -21,7 +21,7 @@ pub enum FolderError {
         /// Why not.
         source: io::Error,
     },
-    /// It holds something else than this program wrote.
+    /// It contains something that this program did not write.
     #[error("LIMITS_DIR: {} is broken: {why} (expected what this program wrote; records can be loaded again into an empty folder)", path.display())]
     Broken {
         /// The folder.
@@ -29,13 +29,13 @@ pub enum FolderError {
         /// What was found.
         why: String,
     },
-    /// It is not open, or takes no change since one failed: why.
+    /// It is not open, or accepts no change since one failed: why.
     #[error("{0}; it is tried again")]
     Closed(String),
 }
 
 impl FolderError {
-    /// What an error of the store means.
+    /// The meaning of an error of the store.
     pub(super) fn of(what: &'static str, path: &Path, error: fjall::Error) -> Self {
         let path = path.to_owned();
         match error {
@@ -46,7 +46,7 @@ impl FolderError {
             fjall::Error::Poisoned => {
                 Self::Closed(format!("LIMITS_DIR: the disk refused a change of {}", path.display()))
             }
-            // Its variants say what is wrong; its text is made of them.
+            // Its variants have the reason; its text is made from them.
             other => Self::Broken { path, why: format!("{other:?}") },
         }
     }

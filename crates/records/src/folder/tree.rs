@@ -15,18 +15,18 @@ use crate::value::encode;
 
 /// Blocks of records that stay in memory.
 const CACHE_BYTES: u64 = 32 << 20;
-/// Records that are only in the journal and in memory; more are sorted into files.
+/// Records that are only in the journal and in memory; when there are more, they are sorted into files.
 const MEMTABLE_BYTES: u64 = 16 << 20;
-/// The journal is read at the start, so it is kept short. The store takes no less.
+/// The journal is read at the start, so it is kept short. The store accepts no smaller size.
 const JOURNAL_BYTES: u64 = 64 << 20;
 /// Files that stay open.
 pub const FILES_MAX: usize = 256;
-/// Of a filter, for each record: one key in 300 without a record is looked for on the disk.
+/// Bits of a filter for each record: one in 300 keys without a record is looked up on the disk.
 const FILTER_BITS: f32 = 12.0;
-/// What has to fit on the disk before the store is opened again after an error.
+/// Bytes that must fit on the disk before the store is opened again after an error.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// The name of all records among what the store holds.
+/// The name of the tree with all records in the store.
 const RECORDS: &str = "records";
 
 pub(super) struct Tree {
@@ -35,7 +35,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Opens the store in this folder, which is made if it is not there.
+    /// Opens the store in this folder, which is created if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
         // The store panics at some files that it did not write.
         let opened = catch_unwind(AssertUnwindSafe(|| Self::open_store(path)));
@@ -71,7 +71,7 @@ impl Tree {
     }
 }
 
-/// Filters and indexes of all files stay in memory, whole: a key without a record then costs no read.
+/// Filters and indexes of all files stay completely in memory: then a key without a record costs no read.
 fn options() -> KeyspaceCreateOptions {
     let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS));
     KeyspaceCreateOptions::default()
@@ -83,12 +83,12 @@ fn options() -> KeyspaceCreateOptions {
         .index_block_partitioning_policy(PartitioningPolicy::all(false))
 }
 
-/// Makes sure that the disk takes something, and takes it away again.
+/// Makes sure that the disk accepts something, and removes it again.
 pub(super) fn probe(folder: &Path) -> Result<(), FolderError> {
     let path = folder.join("probe");
     let write = || File::create(&path)?.write_all(&vec![0; PROBE_BYTES]);
     let written = write();
-    // What is left of it only takes room, and the next probe writes over it.
+    // A rest of it only takes space, and the next probe overwrites it.
     let _ = fs::remove_file(&path);
     written.map_err(|source| FolderError::Io { what: "write", path: folder.to_owned(), source })
 }

@@ -13,7 +13,7 @@
 use crate::limit::expiry::Expiry;
 use crate::limit::search::search;
 
-/// A block of more words than this is freed when its last stamp goes, and shrinks when three quarters of it are
+/// A block of more words than this is freed when its last stamp is dropped, and shrinks when three quarters of it are
 /// unused.
 const WORDS_KEPT: usize = 16;
 /// Words that one push needs at most: a stamp and an extra.
@@ -145,7 +145,7 @@ impl Block {
 
     /// Drops the stamps up to and including `stamp`.
     pub(super) fn drop_through(&mut self, stamp: u64) {
-        // Usually one stamp goes for each that comes.
+        // Usually one stamp is dropped for each that is added.
         if self.live().first().is_none_or(|&oldest| oldest > stamp) || self.drop_one_through(stamp).is_some()
         {
             return;
@@ -157,7 +157,8 @@ impl Block {
         }
     }
 
-    /// Drops the oldest stamp if it is not after `stamp` and the second one is. Returns its hits; `None`: it is another case.
+    /// Drops the oldest stamp if it is not after `stamp` and the second one is. Returns its hits; `None`: this is not
+    /// the usual case.
     #[inline]
     pub(super) fn drop_one_through(&mut self, stamp: u64) -> Option<u64> {
         let (head, end) = (self.head(), self.end());
@@ -170,8 +171,8 @@ impl Block {
         Some(hits)
     }
 
-    /// Adds one hit at `stamp` if that is after all others, there is room, and the block may stay as large as it is. Whether
-    /// it did.
+    /// Adds one hit at `stamp` if that is after all others, there is room, and the block may keep its size. Returns
+    /// whether it did.
     #[inline]
     pub(super) fn push_one(&mut self, stamp: u64) -> bool {
         let (head, end) = (self.head(), self.end());
@@ -255,7 +256,7 @@ impl Block {
         !self.has_room() && self.words_after(PUSH_WORDS) > WORDS_MAX
     }
 
-    /// Stamps that do not count any more and still take room.
+    /// Stamps that no longer count and still take room.
     pub(super) fn dead(&self) -> usize {
         self.head()
     }
@@ -275,7 +276,7 @@ impl Block {
     fn words_after(&self, more: usize) -> usize {
         let (size, dead) = (self.words.len(), self.head() + self.extras_before(self.head()));
         let used = size - self.free() - dead;
-        // One that nothing was dropped from is new: its owner made it as large as it is to be.
+        // If nothing was dropped from a block, it is new: its owner chose its size.
         if dead > 0 && size > WORDS_KEPT && (used + more) * 4 < size {
             return (used + more) * 2;
         }
@@ -294,7 +295,7 @@ impl Block {
         self.rebuild(size);
     }
 
-    /// Moves what is alive to where the dead are.
+    /// Moves the live part over the dead part.
     fn drop_dead(&mut self) {
         let (head, end) = (self.head(), self.end());
         let (dead_extras, base) = (self.extras_before(head), self.sum_before(head));
@@ -307,7 +308,7 @@ impl Block {
         self.extras -= dead_extras as u32;
     }
 
-    /// Resizes the block to `size` words, which have to be enough, and drops the dead.
+    /// Resizes the block to `size` words, which have to be enough, and drops the dead stamps.
     fn rebuild(&mut self, size: usize) {
         if size == self.words.len() {
             return self.drop_dead();

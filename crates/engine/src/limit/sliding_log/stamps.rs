@@ -179,7 +179,8 @@ impl Stamps {
         }
     }
 
-    /// The same of one of the next few, after the others: the growth by a new block, which is more than that of a block.
+    /// The same for one of the next pushes, after the others: the growth by a new block, which is more than that of a
+    /// block.
     pub(super) fn growth_bytes_max(&self) -> usize {
         match self {
             Self::Few(_) => size_of::<Many>() + part_bytes(PARTS_MORE, WORDS_MAX / 16),
@@ -222,7 +223,7 @@ impl Many {
         if self.oldest > stamp {
             return;
         }
-        // Usually one stamp goes for each that comes.
+        // Usually one stamp is dropped for each that is added.
         let dead_max = self.dead_max();
         if let Some(Part { block, .. }) = self.parts.front_mut()
             && block.dead() < dead_max
@@ -315,7 +316,7 @@ impl Many {
         self.parts.push_back(Part { block, sum });
     }
 
-    /// The words that the next block begins with: a sixteenth of all words.
+    /// The size of the next block in words: a sixteenth of all words.
     fn words_at_once(&self) -> usize {
         (self.block_bytes / size_of::<u64>() / 16).min(WORDS_MAX)
     }

@@ -14,7 +14,7 @@ const CELL: usize = 3;
 /// A block of more cells than this is freed when its last cell goes.
 const CELLS_KEPT: usize = 6;
 
-/// So many cells are checked after a change, so that checking does not depend on how many there are.
+/// After a change this many cells are checked, so that the cost of checking does not depend on how many there are.
 const CELLS_CHECKED: usize = 16;
 
 /// A queue of (low bits of the bucket's number, hits).
@@ -106,7 +106,7 @@ impl Cells {
         search(self.len(), |index| self.sum_through(index) < hits)
     }
 
-    /// Drops `before` cells, then takes the next one out: its low bits and hits.
+    /// Drops `before` cells, then removes the next one and returns its low bits and hits.
     pub(crate) fn take_front(&mut self, before: usize) -> Option<(u16, u32)> {
         if before >= self.len() {
             self.clear();
@@ -121,7 +121,7 @@ impl Cells {
         Some((low, count))
     }
 
-    /// Drops the oldest `hits`, then takes the next cell out: its low bits, and the hits that it has left.
+    /// Drops the oldest `hits`, then removes the next cell and returns its low bits, and the hits that it has left.
     pub(crate) fn take_hits(&mut self, hits: u32) -> Option<(u16, u32)> {
         if hits >= self.total() {
             self.clear();
@@ -160,8 +160,8 @@ impl Cells {
         }
     }
 
-    /// Reads the cells after bucket `first`, which has `first_count` hits. They span at most `span_max` buckets and one
-    /// more.
+    /// Reads the cells after bucket `first`, which has `first_count` hits. They span at most `span_max` buckets and
+    /// one more.
     pub(crate) fn decode(
         bytes: &mut Reader<'_>,
         first: u16,

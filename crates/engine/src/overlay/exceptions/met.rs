@@ -1,4 +1,4 @@
-//! Which exceptions a request met, for those who report it: metrics, explanations, the metadata of answers.
+//! Which exceptions a request met, for reports: metrics, explanations, the metadata of answers.
 //!
 //! In: a request with its plan under the exceptions. Out: one [`Met`] for each descriptor that met one.
 
@@ -14,13 +14,13 @@ use crate::time::Timestamp;
 pub struct Label {
     /// Its name.
     pub id: String,
-    /// Who made it, and why. `None`: whoever reads it may not know.
+    /// Who made it, and why. `None`: the reader may not know.
     pub made: Option<Made>,
     /// When it ends; `None`: when somebody ends it.
     pub until: Option<Timestamp>,
 }
 
-/// Who made an exception, and why, as they say.
+/// Who made an exception, and why, in their own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     /// Who.
@@ -36,14 +36,14 @@ pub struct Met {
     pub descriptor: usize,
     /// The index of the exception in the list that [`Exceptions`] were made from.
     pub index: usize,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
-    /// What is shown of it, if that is known.
+    /// What is shown of it, if known.
     pub label: Option<Arc<Label>>,
 }
 
 impl Met {
-    /// The same, without what people wrote: that may say whom it is for.
+    /// The same, without the author's texts: they may name the customer.
     #[must_use]
     pub fn unlabelled(&self) -> Self {
         Self { label: None, ..*self }
@@ -51,7 +51,7 @@ impl Met {
 }
 
 impl Effect {
-    /// What it does, in one word: as metrics and metadata call it.
+    /// Its effect, in one word, for metrics and metadata.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Limit { .. } => "limit",

@@ -1,5 +1,5 @@
-//! Checks `rate_limits`: lists of actions, in Envoy's words. It refuses what Envoy refuses, and what Envoy does but
-//! Tidegate does not.
+//! Checks `rate_limits`: lists of actions, with Envoy's names. It refuses what Envoy refuses, and what Envoy supports
+//! but Tidegate does not.
 
 use super::Checker;
 use crate::rules::actions::{
@@ -44,7 +44,7 @@ impl Checker<'_, '_> {
         (Actions(descriptors), places)
     }
 
-    /// What makes one descriptor.
+    /// The fields that make one descriptor.
     fn descriptor(&mut self, item: NodeId) -> Option<Item> {
         let fields = self.reader.fields(&[item], Section::Actions)?;
         let actions = self.at_least_one(&fields, "actions");
@@ -127,7 +127,7 @@ impl Checker<'_, '_> {
         Some(Action { key: key?.1.into(), skip_if_absent, value: Value::Metadata { field, default } })
     }
 
-    /// The place of a value in metadata. Envoy shows modules no values inside others.
+    /// The place of a value in metadata. Envoy shows modules no values nested in others.
     fn metadata_key(&mut self, fields: &Fields, source: MetadataSource) -> Option<Metadata> {
         let nodes = fields.all("metadata_key");
         if nodes.is_empty() {
@@ -236,7 +236,7 @@ impl Checker<'_, '_> {
         self.reader.list(fields, name).to_vec()
     }
 
-    /// A header's name, or a word for a part of the request line.
+    /// A header's name, or a name for a part of the request line.
     fn field(&mut self, fields: &Fields, name: &str) -> Option<Field> {
         let (at, text) = self.required(fields, name)?;
         let field = match Field::from_name(&text) {
@@ -267,7 +267,7 @@ impl Checker<'_, '_> {
     }
 }
 
-/// What the number of a format is taken from, in the words of Envoy's access logs: `%RESP(x-cost)%`.
+/// The source of a format's number, with the names of Envoy's access logs: `%RESP(x-cost)%`.
 fn field_of_format(format: &str) -> Option<Field> {
     let (command, argument) = format.strip_prefix('%')?.strip_suffix(")%")?.split_once('(')?;
     if command == "DYNAMIC_METADATA" {

@@ -1,6 +1,6 @@
-//! `candidate`: the limit on trial beside a limit. It is that limit with other numbers.
+//! `candidate`: other numbers for a limit, to be tried.
 //!
-//! In: the fields of a `rate_limit` and its limit. Out: the limit on trial, if there is one.
+//! In: the fields of a `rate_limit` and its limit. Out: the candidate, if there is one.
 
 use super::Checker;
 use crate::limit::{Algorithm, Limit};
@@ -8,8 +8,8 @@ use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 
 impl Checker<'_, '_> {
-    /// The limit on trial: `own` with the numbers that stand in `candidate`. As if these were written in `rate_limit`:
-    /// without `burst` in either, it is N.
+    /// The candidate: `own` with the numbers in `candidate`, as if they were written in `rate_limit`: without `burst`
+    /// in either, it is N.
     pub(super) fn candidate(
         &mut self,
         fields: &Fields,
@@ -36,7 +36,7 @@ impl Checker<'_, '_> {
         Some(limit)
     }
 
-    /// The limit on trial of an unlimited rule: there is none.
+    /// The candidate of an unlimited rule: there is none.
     pub(super) fn no_candidate(&mut self, fields: &Fields) -> Option<Limit> {
         self.refuse(fields, "candidate", || {
             "`candidate` with `unlimited: true` (expected a limit in `shadow_mode`, which denies nothing either)".to_owned()

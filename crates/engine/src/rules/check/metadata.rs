@@ -38,7 +38,7 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Assigns the entries of a mapping in their order; a merge counts where it stands.
+    /// Assigns the entries of a mapping in their order; a merge counts at its place.
     fn assign(&mut self, mapping: NodeId, map: &mut Map<String, Value>) {
         let document = self.reader.document;
         let Content::Mapping(pairs) = &document.node(mapping).content else { return };

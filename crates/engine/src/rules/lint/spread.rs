@@ -1,4 +1,4 @@
-//! Finds limits that several nodes would count, each by itself, where a proxy chooses the node by the value of one key.
+//! Finds limits that several nodes would count separately, if a proxy chooses the node by the value of one key.
 //!
 //! In: the checked files and the key. Out: the place of every limit whose counters do not each belong to one value.
 
