@@ -1,10 +1,10 @@
-//! Decides what is charged, once for the whole request, from the plan and from what every counter answers before
-//! anything is charged. All or nothing; every store follows these functions.
+//! Decides what is charged, once for the request, from the plan and from what every counter answers before anything
+//! is charged. All or nothing; every store follows these functions.
 
 use crate::limit::Algorithm;
 use crate::plan::{Check, Hits, Plan, Step};
 
-/// What was decided for a whole request.
+/// What was decided for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The overall code, before the process's own shadow mode, is OK.
@@ -40,11 +40,11 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
     }
 }
 
-/// Decides what would become of the request if all candidates of one rule stood in for its limit. `over` says whether
-/// the check at a place is over ([`Plan::checks`]).
+/// Decides the request with the candidates of one rule in place of its limit. `over` says whether the check at a
+/// place is over ([`Plan::checks`]).
 ///
-/// Only the limit of this one rule is replaced: all other counters say what they really say. So the trials of two rules
-/// know nothing of each other.
+/// Only the limit of this one rule is replaced: all other counters keep their verdicts. So the trials of two rules do
+/// not affect each other.
 pub fn settle_trial(plan: &Plan<'_>, rule: usize, mut over: impl FnMut(usize) -> bool) -> Settlement {
     let places = (plan.steps.len()..).zip(&plan.candidates);
     let mut on_trial = places.filter(|(_, candidate)| candidate.rule == rule).peekable();
@@ -55,8 +55,8 @@ pub fn settle_trial(plan: &Plan<'_>, rule: usize, mut over: impl FnMut(usize) ->
 }
 
 impl Settlement {
-    /// A request that passes. What it charges is also what a request of one check alone charges: if that check is
-    /// not over the request passes, and if it is, the check is charged the same either way.
+    /// A request that passes. It charges the same as a request of one check: if that check is not over the request
+    /// passes, and if it is over, the check is charged the same in both cases.
     pub const PASSES: Self = Self { passes: true, stop_increment: false };
 
     /// The hits that this check's counter is charged.

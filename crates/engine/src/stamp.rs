@@ -1,7 +1,7 @@
-//! The stamps of a log: text in a format of `strftime` ↔ points in time.
+//! The timestamps of a log: text in a format of `strftime` ↔ points in time.
 //!
-//! In: a format (`%d/%b/%Y:%H:%M:%S %z`) once, then the stamp of each line. Out: nanoseconds of unix time. Formats are
-//! those of Envoy (which has `%3f` and `%E3S`) and of web servers. A stamp without a zone is UTC.
+//! In: a format (`%d/%b/%Y:%H:%M:%S %z`) once, then the timestamp of each line. Out: nanoseconds of unix time.
+//! Formats are those of Envoy (which has `%3f` and `%E3S`) and of web servers. A timestamp without a zone is UTC.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use crate::time::{SECOND_NANOS, Timestamp};
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// The stamp of Apache's and NGINX's logs: `17/May/2015:10:05:03 +0000`.
+/// The timestamp of Apache's and NGINX's logs: `17/May/2015:10:05:03 +0000`.
 pub const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 /// RFC 3339, with or without a fraction: `2015-05-17T10:05:03.250Z`.
 pub const RFC_3339: &str = "%Y-%m-%dT%H:%M:%E*S%z";
 /// Seconds since the epoch, with or without a fraction.
 pub const EPOCH: &str = "%s%E*f";
 
-/// A format of stamps, compiled.
+/// A format of timestamps, compiled.
 #[derive(Clone, Debug)]
 pub struct StampFormat(Vec<Item>);
 
@@ -26,7 +26,7 @@ enum Item {
     Literal(u8),
     Number(Part, u8),
     MonthName,
-    /// Digits after the point, this many at most.
+    /// At most this many digits after the point.
     Fraction(u8),
     /// A point and digits, or nothing.
     PointAndFraction,
@@ -44,7 +44,7 @@ enum Part {
     Second,
 }
 
-/// The conversion that a format may not have.
+/// The conversion that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownConversion(String);
 
@@ -57,7 +57,7 @@ impl fmt::Display for UnknownConversion {
 
 impl std::error::Error for UnknownConversion {}
 
-/// What a stamp says, part by part.
+/// The parts of a timestamp.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     year: i64,
@@ -92,7 +92,7 @@ impl StampFormat {
         Ok(Self(items))
     }
 
-    /// The time of a stamp; `None`: it does not have this format, or lies before 1970 or after 2554.
+    /// The time of a timestamp; `None`: it does not have this format, or is before 1970 or after 2554.
     pub fn read(&self, mut text: &[u8]) -> Option<Timestamp> {
         let mut parts = Parts { year: 1970, month: 1, day: 1, seconds: 0, nanos: 0, epoch: None };
         for item in &self.0 {
@@ -102,7 +102,7 @@ impl StampFormat {
     }
 }
 
-/// Adds the items of one conversion, the `%` taken off.
+/// Adds the items of one conversion, without its `%`.
 fn convert(conversion: &str, items: &mut Vec<Item>) -> Option<()> {
     use Part::{Day, Hour, Minute, Month, Second, Year};
     let (date, time) = ([(Year, 4), (Month, 2), (Day, 2)], [(Hour, 2), (Minute, 2), (Second, 2)]);

@@ -1,5 +1,6 @@
-//! The locks and atomics of stores and caches. They are in one place because `tests/models` and `tests/weak_memory.rs` compile
-//! these with those of a scheduler instead, and try them in thousands of interleavings.
+//! The locks and atomics of stores and caches. They are in one place because `tests/models` and
+//! `tests/weak_memory.rs` compile them with a scheduler's locks and atomics instead, and try thousands of
+//! interleavings.
 
 pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 

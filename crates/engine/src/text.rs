@@ -1,12 +1,13 @@
 //! Text from outside: decodes percent-encoding, and writes lines that no text can forge.
 //!
-//! Values, keys and domains come from anybody's requests. Where people see them (logs, pages, messages) they go
+//! Values, keys and domains come from anybody's requests. Before people see them (in logs, pages, messages) they go
 //! through [`one_line`] or [`json_line`]: a value must not begin a second line, move a terminal's cursor, or reverse
-//! text. A text of many lines, whose values went through these, goes through [`lines`] where it leaves the program.
+//! text. A text of many lines, whose values went through these, goes through [`lines`] when it leaves the program.
 
 use std::borrow::Cow;
 
-/// The text as one line: control characters, and what breaks or reorders lines, as Rust writes them (`\n`, `\u{1b}`).
+/// The text as one line: control characters, and characters that break or reorder lines, are written as in Rust
+/// (`\n`, `\u{1b}`).
 pub fn one_line(text: &str) -> Cow<'_, str> {
     replaced(text, is_unsafe, |line, char| line.extend(char.escape_default()))
 }
@@ -26,7 +27,7 @@ pub fn json_line(json: &str) -> Cow<'_, str> {
 /// A time for people in its two largest units, rounded up: `45 s`, `1 h 10 min`, `3 d`.
 pub fn span(seconds: u64) -> String {
     let units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
-    // What is rounded up may fill the next unit.
+    // Rounding up may fill the next unit.
     let rounded = match seconds {
         0..3_600 => seconds,
         3_600..86_400 => seconds.div_ceil(60).saturating_mul(60),
@@ -132,8 +133,8 @@ pub fn escaped_byte(text: &[u8]) -> Option<(u8, &[u8])> {
     Some(((digit(high)? << 4 | digit(low)?) as u8, rest))
 }
 
-/// The decoded value of the first parameter with this name in the query of a request's target. Decoded as Envoy does: a
-/// `%` that begins no escape stays, and so does a `+`.
+/// The decoded value of the first parameter with this name in the query of a request's target. It decodes as Envoy
+/// does: a `%` that begins no escape stays, and so does a `+`.
 pub fn query_parameter<'t>(target: &'t str, name: &str) -> Option<Cow<'t, [u8]>> {
     let (_, query) = target.split_once('?')?;
     let parameters = query.split('&').map(|it| it.split_once('=').unwrap_or((it, "")));

@@ -47,16 +47,16 @@ use crate::status::Status;
 pub const STREAMS_MAX: usize = 1_024;
 /// How long a client may take for its preface and SETTINGS, for the rest of a frame, a header block, or a request.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Once so much output waits, no more input is processed until it is sent. So a peer that reads nothing is not served.
+/// While this much output waits, no more input is processed. So a peer that reads nothing is not served.
 pub const OUTPUT_BYTES_MAX: usize = 16 * 1_024;
 /// Bytes of incomplete request bodies that one connection may hold. A proxy's request has a few hundred bytes and
 /// arrives complete.
 pub const UNFINISHED_BYTES_MAX: usize = 1_024 * 1_024;
 /// The error message for a request that would exceed [`UNFINISHED_BYTES_MAX`].
 pub const TOO_MUCH_UNFINISHED: &str = "this connection has begun too many requests that it does not end";
-/// Requests that are handed to [`Serve`] together, at most.
+/// The most requests that are passed to [`Serve`] together.
 pub const BATCH_MAX: usize = 8;
-/// How long memory that a burst needed is kept after it.
+/// How long memory from a burst is kept.
 const SPARE_MEMORY_KEPT: Duration = Duration::from_secs(10);
 /// A peer that sends nothing for the interval gets a keep-alive PING. The connection ends if it sends nothing for the
 /// timeout after that.
@@ -103,7 +103,7 @@ pub trait Serve {
     /// What is noted of a call when its headers arrive. It is dropped with a call that is cancelled.
     type Note;
 
-    /// Notes what the headers of a call say. It is asked only if [`Served::kept`] names any.
+    /// Notes what the headers of a call contain. It is called only if [`Served::kept`] names any.
     fn note(&mut self, route: Route, headers: &KeptHeaders) -> Option<Self::Note>;
     /// Checks an incomplete body. An error is the answer to the request; then it takes the note.
     fn check_partial(
@@ -143,7 +143,7 @@ pub struct Connection<S: Serve> {
     settings_acked: bool,
     /// When the incomplete preface, frame or header block began. It has to be complete within [`READ_TIMEOUT`].
     incomplete_since: Option<Instant>,
-    /// Since when the connection has much more memory than it needs.
+    /// Since when the connection has had much more memory than it needs.
     spare_since: Option<Instant>,
     /// When the peer last sent bytes.
     last_received: Instant,

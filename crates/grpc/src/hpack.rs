@@ -1,7 +1,8 @@
 //! HPACK (RFC 7541), decoded directly to what a server of unary calls needs to know of a header block.
 //!
-//! An entry of the dynamic table is classified once, when it is added. So an indexed field costs a look-up and no copy,
-//! and its text is not kept. A block equal to the last one, with an unchanged table, means the same.
+//! An entry of the dynamic table is classified once, when it is added. So an indexed field costs a look-up and no
+//! copy, and its text is not kept. A block with the same bytes as the last one, and an unchanged table, is not
+//! decoded again.
 //!
 //! - `served`: what a server serves and keeps; `kept`: the text of headers that it keeps
 //! - `field`: the meaning of a field; `head`: the meaning of a header block
@@ -27,7 +28,7 @@ pub use self::served::Served;
 
 /// Bytes of each side's dynamic table: the protocol's default (RFC 9113, 6.5.2).
 const TABLE_BYTES: usize = 4_096;
-/// Bytes that the size of an entry has beside its text (RFC 7541, 4.1).
+/// Bytes that the size of an entry includes in addition to its text (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 /// Entries of the static table (RFC 7541, appendix A).
 const STATIC_ENTRIES: usize = 61;

@@ -1,7 +1,7 @@
 //! Cases: requests with the answers that are expected of rules, as files that a CI runs.
 //!
-//! In: a file of cases, and the rules that it names. Out: what came of each case. Requests are decided by the engine, at
-//! the times that the case says; a day takes microseconds. Each case starts with unused counters.
+//! In: a file of cases, and the rules that it names. Out: the outcome of each case. Requests are decided by the
+//! engine, at the times of the case; a day takes microseconds. Each case starts with unused counters.
 //!
 //! ```yaml
 //! rules: ../config
@@ -35,7 +35,7 @@ pub use self::output::{github, json, junit, text};
 const NOTHING_MET: &str = "not one request of its cases met a rule, so they say nothing about the rules (expected the domain \
                            and the entries of a rule; --allow-unmatched to pass)";
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug)]
 struct CaseFile {
     /// Where its rules are, relative to the working directory.
@@ -43,7 +43,7 @@ struct CaseFile {
     cases: Vec<Case>,
 }
 
-/// Steps, one after the other, on counters of their own.
+/// Steps, one after the other, with counters of their own.
 #[derive(Debug)]
 struct Case {
     name: String,
@@ -51,7 +51,7 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// One request, or one that is repeated; and what is expected of each.
+/// One request, or a repeated one; and the expected answer of each.
 #[derive(Debug)]
 struct Step {
     at: Place,
@@ -76,7 +76,7 @@ enum When {
     After(u64),
 }
 
-/// What a request brings.
+/// The contents of a request.
 #[derive(Debug)]
 enum Asked {
     Descriptors(Vec<Vec<(String, String)>>),
@@ -84,7 +84,7 @@ enum Asked {
     Http(HttpRequest),
 }
 
-/// What is expected of an answer; what is `None` may be anything.
+/// The expected answer; fields that are `None` may be anything.
 #[derive(Debug, Default)]
 struct Expected {
     code: Option<Code>,
@@ -95,27 +95,27 @@ struct Expected {
     wait_secs: Option<u64>,
 }
 
-/// What came of a file.
+/// The outcome of a file.
 #[derive(Debug)]
 pub struct FileResult {
     /// The file, as it was named.
     pub file: String,
-    /// What is wrong with the file itself, or with its rules: then no case was run. Or its cases prove nothing.
+    /// What is wrong with the file itself, or with its rules: then no case was run. Or why its cases prove nothing.
     pub problems: Vec<Problem>,
-    /// What came of its cases.
+    /// The outcomes of its cases.
     pub cases: Vec<CaseResult>,
 }
 
 /// What is wrong with a file of cases, or with the rules that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, the line and the column, from 1, if there is such a place. Else `what` names the file.
+    /// The file, the line and the column, from 1, if there is such a place. Otherwise `what` names the file.
     pub at: Option<(String, u32, u32)>,
     /// What is wrong, and what was expected.
     pub what: String,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug)]
 pub struct CaseResult {
     /// Its name.
@@ -126,11 +126,11 @@ pub struct CaseResult {
     pub requests: u64,
     /// One of them met a rule.
     pub met_a_rule: bool,
-    /// The first answer that was not as expected. The steps after it are not run.
+    /// The first unexpected answer. The steps after it are not run.
     pub failure: Option<Failure>,
 }
 
-/// An answer that is not as expected.
+/// An unexpected answer.
 #[derive(Debug)]
 pub struct Failure {
     /// The line of the step, from 1.
@@ -143,13 +143,13 @@ pub struct Failure {
     pub at_nanos: u64,
     /// What was expected.
     pub expected: String,
-    /// What was answered.
+    /// The answer.
     pub got: String,
     /// Why: the explanation of the engine, before the request was counted.
     pub explanation: String,
 }
 
-/// Runs the cases of a file. `load` loads the rules at a path; its errors say what is wrong with them. Cases of which no
+/// Runs the cases of a file. `load` loads the rules at a path; its errors are problems of these. Cases of which no
 /// request meets a rule prove nothing: that is a problem of the file, unless `allow_unmatched`.
 pub fn run(
     path: &Path,
@@ -175,7 +175,7 @@ pub fn run(
     FileResult { file, problems: unmatched.into_iter().collect(), cases }
 }
 
-/// The problem of a file that lies in the folder of its rules, where it is loaded as rules.
+/// The problem of a file that is in the folder of its rules, where it would be loaded as rules.
 fn among_rules(path: &Path, rules: &Path) -> Option<Problem> {
     let folder = path.canonicalize().ok()?.parent()?.to_owned();
     let what =
@@ -194,7 +194,7 @@ impl fmt::Display for Problem {
 }
 
 impl FileResult {
-    /// Every case was as expected, and there was one.
+    /// Whether every case was as expected, and there was one.
     pub fn is_good(&self) -> bool {
         self.problems.is_empty() && self.cases.iter().all(|case| case.failure.is_none())
     }

@@ -1,8 +1,8 @@
 //! The descriptors that Envoy would make of a request, from its configuration alone.
 //!
-//! In: the text of a bootstrap or of a `/config_dump`, and a request. Out: what each rate limit filter would ask. Nothing is
-//! guessed: what needs more than the file and the request (metadata that filters set, weighted clusters, routes that the file
-//! lacks) is an error that names it.
+//! In: the text of a bootstrap or of a `/config_dump`, and a request. Out: the calls of each rate limit filter.
+//! Nothing is guessed: whatever needs more than the file and the request (metadata that filters set, weighted
+//! clusters, routes that the file lacks) is an error that names it.
 
 mod actions;
 mod call;
@@ -26,12 +26,12 @@ use self::seen::Seen;
 use self::tree::Node;
 use self::whole::Whole;
 
-/// The type of the filter for HTTP connections, behind the last dot.
+/// The type of the filter for HTTP connections, after the last dot.
 const MANAGER: &str = "HttpConnectionManager";
 /// The type of the rate limit filter.
 const RATE_LIMIT: &str = ".http.ratelimit.v3.RateLimit";
 
-/// Filters that change nothing that descriptors are made of. Others are listed, because they might.
+/// Filters that do not change anything descriptors are made of. Others are listed, because they might.
 const HARMLESS: [&str; 9] = [
     "router.v3.Router",
     "ratelimit.v3.RateLimit",
@@ -51,22 +51,22 @@ pub struct Asked {
     pub method: String,
     /// The path with its query.
     pub path: String,
-    /// The host, with its port if the client said one.
+    /// The host, with its port if the client sent one.
     pub host: String,
-    /// Names in small letters; a name may be there several times.
+    /// Names in lower case; a name may occur several times.
     pub headers: Vec<(String, String)>,
-    /// The address that Envoy takes for the client's.
+    /// The address that Envoy uses as the client's.
     pub address: IpAddr,
-    /// Whether Envoy takes it for one from outside; `None`: nobody said it. `request_type` of a filter asks for it.
+    /// Whether Envoy treats it as a request from outside; `None`: not given. `request_type` of a filter needs it.
     pub is_external: Option<bool>,
 }
 
-/// What is known of an Envoy beside its configuration.
+/// What is known of an Envoy in addition to its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Instance {
     /// The listener that the request comes to, or `LISTENER/CHAIN`; `None`: the only one with a rate limit filter.
     pub listener: Option<String>,
-    /// Its argument `--service-cluster`, which is stronger than `node.cluster`.
+    /// Its argument `--service-cluster`, which overrides `node.cluster`.
     pub service_cluster: Option<String>,
 }
 
@@ -84,18 +84,18 @@ impl Default for Asked {
     }
 }
 
-/// What Envoy would ask about a request.
+/// The calls that Envoy would make for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     /// The listener, if it has a name.
     pub listener: String,
     /// The virtual host and, if it has a name, the route. Empty: no route matches.
     pub route: String,
-    /// One for each rate limit filter that has descriptors to ask about.
+    /// One for each rate limit filter that would send descriptors.
     pub calls: Vec<Call>,
     /// Filters before these that may change the request.
     pub filters_before: Vec<String>,
-    /// What has to be known beside.
+    /// Remarks about what is not shown.
     pub notes: Vec<String>,
 }
 
@@ -113,7 +113,7 @@ pub struct Call {
 pub struct Descriptor {
     /// Its entries, in order.
     pub entries: Vec<(String, String)>,
-    /// The limit and the hits that the configuration brings.
+    /// The limit and the hits in the configuration.
     pub options: DescriptorOptions,
 }
 
@@ -128,7 +128,7 @@ pub enum EnvoyError {
         /// What is wrong.
         what: String,
     },
-    /// It needs what neither the file nor the request holds.
+    /// It needs something that is neither in the file nor in the request.
     #[error("{}:{}: {what}: this needs more than the file and the request", at.line, at.column)]
     Needs {
         /// Where.
@@ -139,7 +139,7 @@ pub enum EnvoyError {
 }
 
 /// The descriptors that the configuration in `text` makes of a request to this Envoy.
-/// Fails when the text is no configuration of Envoy, or the descriptors need more than it holds.
+/// Fails when the text is not a configuration of Envoy, or the descriptors need more than it contains.
 pub fn describe(text: &str, asked: &Asked, instance: &Instance) -> Result<Described, EnvoyError> {
     let mut budget = Budget::of_set(text.len());
     let document = Document::parse(text, &mut budget).map_err(|(at, what)| EnvoyError::Bad { at, what })?;
@@ -171,7 +171,7 @@ pub fn describe(text: &str, asked: &Asked, instance: &Instance) -> Result<Descri
     Ok(described)
 }
 
-/// Refuses a runtime that says something of rate limits: it may switch them off, also for a part of the requests.
+/// Refuses a runtime with keys about rate limits: it may switch them off, also for a part of the requests.
 fn untouched_by_runtime(root: Node<'_, '_>) -> Result<(), EnvoyError> {
     let layers = root.get("layered_runtime").map(|it| it.items("layers")).unwrap_or_default();
     let mut said = layers.iter().filter_map(|layer| layer.get("static_layer")).flat_map(Node::fields);
@@ -226,7 +226,7 @@ fn is_rate_limit(filter: &Node<'_, '_>) -> bool {
     filter.get("typed_config").is_some_and(|config| config.is_of_type(RATE_LIMIT))
 }
 
-/// The rate limit filters, and the names of what comes before the last of them and may change a request.
+/// The rate limit filters, and the names of filters before the last of them that may change a request.
 fn filters<'n, 't>(manager: Node<'n, 't>) -> (Vec<Filter<'n, 't>>, Vec<String>) {
     let early = "early_header_mutation_extensions";
     let mut since: Vec<_> = manager.switched_on(early).map(|_| early.to_owned()).into_iter().collect();

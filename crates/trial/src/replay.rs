@@ -57,11 +57,11 @@ pub struct Options {
     pub format: String,
     /// The key of the time, in JSON.
     pub time: Option<String>,
-    /// Which descriptors a line gets. `None`: the domain's own `rate_limits` say it.
+    /// The descriptors of a line. `None`: the domain's own `rate_limits` make them.
     pub map: Option<String>,
-    /// The domain that requests ask about. `None`: the only one that the rules have.
+    /// The domain of the requests. `None`: the only one that the rules have.
     pub domain: Option<String>,
-    /// Rules to compare with may lack the domain: then all of its denials are new ones.
+    /// Rules to compare with need not have the domain: then all denials are new ones.
     pub allow_unmatched: bool,
     /// Lines with one of these statuses are left out.
     pub without_status: Vec<String>,
@@ -83,7 +83,7 @@ pub enum ReplayError {
     /// A variable.
     #[error("{0}")]
     Unknown(#[from] UnknownVariable),
-    /// Nothing says which domain is meant.
+    /// No option names the domain, and there are several.
     #[error("the rules have {0} domains (expected one, or --domain NAME)")]
     Domains(usize),
     /// No descriptors can be made.
@@ -92,13 +92,13 @@ pub enum ReplayError {
     /// The domain is not in the rules.
     #[error("the rules have no domain {0}")]
     NoDomain(String),
-    /// The rules to compare with know nothing of the domain, so the comparison says nothing.
+    /// The rules to compare with do not have the domain, so the comparison proves nothing.
     #[error(
         "the rules of --against have no domain {domain}, only {others} (expected rules of the same domain; \
          --allow-unmatched takes every denial as a new one)"
     )]
     NotCompared {
-        /// The domain that requests ask about.
+        /// The domain of the requests.
         domain: String,
         /// The domains that they have.
         others: String,
@@ -111,19 +111,19 @@ pub enum ReplayError {
         /// Why.
         error: io::Error,
     },
-    /// Not one line could be read.
+    /// No line could be read.
     #[error("no line has the format of --format; the first: {0}")]
     NoLine(String),
 }
 
 impl ReplayError {
-    /// Whether the arguments are wrong, whatever the rules and the logs hold.
+    /// Whether the arguments are wrong, whatever the rules and the logs contain.
     pub fn is_of_arguments(&self) -> bool {
         matches!(self, Self::Format(_) | Self::Map(MapError::Syntax { .. }))
     }
 }
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of logs that were read.
@@ -132,18 +132,18 @@ pub struct Progress {
     pub lines: u64,
 }
 
-/// What lines became, in counts.
+/// Counts of lines, by what became of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Lines of the logs, blank ones left out.
     pub lines: u64,
-    /// Lines that are no request in the format.
+    /// Lines that the format does not match.
     pub unreadable: u64,
     /// Left out because of their status.
     pub left_out: u64,
-    /// Requests that got no descriptor: a proxy would not have asked about them.
+    /// Requests without a descriptor: a proxy would not have sent a call for them.
     pub not_asked: u64,
-    /// Requests that were asked about.
+    /// Requests that were decided.
     pub requests: u64,
     /// Of these, those that met no limit.
     pub unlimited: u64,
@@ -183,14 +183,14 @@ pub fn replay(
     Ok(replay.finish(counts))
 }
 
-/// A reader of the requests that these rules are asked about.
+/// A reader of the requests that these rules decide.
 fn reader<'r, A>(rules: &'r RuleSet, options: &Options) -> Result<Reader<'r, A>, ReplayError> {
     let domain = domain_of(rules, options.domain.as_deref())?;
     let actions = rules.actions(&domain);
     Reader::new(domain, actions, options)
 }
 
-/// A replay under way.
+/// A replay that is running.
 struct Replay<'r> {
     side: Side<'r>,
     against: Option<Side<'r>>,
@@ -204,7 +204,7 @@ struct Replay<'r> {
 /// A request that waits for its turn.
 struct Waiting<'r> {
     asked: Asked<'r>,
-    /// In the rules that are compared with.
+    /// Its state in the rules that are compared with.
     against: Option<Box<Asked<'r>>>,
 }
 
@@ -281,7 +281,7 @@ fn is_comparable(domain: &str, against: &RuleSet) -> Result<(), ReplayError> {
     Err(ReplayError::NotCompared { domain: domain.to_owned(), others })
 }
 
-/// The domain that requests ask about.
+/// The domain of the requests.
 fn domain_of(rules: &RuleSet, named: Option<&str>) -> Result<String, ReplayError> {
     let domains: Vec<_> = rules.domains().collect();
     match (named, &domains[..]) {

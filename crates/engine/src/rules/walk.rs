@@ -1,5 +1,5 @@
-//! The walk of a descriptor down the rules, for people: level by level which nodes were tried, and where and why the walk
-//! ended.
+//! The walk of a descriptor through the rules, for people: level by level which nodes were tried, and where and why
+//! the walk ended.
 //!
 //! The request path only needs the end: see `tree`.
 
@@ -14,13 +14,13 @@ const NAMES_MAX: usize = 8;
 /// The walk of one descriptor.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    /// A level for each entry, as far as the walk came; the last one may have no node that fits.
+    /// A level for each entry that was reached; the last one may have no node that fits.
     pub levels: Vec<Level<'a>>,
     /// Where it ended.
     pub end: End<'a>,
 }
 
-/// What was tried for one entry.
+/// The nodes that were tried for one entry.
 #[derive(Clone, Debug, Default)]
 pub struct Level<'a> {
     /// How the entry matched. `None`: no node fits.
@@ -36,7 +36,7 @@ pub struct Level<'a> {
 pub struct Tried<'a> {
     /// What kind of node it is.
     pub node: Met<'a>,
-    /// Where it stands. `None`: there is no such node.
+    /// Its place. `None`: there is no such node.
     pub written: Option<&'a Written>,
     /// Whether it fits.
     pub fit: Fit,
@@ -49,7 +49,7 @@ pub enum Fit {
     Taken,
     /// It does not.
     No,
-    /// One before it fits.
+    /// An earlier one fits.
     NotTried,
 }
 
@@ -73,16 +73,16 @@ pub enum End<'a> {
     NoLimit(NameList),
     /// Before its last entry, because no node matches the next one. With the nodes that there are.
     NoNode(NameList),
-    /// The domain has no rules. With the domains that have.
+    /// The domain has no rules. With the domains that have some.
     NoDomain(NameList),
 }
 
-/// Names of what there is where nothing matched. A node is `key` or `key=value`.
+/// Names of the existing nodes or domains where nothing matched. A node is `key` or `key=value`.
 #[derive(Clone, Debug, Default)]
 pub struct NameList {
     /// The first names.
     pub names: Vec<String>,
-    /// How many more there are.
+    /// The number of further ones.
     pub more: usize,
 }
 
@@ -119,7 +119,7 @@ impl RuleSet {
     fn level<'a>(&'a self, choices: &Choices<'a>) -> Level<'a> {
         let mut level = Level::default();
         if choices.has_values {
-            // The text of a pattern is a value too: then the pattern itself is the node.
+            // The text of a pattern is a value too: then the node is the pattern itself.
             let is_taken = choices.exact.is_some();
             self.try_node(&mut level, choices, Met::Exact, choices.exact, is_taken);
         }

@@ -19,7 +19,7 @@ use self::pieces::Pieces;
 /// If more patterns than this have the same end, they are filed under a piece of their middle instead.
 const WITH_END_MAX: usize = 16;
 
-/// The patterns beside each other under one key, in file order; `T` is what a pattern leads to.
+/// The patterns under one key, in file order; `T` is the target of a pattern.
 #[derive(Clone, Debug)]
 pub(super) struct Wildcards<T> {
     targets: Vec<T>,
@@ -46,7 +46,7 @@ struct Affixes {
     sorted: Vec<Affix>,
 }
 
-/// Which end of a value is looked at.
+/// The end of a value that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Prefix,
@@ -63,7 +63,7 @@ enum Placement {
 #[derive(Clone, Debug)]
 struct Affix {
     text: Box<str>,
-    /// The longest of the other affixes that this one begins with.
+    /// The longest of the other affixes with which this one begins.
     parent: Option<u32>,
     /// The first in file order of the patterns that are only this affix, or only one of its ancestors.
     plain: Option<u32>,
@@ -138,7 +138,7 @@ impl Pattern {
         if is_common { Placement::Piece } else { Placement::End(end) }
     }
 
-    /// It matches whenever the affix that it is filed under fits.
+    /// It matches every value that has the affix under which it is filed.
     fn is_plain(&self) -> bool {
         self.pieces.is_empty() && (self.prefix.is_empty() || self.suffix.is_empty())
     }
@@ -184,7 +184,7 @@ impl Affixes {
         }
     }
 
-    /// An affix that comes after all others, with what it inherits from its parent.
+    /// An affix that comes after all others, with the values that it inherits from its parent.
     fn child(&self, text: &str) -> Affix {
         let last = self.sorted.len().checked_sub(1).map(|last| last as u32);
         let parent = self.chain(last).find(|&(_, affix)| self.end.fits(&affix.text, text));
@@ -221,8 +221,8 @@ impl Affixes {
         first
     }
 
-    /// The longest affix that the value has. All others that it has are ancestors of this one: everything that sorts
-    /// between an affix of the value and the value itself has that affix too.
+    /// The longest affix that the value has. All other affixes of the value are ancestors of this one: everything
+    /// that sorts between an affix of the value and the value itself has that affix too.
     fn longest_fitting(&self, value: &str) -> Option<&Affix> {
         let after = self.sorted.partition_point(|affix| self.end.compare(&affix.text, value).is_le());
         let last = self.sorted.get(..after)?.last()?;
@@ -317,7 +317,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// Enough patterns with the same ends that pieces are searched. Some pieces are longer than what is searched.
+        /// Enough patterns with the same ends that pieces are searched. Some pieces are longer than the searched
+        /// part.
         #[test]
         fn the_first_of_many_patterns_with_the_same_ends_is_found(
             patterns in prop::collection::vec("(a|)\\*[abc]{1,4}(\\*[abc*]{0,4}|(ab){20})\\*(c|)", 40..80),
@@ -343,7 +344,7 @@ mod tests {
         assert_eq!(wildcards.find("-17"), None);
     }
 
-    /// A piece that is found everywhere, and patterns that are tested in vain: once each, not once a place.
+    /// A piece that is found everywhere, and patterns that are tested without a match: each once, not once per place.
     #[test]
     fn a_hostile_value_takes_no_time() {
         let patterns: Vec<String> = (1..=40).map(|len| format!("*{}*b*", "a".repeat(len))).collect();

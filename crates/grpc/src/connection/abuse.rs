@@ -1,12 +1,13 @@
-//! The abuse score: it counts frames that make work and ask for nothing, such as PING, SETTINGS, RST_STREAM,
-//! WINDOW_UPDATE, tiny or unread DATA, and streams that have to be reset. Each answer lowers the score, and each second
-//! halves it. So a client that takes answers may also cancel; one that only cancels gets ENHANCE_YOUR_CALM.
+//! The abuse score: it counts frames that make work but are part of no call, such as PING, SETTINGS, RST_STREAM,
+//! WINDOW_UPDATE, tiny or unread DATA, and streams that have to be reset. Each answer lowers the score, and each
+//! second halves it. So a client that takes answers may also cancel; one that only cancels gets ENHANCE_YOUR_CALM.
 
 use std::time::{Duration, Instant};
 
 use super::{ErrorCode, Fatal, fatal};
 
-/// The highest score that is allowed. It halves each second, so about 5,000 useless frames a second for long exceed it.
+/// The highest score that is allowed. It halves each second, so about 5,000 useless frames a second, sustained,
+/// exceed it.
 const MAX: u32 = 10_000;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 

@@ -10,7 +10,7 @@ use crate::message::{ONLY_GRPC, ONLY_POST, percent_encoded};
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for the end of a stream of messages. It comes when draining begins, and draining ends after 10 s.
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Unsent bytes of a stream of messages. A client that lets so many wait is not reading them.
+/// Unsent bytes of a stream of messages. A client with more than these is not reading.
 const UNSENT_BYTES_MAX: usize = 1_024;
 /// Characters of an error message: percent-encoded, it fits into one frame.
 const TEXT_CHARS_MAX: usize = 1_024;
@@ -56,7 +56,7 @@ impl<S: Serve> Connection<S> {
         self.send(stream, waiting.map_or(Then::Trailers, Then::More), out);
     }
 
-    /// Sends an answer whole, if the client knows the headers and the windows allow it: then its stream has ended.
+    /// Sends a complete answer, if the client knows the headers and the windows allow it: then its stream has ended.
     #[inline]
     pub(super) fn succeed_at_once(&mut self, stream: &Stream<S>, message: &[u8], out: &mut Vec<u8>) -> bool {
         let length = PREFIX_BYTES + message.len();
@@ -212,7 +212,7 @@ pub(super) fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
     body.extend_from_slice(message);
 }
 
-/// Appends a whole answer at once. Most of the bytes that this server sends are written here.
+/// Appends a complete answer at once. Most of the bytes that this server sends are written here.
 #[inline]
 fn write_answer(out: &mut Vec<u8>, stream: u32, head: [u8; 2], message: &[u8], trailers: u8) {
     const HEADERS_END: u8 = flag::END_HEADERS | flag::END_STREAM;

@@ -16,9 +16,9 @@ use crate::status::code::{INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED};
 const DIALOGS_MAX: usize = 8;
 /// Bytes of one message of a client.
 pub const DIALOG_MESSAGE_BYTES_MAX: usize = 4 * 1_024;
-/// Once so much of the answers waits, a further message resets the dialog: its client does not read.
+/// With so many unsent bytes of answers a further message resets the dialog: its client does not read.
 const UNSENT_BYTES_MAX: usize = 64 * 1_024;
-/// How long a client may say nothing.
+/// How long a client may send nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 impl<S: Serve> Connection<S> {
@@ -91,7 +91,7 @@ impl<S: Serve> Connection<S> {
     }
 }
 
-/// What became of the bytes of a dialog.
+/// The result of the bytes of a dialog.
 struct Answered {
     /// Messages that were answered.
     count: u32,
@@ -144,7 +144,7 @@ impl From<Status> for DialogError {
     }
 }
 
-/// When a dialog times out in which the client has just said something.
+/// The timeout of a dialog whose client has just sent something.
 fn due(deadline: Option<Instant>, now: Instant) -> Instant {
     let silent = now + SILENCE_MAX;
     deadline.map_or(silent, |deadline| deadline.min(silent))

@@ -93,7 +93,7 @@ impl<S: Serve> Connection<S> {
         self.ended = Some(Ended { code, why: error.map(|error| error.why) });
     }
 
-    /// Ends the connection at once, with whatever streams are open.
+    /// Ends the connection at once, even with open streams.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         self.end(None, out);
     }

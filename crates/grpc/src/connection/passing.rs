@@ -1,26 +1,27 @@
-//! The abuse score of a connection that another server serves: it reads the heads of the frames that pass.
+//! The abuse score of a connection that another server serves: it reads the headers of the frames that pass.
 //!
-//! In: the bytes that a client sends, in pieces of any size, and how many bytes it was sent. Out: whether it may go on. It
-//! holds one head and changes nothing. The score is the one of the [lane](super::abuse), with one difference: what is an
-//! answer cannot be seen here, so a request and the bytes that are sent lower the score instead.
+//! In: the bytes that a client sends, in pieces of any size, and how many bytes it was sent. Out: whether it may go
+//! on. It keeps one frame header and changes nothing. The score is that of the [lane](super::abuse), with one
+//! difference: answers cannot be recognised here, so a request and the sent bytes lower the score instead.
 
 use std::time::Instant;
 
 use super::abuse::{self, AbuseScore};
 use super::{HEAD_BYTES, Head, PREFACE, flag, kind};
 
-/// A shorter DATA frame that does not end its request counts as useless: whoever has more to send fills a frame.
+/// A shorter DATA frame that does not end its request counts as useless: a client that has more to send fills a
+/// frame.
 const DATA_BYTES_MIN: usize = 64;
-/// So many sent bytes lower the score as an answer does. A client reads that much for each window update, or more.
+/// So many sent bytes lower the score as an answer does. A client reads at least that much for each window update.
 const BYTES_OF_ANSWER: usize = 2 * 1_024;
 
-/// What a client has sent so far.
+/// The state of what a client has sent.
 #[derive(Debug)]
 pub struct PassingFrames {
     score: AbuseScore,
-    /// Bytes to pass over: what is left of the preface, or of a payload.
+    /// Bytes to skip: the rest of the preface, or of a payload.
     skipped: usize,
-    /// The beginning of the next head.
+    /// The beginning of the next frame header.
     head: [u8; HEAD_BYTES],
     head_len: usize,
     /// The highest stream that the client opened.
@@ -94,7 +95,7 @@ mod tests {
         bytes
     }
 
-    /// Whether a client may go on that sends this in pieces of this size.
+    /// Whether a client that sends this in pieces of this size may go on.
     fn may_send(bytes: &[u8], piece: usize) -> bool {
         let now = clock::monotonic();
         let mut passing = PassingFrames::new(now);

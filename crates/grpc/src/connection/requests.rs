@@ -29,7 +29,7 @@ pub struct Block {
     bytes: Vec<u8>,
 }
 
-/// What the HEADERS frame of a header block says.
+/// The contents of the HEADERS frame of a header block.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     stream: u32,
@@ -159,7 +159,8 @@ impl<S: Serve> Connection<S> {
         }
     }
 
-    /// Answers a call of an unknown method before its body arrives: that may be an endless stream of messages.
+    /// Answers a call of an unknown method before its body arrives, because the body may be an endless stream of
+    /// messages.
     fn answer_unknown_route(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
         self.answer_ready(reading);
         if let Err(status) = reading.serve.check_partial(Route::Unknown, &[], &mut None) {
@@ -253,7 +254,7 @@ impl<S: Serve> Connection<S> {
         Ok(if stream.is_dialog() { Body::OfDialog } else { Body::OfRequest })
     }
 
-    /// The last part of a body. Mostly it is all of it, and is not copied.
+    /// The last part of a body. Usually it is all of it, and is not copied.
     #[inline]
     fn end_body<'i>(&mut self, id: u32, data: &'i [u8], reading: &mut Reading<'_, 'i, S>) {
         let Some(mut stream) = self.remove(id) else { return };
@@ -345,7 +346,7 @@ impl<S: Serve> Stream<S> {
     }
 }
 
-/// What a DATA frame is a part of.
+/// The state of the stream of a DATA frame.
 #[derive(Clone, Copy, Debug)]
 enum Body {
     OfRequest,

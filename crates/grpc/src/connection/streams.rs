@@ -40,7 +40,7 @@ pub enum Then<W> {
     Dialog(Box<Dialog>),
 }
 
-/// What a dialog holds beside the answers.
+/// What a dialog has in addition to the answers.
 #[derive(Debug, Default)]
 pub struct Dialog {
     /// The beginning of a message.
@@ -76,7 +76,7 @@ pub struct Stream<S: Serve> {
 
 /// The streams of one connection, and those closed streams whose frames are ignored.
 pub struct Streams<S: Serve> {
-    /// The newest stream, in a slot of its own: its body mostly comes next, and then its answer.
+    /// The newest stream, in a slot of its own: its body usually comes next, and then its answer.
     newest: Option<Stream<S>>,
     others: HashMap<u32, Stream<S>, RandomState>,
     last: u32,
@@ -149,7 +149,7 @@ impl<S: Serve> Streams<S> {
     #[inline(always)] // The stream is then made in its place.
     pub fn insert_newest(&mut self, stream: Stream<S>) {
         self.note_due(stream.due);
-        // Mostly there is none; `replace` would move it out all the same.
+        // Usually there is none; `replace` would move it out all the same.
         if self.newest.is_some() {
             self.others.extend(self.newest.take().map(|older| (older.id, older)));
         }
@@ -185,7 +185,7 @@ impl<S: Serve> Streams<S> {
         self.others.clear();
     }
 
-    /// From now on, frames for this closed stream are ignored.
+    /// Notes that frames for this closed stream are ignored.
     pub fn ignore(&mut self, id: u32) {
         if self.ignored.len() >= STREAMS_MAX {
             self.ignored.pop_front();

@@ -64,7 +64,8 @@ impl Memo {
 }
 
 /// The last literal field without indexing (RFC 7541, 6.2.2) whose name is in the static table. Proxies send the path
-/// that way, the same one each time: without it a call with ids takes 31 % longer (`cargo bench --bench lane -- 64-ids`).
+/// like this, the same one each time: without it a call with ids takes 31 % longer (`cargo bench --bench lane --
+/// 64-ids`).
 #[derive(Debug, Default)]
 struct LastLiteral {
     name: usize,

@@ -132,7 +132,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends an integer with a prefix of this many bits, beside the bits of `first` (RFC 7541, 5.1).
+/// Appends an integer with a prefix of this many bits, in addition to the bits of `first` (RFC 7541, 5.1).
 fn integer(out: &mut Vec<u8>, bits: u32, first: u8, value: usize) {
     let max = (1_usize << bits) - 1;
     if value < max {

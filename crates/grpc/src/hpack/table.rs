@@ -1,5 +1,5 @@
-//! The static and the dynamic table of HPACK: the meaning and the size of a field, by its index. No text is kept but that
-//! of headers which the server wants.
+//! The static and the dynamic table of HPACK: the meaning and the size of a field, by its index. Text is kept only
+//! for headers that the server wants.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tidegate_engine::rules::{ClientRequest, Field};
 use tidegate_engine::text::query_parameter;
 
-/// A request of a client. What a case does not say is as for `curl http://localhost/` from this machine.
+/// A request of a client. Fields that a case leaves out are those of `curl http://localhost/` from this machine.
 #[derive(Debug)]
 pub(super) struct HttpRequest {
     pub(super) method: String,
@@ -14,7 +14,7 @@ pub(super) struct HttpRequest {
     pub(super) path: String,
     pub(super) authority: String,
     pub(super) address: IpAddr,
-    /// Names in small letters.
+    /// Names in lower case.
     pub(super) headers: Vec<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! What came of cases: as text for people, as JUnit's XML, as JSON, and as annotations of a GitHub workflow.
+//! The outcomes of cases: as text for people, as JUnit's XML, as JSON, and as annotations of a GitHub workflow.
 
 use std::fmt::Write as _;
 
@@ -64,7 +64,7 @@ fn sentence(case: &CaseResult, failure: &Failure) -> String {
 /// JUnit's XML: a suite for each file.
 pub fn junit(files: &[FileResult]) -> String {
     let (cases, failed) = counts(files);
-    // A problem of a file stands there as a case that failed.
+    // A problem of a file is written as a case that failed.
     let tests = cases + files.iter().map(|file| file.problems.len()).sum::<usize>();
     let mut xml = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites tests=\"{tests}\" failures=\"{failed}\">\n"
@@ -99,7 +99,7 @@ fn junit_case(xml: &mut String, class: &str, case: &CaseResult) {
     };
 }
 
-/// Text that stays text in XML.
+/// Text, escaped for XML.
 fn escaped(text: &str) -> String {
     let text = one_line(text);
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

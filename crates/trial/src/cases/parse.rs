@@ -133,7 +133,7 @@ impl<'d> Reader<'d> {
         if ids.is_empty() {
             return self.wrong(self.at(cases), "there is no case (expected one)");
         }
-        // Of every case, so that all problems are reported.
+        // The steps of every case, so that all problems are reported.
         let cases = ids.into_iter().map(|id| self.case(id, domain)).collect::<Vec<_>>();
         Some(CaseFile { rules, cases: cases.into_iter().flatten().collect() })
     }

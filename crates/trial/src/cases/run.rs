@@ -32,20 +32,20 @@ pub(super) fn run(case: &Case, rules: &RuleSet, modes: Modes) -> CaseResult {
     CaseResult { name: case.name.clone(), line: case.at.line, requests, met_a_rule, failure }
 }
 
-/// Explains what this request of the case met: the same case once more, up to the moment before it.
+/// Explains this request of the case: runs the case once more, up to the moment before it.
 fn explained(case: &Case, rules: &RuleSet, modes: Modes, request: u64) -> String {
     let mut run = Run { explains: Some(request), ..Run::new(rules, modes) };
     run.case(case).map(|failure| failure.explanation).unwrap_or_default()
 }
 
-/// A case under way.
+/// A case that is running.
 struct Run<'r> {
     rules: &'r RuleSet,
     modes: Modes,
     store: MemoryStore,
     requests: u64,
     met_a_rule: bool,
-    /// The last request was decided, and not as expected.
+    /// The last request was decided, and the answer was unexpected.
     is_unmet: bool,
     /// The number of the request that is explained instead of decided. The case ends there.
     explains: Option<u64>,
@@ -177,7 +177,7 @@ impl fmt::Display for Expected {
     }
 }
 
-/// The answer in the words of an expectation.
+/// The answer, written like an expectation.
 fn got(decision: &Decision<'_>) -> String {
     let code = decision.code.name();
     let Some(tightest) = decision.tightest() else { return format!("{code}, no limit was met") };

@@ -19,21 +19,21 @@ use super::{Descriptor, EnvoyError};
 const FIELDS: [&str; 6] =
     ["stage", "actions", "limit", "hits_addend", "apply_on_stream_done", "x_ratelimit_option"];
 
-/// All that descriptors are made of.
+/// What descriptors are made of.
 #[derive(Clone, Copy)]
 pub(super) struct Facts<'f, 'n, 't> {
     pub(super) seen: &'f Seen<'f>,
     /// The name of the cluster that this Envoy belongs to, if that is known.
     pub(super) node_cluster: Option<&'f str>,
     pub(super) found: &'f Found<'n, 't>,
-    /// Where the route leads.
+    /// The cluster of the route.
     pub(super) action: Node<'n, 't>,
 }
 
 /// What an action adds to its descriptor.
 enum Added {
     Entry(String, String),
-    /// Nothing, and the descriptor goes on.
+    /// Nothing; the other actions continue.
     Nothing,
     /// The descriptor is dropped.
     Drop,
@@ -168,7 +168,7 @@ fn when(holds: bool, key: String, of: Node<'_, '_>) -> Result<Added, EnvoyError>
     if holds { Ok(Added::Entry(key, constant(of)?)) } else { Ok(Added::Drop) }
 }
 
-/// `descriptor_value`. With `%` in it, it depends on Envoy's version and runtime whether it is computed.
+/// `descriptor_value`. With `%` in it, Envoy's version and runtime decide whether it is computed.
 fn constant(of: Node<'_, '_>) -> Result<String, EnvoyError> {
     let value = of.text("descriptor_value").unwrap_or_default();
     if value.contains('%') {

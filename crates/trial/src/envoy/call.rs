@@ -1,4 +1,4 @@
-//! What one rate limit filter asks about a request: which `rate_limits` count, and what comes of them.
+//! The call of one rate limit filter for a request: which `rate_limits` apply, and their descriptors.
 //!
 //! In: the filter, the route of the request, and the request. Out: a call. `rate_limits` that are configured for the
 //! filter replace those of routes; those of the route's own configuration for it replace the filter's.
@@ -7,7 +7,7 @@ use super::actions::Facts;
 use super::tree::Node;
 use super::{Call, Descriptor, EnvoyError};
 
-/// The fields of a filter that do not change what it asks, and those that are understood.
+/// The fields of a filter that do not change its calls, and those that are understood.
 const FIELDS: [&str; 19] = [
     "@type",
     "domain",
@@ -44,7 +44,7 @@ pub(super) struct Filter<'n, 't> {
 }
 
 impl<'n, 't> Filter<'n, 't> {
-    /// What it asks before a request passes, if it asks about this route at all. Its descriptors may be none.
+    /// The call before a request passes, if the filter makes one for this route. It may have no descriptors.
     pub(super) fn call(
         &self,
         facts: Facts<'_, 'n, 't>,
@@ -98,7 +98,7 @@ impl<'n, 't> Filter<'n, 't> {
         Ok(Some(Call { domain, descriptors }))
     }
 
-    /// What the route, its virtual host and all routes say of this filter, the most specific first.
+    /// The configurations of the route, its virtual host and all routes for this filter, the most specific first.
     fn per_route(&self, facts: Facts<'_, 'n, 't>) -> Result<Vec<Node<'n, 't>>, EnvoyError> {
         let said_by = |owner: Node<'n, 't>| owner.get("typed_per_filter_config")?.named(&self.name);
         let clusters = facts.action.get("weighted_clusters").map(|it| it.items("clusters"));
@@ -109,7 +109,7 @@ impl<'n, 't> Filter<'n, 't> {
         Ok([found.route, found.virtual_host, found.config].into_iter().filter_map(said_by).collect())
     }
 
-    /// The items of the route and its virtual host that count, in order.
+    /// The items of the route and its virtual host that apply, in order.
     fn items_of_route(
         &self,
         facts: Facts<'_, 'n, 't>,
@@ -137,13 +137,13 @@ impl<'n, 't> Filter<'n, 't> {
     }
 }
 
-/// The configuration itself, without a switch around it.
+/// The configuration itself, without a wrapper that switches it on or off.
 fn unwrapped<'n, 't>(said: Node<'n, 't>) -> Option<Node<'n, 't>> {
     let config = if said.is_of_type(SWITCH) { said.get("config")? } else { said };
     config.get("@type").map(|_| config)
 }
 
-/// Gives a descriptor the hits that its item says.
+/// Gives a descriptor the hits of its item.
 fn with_hits(descriptor: &mut Descriptor, hits: Node<'_, '_>) -> Result<(), EnvoyError> {
     if let Some(format) = hits.get("format") {
         return Err(format.needs("the hits are computed while the request is under way"));

@@ -1,6 +1,6 @@
 //! Conditions on texts, headers and parameters of the query, as Envoy's routes and actions have them.
 //!
-//! In: a condition of the configuration, and a request. Out: whether it holds.
+//! In: a condition of the configuration, and a request. Out: whether it is true.
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -8,7 +8,7 @@ use super::EnvoyError;
 use super::seen::Seen;
 use super::tree::Node;
 
-/// Whether all conditions on headers hold.
+/// Whether all conditions on headers are true.
 pub(super) fn headers_hold(matchers: &[Node<'_, '_>], seen: &Seen<'_>) -> Result<bool, EnvoyError> {
     for &matcher in matchers {
         if !header_holds(matcher, seen)? {
@@ -18,7 +18,7 @@ pub(super) fn headers_hold(matchers: &[Node<'_, '_>], seen: &Seen<'_>) -> Result
     Ok(true)
 }
 
-/// Of several values, one that fits is enough. A condition on the text of an absent header does not hold, inverted or
+/// Of several values, one that matches is enough. A condition on the text of an absent header is false, inverted or
 /// not.
 fn header_holds(matcher: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyError> {
     let mut values = seen.all(&matcher.text("name").unwrap_or_default(), matcher)?;
@@ -46,7 +46,7 @@ fn old_or_new_text_test(matcher: Node<'_, '_>) -> Result<Option<TextTest>, Envoy
     }
 }
 
-/// Whether all conditions on parameters of the query hold. `value` reads a parameter.
+/// Whether all conditions on parameters of the query are true. `value` reads a parameter.
 pub(super) fn parameters_hold(
     matchers: &[Node<'_, '_>],
     value: impl Fn(&str) -> Option<String>,
@@ -82,7 +82,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The one that is there of `exact`, `prefix` and so on, each name with this ending.
+    /// The one field of `exact`, `prefix` and so on that is set, each name with this suffix.
     fn of(matcher: Node<'_, '_>, ending: &str) -> Result<Option<Self>, EnvoyError> {
         let text = |name: &str| matcher.text(&format!("{name}{ending}"));
         let regex = matcher.get(&format!("safe_regex{ending}")).map(whole).transpose()?;
@@ -105,7 +105,7 @@ impl TextTest {
         Ok(Self { kind, ignore_case: matcher.flag("ignore_case") })
     }
 
-    /// Whether it holds. A regular expression heeds case always.
+    /// Whether it is true. A regular expression is always case-sensitive.
     fn holds(&self, value: &str) -> bool {
         let fold = |text: &str| if self.ignore_case { text.to_ascii_lowercase() } else { text.to_owned() };
         match &self.kind {

@@ -28,7 +28,7 @@ pub(super) struct Found<'n, 't> {
     pub(super) config: Node<'n, 't>,
     pub(super) virtual_host: Node<'n, 't>,
     pub(super) route: Node<'n, 't>,
-    /// Where it leads: `route`. `None`: it redirects, or answers directly.
+    /// Its target: `route`. `None`: it redirects, or answers directly.
     pub(super) action: Option<Node<'n, 't>>,
 }
 
@@ -103,7 +103,7 @@ fn virtual_host<'n, 't>(config: Node<'n, 't>, seen: &Seen<'_>) -> Option<Node<'n
     ranked.max_by_key(|(best, _)| *best).map(|(_, virtual_host)| virtual_host)
 }
 
-/// Whether a route is that of the request. What is not understood is refused only if all else holds.
+/// Whether a route is that of the request. A condition that is not understood is refused only if all others are true.
 fn matches(route: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyError> {
     let Some(condition) = route.get("match") else { return Ok(false) };
     let holds = path_matches(condition, seen)?

@@ -1,4 +1,4 @@
-//! The request as the filters of Envoy see it: what the client sent, and what is known of what Envoy makes of it.
+//! The request as Envoy's filters see it: what the client sent, and the known changes that Envoy makes.
 //!
 //! In: a connection manager, and a request. Out: values of headers and of the query. A value that Envoy sets or may
 //! change is an error that names it.
@@ -52,17 +52,17 @@ const ONE_LINE: [&str; 21] = [
     "x-forwarded-host",
 ];
 
-/// A request in the hands of one connection manager.
+/// A request, as one connection manager sees it.
 pub(super) struct Seen<'a> {
     asked: &'a Asked,
-    /// Headers that this manager changes, beside [`OF_ENVOY`].
+    /// Headers that this manager changes, in addition to [`OF_ENVOY`].
     changed: Vec<String>,
     /// Headers with `_` in their names are dropped or refused.
     refuses_underscores: bool,
 }
 
 impl<'a> Seen<'a> {
-    /// The request, if what the manager does to its path, host and address leaves them as they are.
+    /// The request, if the manager leaves its path, host and address as they are.
     pub(super) fn of(manager: Node<'_, '_>, asked: &'a Asked) -> Result<Self, EnvoyError> {
         untouched_path(manager, asked)?;
         untouched_host(manager, asked)?;
@@ -86,17 +86,17 @@ impl<'a> Seen<'a> {
         &self.asked.method
     }
 
-    /// The address that Envoy takes for the client's.
+    /// The address that Envoy uses as the client's.
     pub(super) fn address(&self) -> IpAddr {
         self.asked.address
     }
 
-    /// Whether Envoy takes it for a request from outside, if that is known.
+    /// Whether Envoy treats it as a request from outside, if that is known.
     pub(super) fn is_external(&self) -> Option<bool> {
         self.asked.is_external
     }
 
-    /// The host in small letters, with its port if the client said one.
+    /// The host in lower case, with its port if the client sent one.
     pub(super) fn host(&self) -> String {
         self.asked.host.to_ascii_lowercase()
     }
@@ -106,12 +106,12 @@ impl<'a> Seen<'a> {
         self.asked.path.split('?').next().unwrap_or_default()
     }
 
-    /// The first value of a header. `at` asks for it.
+    /// The first value of a header. `at` is the place that needs it.
     pub(super) fn first(&self, name: &str, at: Node<'_, '_>) -> Result<Option<String>, EnvoyError> {
         Ok(self.all(name, at)?.into_iter().next())
     }
 
-    /// The values of a header that Envoy holds. `at` asks for them.
+    /// The values of a header, as Envoy has them. `at` is the place that needs them.
     pub(super) fn all(&self, name: &str, at: Node<'_, '_>) -> Result<Vec<String>, EnvoyError> {
         let values = self.values(name, at)?;
         Ok(match ONE_LINE.contains(&&*name.to_ascii_lowercase()) && !values.is_empty() {
@@ -175,7 +175,7 @@ fn untouched_path(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError
     Ok(())
 }
 
-/// Refuses hosts of which the connection manager would cut something off.
+/// Refuses hosts from which the connection manager would remove something.
 fn untouched_host(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError> {
     let (name, port) = split_port(&asked.host);
     for (option, cuts) in [
@@ -190,7 +190,7 @@ fn untouched_host(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError
     Ok(())
 }
 
-/// A host, and what Envoy takes for its port: all behind the last colon, unless that is within brackets.
+/// A host, and the part that Envoy uses as its port: everything after the last colon, unless that is within brackets.
 pub(super) fn split_port(host: &str) -> (&str, Option<&str>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => (name, Some(port)),

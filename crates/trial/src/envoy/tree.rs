@@ -1,7 +1,7 @@
 //! A configuration as a tree: fields by their names in either spelling, texts, flags, numbers.
 //!
-//! In: a YAML (or JSON) document. Out: values with their places. Protobuf's JSON knows a field as `snake_case` and as
-//! `camelCase`, and takes numbers and booleans as text too.
+//! In: a YAML (or JSON) document. Out: values with their places. Protobuf's JSON accepts a field as `snake_case` and
+//! as `camelCase`, and numbers and booleans as text too.
 
 use tidegate_yaml::{Content, Document, NodeId, Place, Typing};
 
@@ -42,12 +42,12 @@ impl<'n, 't> Node<'n, 't> {
         EnvoyError::Bad { at: self.at(), what: what.into() }
     }
 
-    /// What stands here needs more than the file and the request.
+    /// This value needs more than the file and the request.
     pub(super) fn needs(self, what: impl Into<String>) -> EnvoyError {
         EnvoyError::Needs { at: self.at(), what: what.into() }
     }
 
-    /// The fields, by their names as they are written. Null values are as if absent.
+    /// The fields, by their names as they are written. Null values count as absent.
     pub(super) fn fields(self) -> impl Iterator<Item = (&'n str, Self)> {
         let pairs = match self.content() {
             Content::Mapping(pairs) => &pairs[..],
@@ -99,12 +99,12 @@ impl<'n, 't> Node<'n, 't> {
         self.flag_or(name, false)
     }
 
-    /// A flag, and what it is if it is not there.
+    /// A flag, with this default.
     pub(super) fn flag_or(self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, |text| truth(&text) == Some(true))
     }
 
-    /// The field, unless it says what it would be without: false, the first value of an enum, an empty list.
+    /// The field, unless it has its default: false, the first value of an enum, an empty list.
     pub(super) fn switched_on(self, name: &str) -> Option<Self> {
         self.get(name).filter(|field| match field.content() {
             Content::Scalar(scalar) => {
@@ -115,7 +115,7 @@ impl<'n, 't> Node<'n, 't> {
         })
     }
 
-    /// The text of a value that may be of any type, if that type is text for Envoy's reader of YAML.
+    /// The text of a value that may be of any type, if Envoy's reader of YAML treats it as text.
     pub(super) fn typed_text(self) -> Option<String> {
         let Content::Scalar(scalar) = self.content() else { return None };
         let is_text =
@@ -123,7 +123,7 @@ impl<'n, 't> Node<'n, 't> {
         is_text.then(|| scalar.text.clone().into_owned())
     }
 
-    /// Refuses fields that are none of these: they may change what is asked. `whose` begins the sentence.
+    /// Refuses fields that are none of these: they may change the calls. `whose` begins the sentence.
     pub(super) fn knows(self, names: &[&str], whose: &str) -> Result<(), EnvoyError> {
         let is_known = |written: &str| names.iter().any(|name| is_name(written, name));
         match self.fields().find(|(written, _)| !is_known(written)) {
@@ -141,13 +141,13 @@ impl<'n, 't> Node<'n, 't> {
             .ok_or_else(|| field.bad(format!("`{name}` is no number (expected one in its range)")))
     }
 
-    /// Whether its `@type` ends in these words.
+    /// Whether its `@type` ends with this.
     pub(super) fn is_of_type(self, name: &str) -> bool {
         self.text("@type").is_some_and(|written| written.ends_with(name))
     }
 }
 
-/// What a text means as a flag, in YAML 1.1, which Envoy reads.
+/// The flag that a text means in YAML 1.1, which Envoy reads.
 fn truth(text: &str) -> Option<bool> {
     let (first, rest) = text.split_at_checked(1)?;
     let one_case = |text: &str| text == text.to_ascii_lowercase() || text == text.to_ascii_uppercase();
@@ -161,8 +161,8 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Whether Envoy reads a text as a whole number: decimal, `0x` or octal, as long as a double holds it exactly. What
-/// has a point or an exponent is text.
+/// Whether Envoy reads a text as a whole number: decimal, `0x` or octal, as long as a double can hold it exactly. A
+/// number with a point or an exponent is text.
 fn is_whole(text: &str) -> bool {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let number = match digits.split_at_checked(1) {

@@ -1,12 +1,13 @@
-//! All that a configuration holds, in either form: a bootstrap, or what `/config_dump` of Envoy's admin port shows.
+//! The contents of a configuration in either form: a bootstrap, or the output of `/config_dump` of Envoy's admin
+//! port.
 //!
-//! In: the outermost value. Out: the bootstrap, the listeners, and the routes that have names. A dump has those of control
-//! planes too; a bootstrap only names them.
+//! In: the outermost value. Out: the bootstrap, the listeners, and the routes that have names. A dump contains those
+//! of control planes too; a bootstrap only names them.
 
 use super::EnvoyError;
 use super::tree::Node;
 
-/// The parts of a dump, behind the last dot of their types.
+/// The parts of a dump, after the last dot of their types.
 const BOOTSTRAP: &str = ".BootstrapConfigDump";
 const LISTENERS: &str = ".ListenersConfigDump";
 const ROUTES: &str = ".RoutesConfigDump";
@@ -32,7 +33,7 @@ impl<'n, 't> Whole<'n, 't> {
         else {
             return Err(root.bad("a dump without bootstrap or listeners (expected all of /config_dump)"));
         };
-        // One that is being replaced has its successor in another state beside.
+        // A listener that is being replaced is in another state, together with its successor.
         let dynamic = listeners.items("dynamic_listeners").into_iter();
         let dynamic = dynamic.filter_map(|listener| listener.get("active_state"));
         let listeners = listeners.items("static_listeners").into_iter().chain(dynamic);
@@ -47,7 +48,7 @@ impl<'n, 't> Whole<'n, 't> {
         })
     }
 
-    /// The routes of a connection manager that gets them from elsewhere, as `rds` says.
+    /// The routes of a connection manager that gets them from elsewhere, by `rds`.
     pub(super) fn routes_of(&self, rds: Node<'n, 't>) -> Result<Node<'n, 't>, EnvoyError> {
         let name = rds.text("route_config_name").unwrap_or_default();
         let Some(routes) = &self.routes else {

@@ -1,7 +1,7 @@
 //! A line of a log as the request of a client, for the domain's own `rate_limits`.
 //!
-//! In: what the actions ask for and the format, once; then lines. Out: the facts of each line. A header that the format
-//! does not log is an error that names it: nothing is decided about requests of which too little is known.
+//! In: the facts that the actions need and the format, once; then lines. Out: the facts of each line. A header that
+//! the format does not log is an error that names it: nothing is decided about a request without it.
 
 use std::net::IpAddr;
 
@@ -10,14 +10,14 @@ use tidegate_engine::text::query_parameter;
 
 use super::format::{Format, Record, UnknownVariable, Variable};
 
-/// Where the facts stand that the actions ask for.
+/// Where a line has the facts that the actions need.
 #[derive(Debug)]
 pub(super) struct Client {
     fields: Vec<(Field, Variable)>,
     address: Option<Variable>,
 }
 
-/// The request that a line stands for.
+/// The request of a line.
 pub(super) struct Described<'c, 'r> {
     pub(super) client: &'c Client,
     pub(super) record: Record<'r>,
@@ -29,7 +29,7 @@ pub(super) struct Described<'c, 'r> {
 pub(super) struct Unclear(pub(super) &'static str);
 
 impl Client {
-    /// What these actions need of lines of this format.
+    /// The facts that these actions need of lines of this format.
     pub(super) fn new(actions: &Actions, format: &mut Format) -> Result<Self, UnknownVariable> {
         let mut client = Self { fields: Vec::new(), address: None };
         for need in actions.needs() {

@@ -1,12 +1,13 @@
 //! `--fail-if`: a condition on the numbers of a report, for CI.
 //!
-//! In: `newly_denied > 0`, `denied_keys > 0.1 %`. Out: whether it holds. A percentage is of all lines, requests or keys.
+//! In: `newly_denied > 0`, `denied_keys > 0.1 %`. Out: whether it is true. A percentage is of all lines, requests or
+//! keys.
 
 use std::fmt;
 
 use super::Report;
 
-/// What a condition may be about, and what a percentage of it is a part of.
+/// What a condition may be about, and the total of a percentage.
 const QUANTITIES: &[(&str, Quantity, Quantity)] = &[
     ("requests", |report| report.totals.requests, |report| report.totals.lines),
     ("denied", |report| report.totals.denied, |report| report.totals.requests),
@@ -22,7 +23,7 @@ const QUANTITIES: &[(&str, Quantity, Quantity)] = &[
 /// A number of a report.
 type Quantity = fn(&Report) -> u64;
 
-/// Whether a number compares so with another.
+/// Whether two numbers compare like this.
 type Compare = fn(&f64, &f64) -> bool;
 
 /// The comparisons. One that begins like another comes first.
@@ -34,7 +35,7 @@ const COMPARISONS: &[(&str, Compare)] =
 pub struct Condition {
     text: String,
     quantity: Quantity,
-    /// With a percentage, of this.
+    /// The total, for a percentage.
     whole: Option<Quantity>,
     compare: Compare,
     number: f64,
@@ -43,24 +44,23 @@ pub struct Condition {
 /// Why a text is no condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// It is written wrongly.
+    /// Its syntax is wrong.
     #[error(
         "{text:?} is no condition (expected {expected}; for example `newly_denied > 0` or `denied_keys > 0.1 %`)"
     )]
     Syntax {
         /// The condition.
         text: String,
-        /// What should be there.
+        /// What was expected.
         expected: String,
     },
-    /// It could never hold, because there are no rules to compare with.
+    /// It could never be true, because there are no rules to compare with.
     #[error("{0:?} compares with other rules (expected --against PATH too)")]
     NothingToCompare(String),
 }
 
 impl Condition {
-    /// Reads a condition. `is_compared`: there are rules to compare with.
-    /// Says which part of it is wrong.
+    /// Reads a condition. `is_compared`: there are rules to compare with. The error names the part that is wrong.
     pub fn parse(text: &str, is_compared: bool) -> Result<Self, ConditionError> {
         let error = |expected: String| ConditionError::Syntax { text: text.to_owned(), expected };
         let rest = text.trim();
@@ -86,7 +86,7 @@ impl Condition {
         Ok(Self { text: text.trim().to_owned(), quantity: *quantity, whole, compare: *compare, number })
     }
 
-    /// Whether it holds; then the numbers by which it does.
+    /// Whether it is true; if so, the numbers that make it true.
     pub fn holds(&self, report: &Report) -> Option<String> {
         let amount = (self.quantity)(report);
         let whole = self.whole.map(|whole| whole(report));

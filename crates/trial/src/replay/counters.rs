@@ -1,7 +1,7 @@
 //! Counters of the engine for requests that come in the order of time.
 //!
-//! In: the time of each request. Out: the store, in which expired counters are forgotten now and then, so that a long log
-//! takes no more memory than the windows of its limits.
+//! In: the time of each request. Out: the store, in which expired counters are forgotten now and then, so that a long
+//! log takes no more memory than the windows of its limits need.
 
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
@@ -9,13 +9,14 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
 use tidegate_engine::time::SECOND_NANOS;
 
-/// The most memory of counters, in bytes. A replay that needs more says so.
+/// The most memory of counters, in bytes. A replay that needs more reports it.
 const COUNTER_BYTES_MAX: u64 = 1 << 30;
 
-/// After so many decisions at least, counters that have expired are forgotten.
+/// Expired counters are forgotten at most once in so many decisions.
 const SWEEP_INTERVAL_MIN: u64 = 1 << 16;
 
-/// A sweep looks at all counters. It comes once for this part of them, so that it costs a decision a few counters.
+/// A sweep visits all counters. There is one sweep for this part of them in decisions, so that it costs a decision a
+/// few counters.
 const COUNTERS_A_DECISION: u64 = 4;
 
 pub(super) struct Counters {
@@ -45,7 +46,7 @@ impl Counters {
         &self.store
     }
 
-    /// Fetches these counters from memory, while something else is done.
+    /// Prefetches these counters, while something else is done.
     pub(super) fn fetch(&self, counters: impl Iterator<Item = (Algorithm, Key)> + Clone) {
         self.store.fetch_counters(counters);
     }

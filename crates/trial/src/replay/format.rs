@@ -1,8 +1,8 @@
-//! Formats of access logs: a text that says what a line holds, compiled once, and the values in each line.
+//! Formats of access logs: a text that describes a line, compiled once, and the values in each line.
 //!
-//! In: the name of a format (`combined`, `envoy`, `json`), or a format in the words of NGINX (`$remote_addr …`) or of
-//! Envoy (`%REQ(:PATH)% …`). Out: a [`Record`] per line, whose values are asked for by [`Variable`]s. All formats have
-//! one vocabulary, that of NGINX: see `variable`.
+//! In: the name of a format (`combined`, `envoy`, `json`), or a format in the syntax of NGINX (`$remote_addr …`) or
+//! of Envoy (`%REQ(:PATH)% …`). Out: a [`Record`] per line, whose values are read by [`Variable`]s. Variables have
+//! NGINX's names in all formats: see `variable`.
 
 mod envoy;
 mod json;
@@ -28,14 +28,14 @@ const ENVOY: &str = concat!(
     r#""%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%""#,
 );
 
-/// Most values of a line. A format of more is a mistake.
+/// The most values of a line. A format with more is a mistake.
 const FIELDS_MAX: usize = 64;
 
 /// A format, compiled.
 #[derive(Debug)]
 pub(super) struct Format {
     kind: Kind,
-    /// Where the stamp stands.
+    /// The place of the timestamp.
     stamp: usize,
     stamp_format: Stamp,
 }
@@ -50,14 +50,14 @@ enum Kind {
 #[derive(Debug)]
 enum Stamp {
     Of(StampFormat),
-    /// In any of these formats.
+    /// The formats of timestamps.
     Any(Vec<StampFormat>),
 }
 
 /// Why a format cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// It is no format at all.
+    /// It is not a format.
     #[error(
         "{0:?} is no format (expected combined, envoy, json, or a format with $variables of NGINX or %OPERATORS% of Envoy)"
     )]
@@ -71,10 +71,10 @@ pub enum FormatError {
     /// More than [`FIELDS_MAX`].
     #[error("the format has more than {FIELDS_MAX} values (expected fewer)")]
     TooMany,
-    /// No value says when.
+    /// No value is a timestamp.
     #[error("the format does not say when a request came (expected {0})")]
     NoStamp(&'static str),
-    /// A conversion of the stamp.
+    /// A conversion of the timestamp.
     #[error(transparent)]
     #[allow(private_interfaces, reason = "only its text is used")]
     Conversion(#[from] UnknownConversion),
@@ -89,17 +89,17 @@ pub(super) struct Unreadable {
     pub(super) expected: String,
 }
 
-/// Where a value of a line stands: its first byte and the one after its last.
+/// The place of a value in a line: its first byte and the one after its last.
 type Span = (u32, u32);
 
 /// The span of a value that is not there.
 const ABSENT: Span = (1, 0);
 
-/// Space for the values of one line, used again for the next.
+/// Memory for the values of one line, reused for the next.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     spans: Vec<Span>,
-    /// The values of a line that escapes them.
+    /// The values of a line with escapes.
     unescaped: Vec<u8>,
 }
 
@@ -108,13 +108,13 @@ pub(super) struct Fields {
 pub(super) struct Record<'r> {
     base: &'r [u8],
     spans: &'r [Span],
-    /// When the request came, as the log says it.
+    /// The time of the request, as the log has it.
     pub(super) stamp: &'r [u8],
     column: usize,
 }
 
 impl Format {
-    /// Compiles a format. `time` names the key of the stamp, which JSON needs.
+    /// Compiles a format. `time` names the key of the timestamp, which JSON needs.
     pub(super) fn parse(text: &str, time: Option<&str>) -> Result<Self, FormatError> {
         match (text, time) {
             ("json", Some(time)) => Ok(Self::json(time)),

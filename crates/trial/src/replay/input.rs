@@ -1,7 +1,7 @@
-//! Opens a log: a file or the standard input, as it is or compressed by gzip or zstd.
+//! Opens a log: a file or standard input, plain or compressed by gzip or zstd.
 //!
-//! In: a path (`-`: the standard input). Out: its bytes, and how many were read so far of how many. The compression is
-//! recognised by the first bytes, not by the name. What a compressed log unpacks to is read in bounded memory.
+//! In: a path (`-`: standard input). Out: its bytes, and how many were read so far of how many. The compression is
+//! recognised by the first bytes, not by the name. A compressed log is unpacked in bounded memory.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -29,7 +29,7 @@ pub(super) struct Input {
     pub(super) read: Rc<Cell<u64>>,
 }
 
-/// The size of a log in bytes. `None`: nobody knows.
+/// The size of a log in bytes. `None`: not known.
 pub(super) fn size(path: &Path) -> Option<u64> {
     let file = path.metadata().ok().filter(|metadata| metadata.is_file());
     file.map(|metadata| metadata.len())
@@ -68,7 +68,7 @@ impl Input {
     }
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counted<R> {
     raw: R,
     read: Rc<Cell<u64>>,

@@ -23,7 +23,7 @@ const HEAVY_MAX: usize = 1_000;
 /// Classes of the histogram of bursts: 1, 2–3, 4–7, … requests in a second.
 pub(super) const BURST_CLASSES: usize = 24;
 
-/// What became of the requests that met a rule, or a key of it.
+/// The counts of the requests that met a rule, or a key of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[repr(C)] // What every request changes stands first: see `KeyNumbers`.
 pub struct Numbers {
@@ -37,7 +37,7 @@ pub struct Numbers {
     pub denied: u64,
     /// Those that it would have denied without its shadow mode.
     pub shadowed: u64,
-    /// Denied (or, in the rules that are compared with, admitted) here only.
+    /// Denied only by these rules and not by the others (for rules that are compared with: admitted only by these).
     pub changed: u64,
     /// The first denial.
     pub first_denied: Option<Timestamp>,
@@ -60,8 +60,8 @@ pub(super) struct Outcome {
     pub(super) wait_nanos: u64,
 }
 
-/// A key and its numbers. All that a request without a denial changes is in one cache line: waiting for the memory of
-/// keys is a large part of what a replay takes.
+/// A key and its numbers. Everything that a request without a denial changes is in one cache line: waiting for the
+/// memory of keys is a large part of the time of a replay.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct KeyNumbers {
@@ -84,7 +84,7 @@ pub(super) struct DeniedKey {
     pub(super) name: Box<str>,
 }
 
-/// Where the numbers of a key stand. It is a hint: the place may have become that of another key.
+/// The place of a key's numbers. It is a hint: the place may have become that of another key.
 pub(super) type Place = u32;
 
 /// A key that was met.
@@ -99,11 +99,11 @@ pub(super) enum Met {
 pub(super) struct Keys {
     max: usize,
     numbers: Vec<KeyNumbers>,
-    /// Where each key stands in `numbers`.
+    /// The place of each key in `numbers`.
     places: KeyMap<Place>,
     /// How many low bits of a key have to be zero.
     sampled_bits: u32,
-    /// The names of the keys that were forgotten last: lines that wait may still be theirs.
+    /// The names of the keys that were forgotten last: waiting lines may still refer to them.
     forgotten: KeyMap<Box<str>>,
     heavy: Option<HeavyKeys<DeniedKey>>,
     /// For each class, how often a key sent so many requests in a second.
@@ -145,7 +145,7 @@ impl Keys {
         }
     }
 
-    /// Takes note of a key. A name that it returns comes back with the outcome.
+    /// Notes a key. If it returns a name, the caller passes that back with the outcome.
     #[inline]
     pub(super) fn meet(&mut self, rule: usize, key: Key, name: impl FnOnce() -> Box<str>) -> Met {
         match self.places.get(&key) {
@@ -169,13 +169,13 @@ impl Keys {
         Met::At(place)
     }
 
-    /// Fetches the numbers at this place from memory, while something else is done.
+    /// Prefetches the numbers at this place, while something else is done.
     #[inline]
     pub(super) fn fetch(&self, place: Place) {
         prefetch_index(&self.numbers, place as usize);
     }
 
-    /// Where the numbers of a key stand, if it has some.
+    /// The place of a key's numbers, if it has some.
     #[inline]
     fn place(&self, hint: Option<Place>, key: Key) -> Option<usize> {
         let hint = hint.map(|place| place as usize);
@@ -183,7 +183,7 @@ impl Keys {
         hint.filter(is_there).or_else(|| Some(*self.places.get(&key)? as usize))
     }
 
-    /// Adds a request to its key. Returns the length of the key's streak of denials.
+    /// Adds a request to its key. Returns the number of the key's denials in a row.
     #[inline]
     pub(super) fn add(
         &mut self,

@@ -1,4 +1,4 @@
-//! Splits a log into lines, in bounded memory: a line that is too long is passed over, and never held.
+//! Splits a log into lines, in bounded memory: a line that is too long is skipped, and never in memory completely.
 //!
 //! In: bytes. Out: one [`Line`] after the other, without its end (`\n` or `\r\n`).
 
@@ -76,7 +76,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Reads more behind what is held. Returns whether there was more.
+    /// Reads more after the bytes that are there. Returns whether there was more.
     fn fill(&mut self) -> io::Result<bool> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -95,7 +95,7 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
-    /// Hands out a few bytes at a time.
+    /// Returns a few bytes at a time.
     struct Dripping<'a>(&'a [u8], usize);
 
     impl Read for Dripping<'_> {

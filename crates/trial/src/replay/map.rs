@@ -1,8 +1,8 @@
-//! `--map`: which descriptors a line gets.
+//! `--map`: the descriptors of a line.
 //!
-//! In: `user=$http_x_user,path=/$path[0]; remote_address=$remote_addr`, where `;` begins a descriptor, `,` an entry, and
-//! `\` takes the next character as it is. Out: the descriptors of each line. As in Envoy, an entry without a value drops
-//! its whole descriptor.
+//! In: `user=$http_x_user,path=/$path[0]; remote_address=$remote_addr`, where `;` begins a descriptor, `,` an entry,
+//! and `\` escapes the next character. Out: the descriptors of each line. As in Envoy, an entry without a value drops
+//! its descriptor.
 
 use tidegate_engine::request::RequestBuf;
 
@@ -30,15 +30,15 @@ pub(super) type Level = (String, Option<String>);
 /// Why a map cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// It is written wrongly.
+    /// Its syntax is wrong.
     #[error("column {column} of the map: expected {expected}")]
     Syntax {
         /// In characters, from 1.
         column: usize,
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
     },
-    /// The log does not have it.
+    /// The log does not have this variable.
     #[error(transparent)]
     Unknown(#[from] UnknownVariable),
 }
@@ -59,7 +59,7 @@ impl Map {
         }
     }
 
-    /// The path of the rules that each descriptor meets: its keys, and the values that are the same for all lines.
+    /// The path of the rules for each descriptor: its keys, and the values that are the same for all lines.
     pub(super) fn levels(&self) -> Vec<Vec<Level>> {
         let level = |entry: &Entry| match &entry.value[..] {
             [Part::Text(text)] => (entry.key.clone(), Some(text.clone())),

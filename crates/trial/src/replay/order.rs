@@ -1,21 +1,22 @@
-//! Puts lines in order by their stamps. A log is written when requests end, so its stamps go back a little now and then.
+//! Puts lines in the order of their timestamps. A log is written when requests end, so its timestamps go back a
+//! little now and then.
 //!
-//! In: lines in the order of the log. Out: lines in the order of time, as far as a line is not later in the log than
-//! lines that have a stamp greater by more than the bound. Lines with equal stamps keep their order.
+//! In: lines in the order of the log. Out: lines in the order of time, except lines that come after a line whose
+//! timestamp is greater by more than the bound. Lines with equal timestamps keep their order.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use tidegate_engine::Timestamp;
 
-/// Most lines that wait. Beyond it, the earliest is let go before its time.
+/// The most lines that wait. Beyond it, the earliest is released before its time.
 const HELD_MAX: usize = 200_000;
 
-/// Most runs. Each line looks at the ends of all.
+/// The most runs. Each line is compared with the ends of all.
 const RUNS_MAX: usize = 8;
 
-/// A stamp that lies this far behind all others of the log, in nanoseconds, is doubted until a second one confirms it:
-/// 30 days. Else one wrong stamp would make all that follow late.
+/// A timestamp that is this far ahead of all others of the log, in nanoseconds, is not used until a second one
+/// confirms it: 30 days. Otherwise one wrong timestamp would make all following lines late.
 const LEAP_NANOS: u64 = 30 * 86_400 * 1_000_000_000;
 
 /// Lines that wait for earlier ones.
@@ -23,18 +24,18 @@ const LEAP_NANOS: u64 = 30 * 86_400 * 1_000_000_000;
 pub(super) struct Order<T> {
     bound_nanos: u64,
     held_max: usize,
-    /// Lines in runs, each in the order of time. Nearly all lines of a log fit into a few: stamps go back a little, and
-    /// many are equal.
+    /// Lines in runs, each in the order of time. Almost all lines of a log fit into a few: timestamps go back a
+    /// little, and many are equal.
     runs: Vec<VecDeque<Held<T>>>,
-    /// Lines that fit no run. A heap takes longer: it moves lines again and again.
+    /// Lines that fit no run. A heap is slower: it moves lines again and again.
     others: BinaryHeap<Reverse<Held<T>>>,
     /// How many lines wait.
     held: usize,
-    /// The latest stamp that is believed.
+    /// The latest confirmed timestamp.
     latest: Timestamp,
-    /// A stamp that is not believed yet.
+    /// A timestamp that is not confirmed yet.
     doubted: Option<Timestamp>,
-    /// The time of the last line that was let go.
+    /// The time of the last line that was released.
     clock: Timestamp,
     next_number: u64,
 }
@@ -51,7 +52,7 @@ struct Held<T> {
 pub(super) struct Turn<T> {
     pub(super) at: Timestamp,
     pub(super) line: T,
-    /// Lines with a greater stamp were let go before it. Its time is theirs.
+    /// Lines with a greater timestamp were released before it. It gets their time.
     pub(super) is_late: bool,
 }
 
@@ -94,13 +95,13 @@ impl<T> Order<T> {
         if is_due { self.take_of(run) } else { None }
     }
 
-    /// The next line at the end of the log, when none can follow.
+    /// The next line at the end of the log, when no other can follow.
     pub(super) fn take(&mut self) -> Option<Turn<T>> {
         let (_, run) = self.first()?;
         self.take_of(run)
     }
 
-    /// The stamp of the earliest line, and its run. `None` for the run: it is one of the others.
+    /// The timestamp of the earliest line, and its run. `None` for the run: it is one of the others.
     #[inline]
     fn first(&self) -> Option<(Timestamp, Option<usize>)> {
         let fronts =
@@ -114,7 +115,7 @@ impl<T> Order<T> {
         }
     }
 
-    /// Lets the earliest line of a run go.
+    /// Releases the earliest line of a run.
     #[inline]
     fn take_of(&mut self, run: Option<usize>) -> Option<Turn<T>> {
         let held = match run {
@@ -127,12 +128,12 @@ impl<T> Order<T> {
         Some(Turn { at: self.clock, line: held.line, is_late })
     }
 
-    /// The latest stamp that is believed.
+    /// The latest confirmed timestamp.
     pub(super) fn latest(&self) -> Timestamp {
         self.latest
     }
 
-    /// Takes note of a stamp: the latest one decides whose turn it is.
+    /// Notes a timestamp: the latest one decides which line is next.
     fn believe(&mut self, at: Timestamp) {
         if at <= self.latest {
             return;
@@ -148,7 +149,7 @@ impl<T> Order<T> {
 }
 
 impl<T> Held<T> {
-    /// Lines come in the order of their stamps, and equal ones in the order of the log.
+    /// Lines are sorted by their timestamps, and equal ones in the order of the log.
     fn place(&self) -> (Timestamp, u64) {
         (self.at, self.number)
     }

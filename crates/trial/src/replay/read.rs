@@ -1,8 +1,8 @@
 //! Reads logs: lines become requests, and a [`Decider`] decides them in the order of time.
 //!
-//! In: logs, and the options that say how to read them. Out: the requests, one after the other, and counts of what was
-//! read. A line is asked about when it is read, because its text is gone afterwards, and decided when no earlier line can
-//! follow any more.
+//! In: logs, and the options that say how to read them. Out: the requests, one after the other, and counts of what
+//! was read. A line is planned when it is read, because its text is gone afterwards, and decided when no earlier line
+//! can follow any more.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -37,23 +37,24 @@ const REQUEST_BYTES_MAX: usize = 4 * LINE_BYTES_MAX;
 /// Requests that are decided together.
 const DUE_MAX: usize = 8;
 
-/// Stamps whose times are remembered: lines that are written when requests end have those of the last few seconds in turn.
+/// Timestamps whose parsed times are remembered: lines that are written when requests end have those of the last few
+/// seconds in turn.
 const STAMPS_KNOWN: usize = 4;
 
 /// What happens to the requests of a log.
 pub(super) trait Decider {
-    /// What is left of a request when its line is gone.
+    /// The state of a request after its line is gone.
     type Asked;
 
     /// Takes a request, when its line is read.
     fn ask(&mut self, request: &Request<'_>) -> Self::Asked;
 
-    /// Fetches from memory what deciding these reads, where that helps.
+    /// Prefetches what the decision about these reads, if that helps.
     fn fetch(&self, turns: &[Turn<Self::Asked>]) {
         _ = turns;
     }
 
-    /// Decides it, when its turn has come. `Break`: no request after it is wanted.
+    /// Decides it, when its turn has come. `Break`: no further requests are needed.
     fn decide(&mut self, turn: Turn<Self::Asked>) -> ControlFlow<()>;
 }
 
@@ -67,23 +68,24 @@ pub(super) struct Reader<'r, A> {
     buf: RequestBuf,
     stamps: Stamps,
     pub(super) order: Order<A>,
-    /// Requests whose turn has come. They are decided together: waiting for the memory of one after the other takes longer.
+    /// Requests whose turn has come. They are decided together, because waiting for the memory of one after the other
+    /// takes longer.
     due: ArrayVec<Turn<A>, DUE_MAX>,
     counts: Counts,
 }
 
-/// What makes descriptors of a line.
+/// Makes the descriptors of a line.
 enum Descriptors<'r> {
     Map(Map),
     Actions(&'r Actions, Client),
 }
 
-/// What lines were.
+/// Counts of lines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     /// Lines of the logs, blank ones left out.
     pub(super) lines: u64,
-    /// Lines that are no request in the format.
+    /// Lines that the format does not match.
     pub(super) unreadable: u64,
     /// The first of them, each with its place.
     pub(super) shown: Vec<String>,
@@ -91,15 +93,15 @@ pub(super) struct Counts {
     pub(super) left_out: u64,
     /// Requests that got no descriptor.
     pub(super) not_asked: u64,
-    /// The coarsest of these units that all stamps are multiples of: 1 s, 1 ms, 1 µs, 1 ns.
+    /// The coarsest of these units that all timestamps are multiples of: 1 s, 1 ms, 1 µs, 1 ns.
     pub(super) resolution_nanos: u64,
-    /// The latest stamp, those left out that are far ahead of all others.
+    /// The latest timestamp, except those that are far ahead of all others.
     pub(super) latest: Timestamp,
 }
 
-/// The times of lines. Many lines have the same stamp as one shortly before.
+/// The times of lines. Many lines have the same timestamp as one shortly before.
 struct Stamps {
-    /// The stamps that were read last.
+    /// The timestamps that were read last.
     known: [(Vec<u8>, Timestamp); STAMPS_KNOWN],
     /// The one that is replaced next.
     oldest: usize,
@@ -107,7 +109,7 @@ struct Stamps {
 }
 
 impl<'r, A> Reader<'r, A> {
-    /// The domain that requests ask about.
+    /// The domain of the requests.
     pub(super) fn domain(&self) -> &str {
         &self.domain
     }
@@ -145,7 +147,7 @@ impl<'r, A> Reader<'r, A> {
         })
     }
 
-    /// Reads logs, one after the other, to their end or until the decider wants no more.
+    /// Reads logs, one after the other, to their end or until the decider stops.
     pub(super) fn read(
         mut self,
         logs: &[PathBuf],
@@ -213,7 +215,7 @@ impl<'r, A> Reader<'r, A> {
         }
     }
 
-    /// Asks about the request of a line, which then waits for its turn.
+    /// Plans the request of a line, which then waits for its turn.
     #[inline]
     pub(super) fn request(
         &mut self,
@@ -264,7 +266,7 @@ impl<'r, A> Reader<'r, A> {
         self.counts.shown.push(format!("{place}: expected {expected}: {shown}"));
     }
 
-    /// Lets the decider decide what still waits. Returns what the lines were.
+    /// Has the decider decide the requests that still wait. Returns the counts of lines.
     pub(super) fn finish(mut self, decider: &mut impl Decider<Asked = A>) -> Result<Counts, ReplayError> {
         let mut goes_on = self.decide_due(decider).is_continue();
         while goes_on && let Some(turn) = self.order.take() {

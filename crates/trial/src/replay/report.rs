@@ -1,6 +1,6 @@
-//! What a replay found, as values; `text`, `json` and `html` write it.
+//! The result of a replay, as values; `text`, `json` and `html` write it.
 //!
-//! In: the numbers of a replay. Out: totals, a line per rule, the keys that matter most, requests over time, bursts,
+//! In: the numbers of a replay. Out: totals, a line per rule, the most important keys, requests over time, bursts,
 //! and notes on what limits the meaning of all this.
 
 mod html;
@@ -26,10 +26,10 @@ use super::{Replay, Totals};
 /// Keys in each list of a report.
 const KEYS_MAX: usize = 100;
 
-/// A window of less than this many times the resolution of the stamps is decided coarsely.
+/// A window of less than this many times the resolution of the timestamps is decided coarsely.
 const RESOLUTIONS_MIN: u64 = 10;
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Lines and requests.
@@ -44,17 +44,17 @@ pub struct Report {
     pub(super) timeline: Timeline,
     /// For 1, 2–3, 4–7, … : how often a key sent so many requests in one second.
     pub(super) bursts: [u64; BURST_CLASSES],
-    /// What has to be known to read the numbers rightly.
+    /// Notes that a reader needs to understand the numbers.
     pub(super) notes: Vec<String>,
 }
 
-/// What one set of rules did.
+/// The result of one set of rules.
 #[derive(Clone, Debug)]
 pub(super) struct SideReport {
     pub(super) rules: Vec<RuleReport>,
     /// The keys denied most, then those that asked most.
     pub(super) keys: Vec<KeyReport>,
-    /// With rules to compare: the keys whose denials are only here.
+    /// With rules to compare: the keys that only these rules deny.
     pub(super) changed: Vec<KeyReport>,
     /// Keys, and denied ones.
     pub(super) keys_total: u64,
@@ -63,27 +63,27 @@ pub(super) struct SideReport {
     pub(super) is_estimated: bool,
 }
 
-/// What one rule did.
+/// The result of one rule.
 #[derive(Clone, Debug)]
 pub(super) struct RuleReport {
     pub(super) path: String,
     pub(super) place: String,
     pub(super) limit: String,
     pub(super) numbers: Numbers,
-    /// Its limit on trial, and what that would have done.
+    /// Its candidate, and what that would have done.
     pub(super) candidate: Option<(String, TrialNumbers)>,
     pub(super) keys: u64,
     pub(super) denied_keys: u64,
 }
 
-/// What happened to one key.
+/// The numbers of one key.
 #[derive(Clone, Debug)]
 pub(super) struct KeyReport {
     /// The path of its rule.
     pub(super) rule: String,
     pub(super) name: String,
     pub(super) numbers: Numbers,
-    /// By how much the denials may be too high. The other numbers are then unknown.
+    /// How much too high the denials may be. The other numbers are then unknown.
     pub(super) error: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl SideReport {
     }
 }
 
-/// For each rule, how many of its keys certainly were denied, if keys are a sample: it may have missed them.
+/// For each rule, how many of its keys were certainly denied, if keys are a sample, which may have missed some.
 fn known_denied(side: &Side<'_>) -> Vec<u64> {
     let mut known = vec![0; side.numbers.len()];
     let heavy = side.keys.heavy().into_iter().flat_map(|heavy| heavy.top());
@@ -174,7 +174,7 @@ fn top(keys: &Keys, rules: &[Rule]) -> Vec<KeyReport> {
     heavy.top().take(KEYS_MAX).map(report).collect()
 }
 
-/// The keys that are greatest by `measure`.
+/// The keys with the greatest `measure`.
 fn most<'k, M: Ord>(
     keys: impl Iterator<Item = &'k KeyNumbers>,
     rules: &[Rule],

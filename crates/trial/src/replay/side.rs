@@ -1,4 +1,5 @@
-//! One set of rules with its counters and its numbers: what a replay asks, and what it remembers of the answers.
+//! One set of rules with its counters and its numbers: what a replay decides by them, and what it remembers of the
+//! answers.
 //!
 //! In: a request, when its line is read; then its time, when its turn has come. Out: whether it passes. All by the
 //! engine: plans, counters and decisions are those of a server.
@@ -34,7 +35,7 @@ pub(super) struct Side<'r> {
     decision: Decision<'r>,
 }
 
-/// What is left of a request when its line is gone. Many wait at once, so the usual one is small.
+/// The state of a request after its line is gone. Many wait at once, so the usual one is small.
 #[derive(Debug)]
 pub(super) enum Asked<'r> {
     /// One hit on one counter of a rule, whose key has numbers of its own, at this place.
@@ -96,7 +97,7 @@ impl<'r> Side<'r> {
         }
     }
 
-    /// Fetches from memory what deciding these reads.
+    /// Prefetches what the decision about these reads.
     #[inline]
     pub(super) fn fetch<'a>(&self, asked: impl Iterator<Item = &'a Asked<'r>> + Clone)
     where
@@ -148,7 +149,7 @@ impl<'r> Side<'r> {
 }
 
 impl Asked<'_> {
-    /// Whether it met a limit at all.
+    /// Whether it met a limit.
     #[inline]
     pub(super) fn met_a_limit(&self) -> bool {
         match self {
@@ -157,7 +158,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Whether it met a rule at all, also one without a limit.
+    /// Whether it met a rule, even one without a limit.
     #[inline]
     pub(super) fn met_a_rule(&self) -> bool {
         match self {
@@ -166,7 +167,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Where the key of a step has its numbers, if that is known; or its name, if it has none.
+    /// The place of a key's numbers for a step, if known; or its name, if it has none.
     #[inline]
     fn named(&self, step: usize) -> (Option<Place>, Option<&str>) {
         match self {
@@ -206,7 +207,7 @@ fn counted<'s, 'r>(step: &'s Step<'r>) -> Option<(&'r Rule, &'s Check<'r>)> {
     }
 }
 
-/// The name of a counter for people: the entries that it is one of many for.
+/// The name of a counter for people: the entries that distinguish it from the rule's other counters.
 fn name_of(rule: &Rule, entries: &[Entry<'_>]) -> Box<str> {
     let keyed = entries.iter().take(32).enumerate().filter(|(level, _)| rule.keyed_levels >> level & 1 == 1);
     let parts: Vec<_> = keyed.map(|(_, entry)| format!("{}={}", entry.key, entry.value)).collect();

@@ -1,11 +1,12 @@
 //! Suggests limits from logs: for each rule, the smallest limit that denies no more than is wanted.
 //!
-//! In: logs; a map or a rule file, which say what is limited; and a promise, such as `0.1 % of keys`. Out: a rule file with
-//! the limits, and with comments that say where each comes from. A limit is fitted on the first half of the time and judged
-//! on the second, so that its maker sees how far the past is a measure of the future.
+//! In: logs; a map or a rule file with the descriptors to limit; and a promise, such as `0.1 % of keys`. Out: a rule
+//! file with the limits, and with comments that say where each comes from. A limit is fitted on the first half of the
+//! time and tested on the second, so that its user sees how well the past predicts the future.
 //!
 //! The logs are read several times: for the time that they span, for the peaks of each key, for the search of limits (only
-//! when requests are promised), and for what the found limits deny. So nothing of them has to be kept.
+//! The logs are read several times: for the time that they span, for the peaks of each key, for the search of limits
+//! (only for a promise about requests), and for what the found limits deny. So nothing of them has to be kept.
 
 mod edit;
 mod fit;
@@ -36,7 +37,7 @@ use super::map::Map;
 use super::read::Counts;
 use super::{Options, Progress, ReplayError, reader};
 
-/// A limit that nothing reaches, to measure what comes without a limit.
+/// A limit that nothing reaches, to measure requests without a limit.
 const UNREACHED: u32 = u32::MAX;
 
 /// The most requests that every algorithm may have in a rule file.
@@ -45,15 +46,15 @@ const REQUESTS_MAX: u32 = 100_000;
 /// The domain of a rule file that is made from a map, unless another is named.
 const DOMAIN: &str = "suggested";
 
-/// What is limited.
+/// The descriptors to limit.
 #[derive(Clone, Debug)]
 pub enum Limited {
-    /// Each descriptor of the map, in this window, as rule files say it: `1m`.
+    /// Each descriptor of the map, with this window, as rule files write it: `1m`.
     Map {
         /// The window.
         window: String,
     },
-    /// Each rule of this file, in its own window.
+    /// Each rule of this file, with its own window.
     Rules(PathBuf),
 }
 
@@ -66,7 +67,7 @@ pub enum SuggestError {
     /// A log that cannot be read twice.
     #[error("{}: the logs are read several times (expected a file)", .0.display())]
     NoFile(PathBuf),
-    /// Nothing says what is limited.
+    /// Neither a map nor a rule file was given.
     #[error("nothing says what to limit (expected --map, or a rule file)")]
     NoMap,
     /// The rule file.
@@ -83,12 +84,12 @@ pub enum SuggestError {
     /// Its numbers.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// No rule has a limit that peaks say something about.
+    /// No rule has a limit for which peaks mean anything.
     #[error(
         "no rule has a limit that can be suggested: a bucket that drains has no peaks, because its level depends on its limit (expected a window)"
     )]
     NoPeaks,
-    /// No rule was met.
+    /// No request met a rule.
     #[error(
         "no request of the first half, until {0}, met a limit that can be suggested (expected requests with the descriptors of the rules)"
     )]
@@ -96,7 +97,7 @@ pub enum SuggestError {
 }
 
 impl SuggestError {
-    /// Whether the arguments are wrong, whatever the rules and the logs hold.
+    /// Whether the arguments are wrong, whatever the rules and the logs contain.
     pub fn is_of_arguments(&self) -> bool {
         match self {
             Self::Replay(error) => error.is_of_arguments(),
@@ -111,11 +112,11 @@ impl SuggestError {
 pub struct Suggestion {
     /// The file.
     pub text: String,
-    /// What its reader has to know before using it.
+    /// What a reader has to know before using it.
     pub warnings: Vec<String>,
 }
 
-/// What is known of one rule.
+/// The measurements of one rule.
 struct Finding<'r> {
     rule: &'r Rule,
     /// `None`: there is none.
@@ -217,12 +218,12 @@ fn domain(options: &Options) -> &str {
     options.domain.as_deref().unwrap_or(DOMAIN)
 }
 
-/// Whether peaks say what a limit denies. A bucket that drains has none: its level depends on the limit.
+/// Whether peaks determine what a limit denies. For a bucket that drains they do not: its level depends on the limit.
 fn has_peaks(limit: &Limit) -> bool {
     !matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
 }
 
-/// A search under way.
+/// A search that is running.
 struct Searching<'s, P> {
     rules: &'s RuleSet,
     promise: &'s Promise,
@@ -233,7 +234,7 @@ struct Searching<'s, P> {
 }
 
 impl<'s, P: FnMut(Progress)> Searching<'s, P> {
-    /// Finds the middle of the time. Stamps from far ahead are left out, so that one of them does not move it.
+    /// Finds the middle of the time. Timestamps far ahead are left out, so that one of them does not move it.
     fn halves(&mut self) -> Result<Halves, ReplayError> {
         let mut span = Span::default();
         let counts = reader(self.rules, self.options)?.read(self.logs, &mut span, &mut self.progress)?;

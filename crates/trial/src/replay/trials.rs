@@ -1,20 +1,20 @@
-//! What the limits on trial would have done, rule by rule.
+//! What candidates would have done, rule by rule.
 //!
-//! In: decisions with trials. Out: numbers of each rule, beside those of the limit in force.
+//! In: decisions with trials. Out: numbers of each rule, next to those of the limit in force.
 
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::plan::Origin;
 
-/// What became of the requests that met a rule, if its candidate were its limit.
+/// Counts of the requests that met a rule, with its candidate in place of its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrialNumbers {
     /// Descriptors of requests that would have passed.
     pub admitted: u64,
     /// Descriptors that it would have denied. The rest would have been denied by other limits.
     pub denied: u64,
-    /// Of requests that passed, and would not have.
+    /// Of requests that passed: those that would not have passed.
     pub newly_denied: u64,
-    /// Of requests that were denied, and would have passed.
+    /// Of requests that were denied: those that would have passed.
     pub newly_admitted: u64,
 }
 

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::{Pattern, earlier};
 
-/// The most bytes of a piece that are searched; of a longer one, its end.
+/// The most bytes of a piece that are searched; of a longer piece the last ones.
 const SEARCHED_BYTES_MAX: usize = 32;
 
 /// Patterns by a piece of their middle.

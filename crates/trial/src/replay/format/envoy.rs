@@ -1,17 +1,17 @@
-//! Formats in the words of Envoy's access logs: `%OPERATOR%` or `%OPERATOR(argument):length%` is a value.
+//! Formats in the syntax of Envoy's access logs: `%OPERATOR%` or `%OPERATOR(argument):length%` is a value.
 //!
-//! Values get the names that NGINX has for the same: `%REQ(X-USER)%` is `http_x_user`, `%REQ(:METHOD)%` is `method`,
-//! `%RESPONSE_CODE%` is `status`. Others have their own name in small letters.
+//! Values get NGINX's names: `%REQ(X-USER)%` is `http_x_user`, `%REQ(:METHOD)%` is `method`, `%RESPONSE_CODE%` is
+//! `status`. Others have their own name in lower case.
 
 use tidegate_engine::stamp;
 
 use super::FormatError;
 use super::template::{Part, Template};
 
-/// The operator that says when.
+/// The operator of the timestamp.
 const START_TIME: &str = "START_TIME";
 
-/// The template, and which of its values is the stamp, in which format.
+/// The template, and which of its values is the timestamp, in which format.
 pub(super) fn parse(text: &str) -> Result<(Template, (usize, String)), FormatError> {
     let (mut parts, mut stamp, mut values) = (Vec::new(), None, 0);
     let mut rest = text;
@@ -69,7 +69,7 @@ fn name(operator: &str, argument: Option<&str>) -> String {
             ":PATH" => "request_uri".to_owned(),
             ":AUTHORITY" => "host".to_owned(),
             ":SCHEME" => "scheme".to_owned(),
-            // Of `FIRST?SECOND`, the first one is what people mean.
+            // Of `FIRST?SECOND`, the first one is usually meant.
             _ => format!("http_{}", small(headers.split('?').next().unwrap_or_default())),
         },
         (operator, Some(argument)) => format!("{}_{}", small(operator), small(argument)),

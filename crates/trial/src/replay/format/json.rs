@@ -1,7 +1,7 @@
-//! Lines that are JSON objects. A name is a key of the object; with points, `request.path`, of objects in it.
+//! Lines that are JSON objects. A name is a key of the object; with points, `request.path`, of nested objects.
 //!
-//! In: the names that are wanted. Out: the values of a line that have them: texts, numbers and booleans. A line is read once
-//! from left to right, and what nobody wants is skipped, so nothing is allocated.
+//! In: the names of the values to read. Out: the values of a line with these names: texts, numbers and booleans. A
+//! line is read once from left to right, and other values are skipped, so nothing is allocated.
 
 use std::cell::RefCell;
 use std::fmt::{self, Formatter};
@@ -12,10 +12,10 @@ use serde_json::Number;
 
 use super::{ABSENT, Span, UnknownVariable, Unreadable};
 
-/// The keys of a line that are named when one is unknown, at most.
+/// The most keys of a line that an error about an unknown key lists.
 const KEYS_SHOWN_MAX: usize = 40;
 
-/// What is wanted of each line.
+/// The values to read from each line.
 #[derive(Debug, Default)]
 pub(super) struct Json {
     names: Vec<String>,
@@ -23,27 +23,27 @@ pub(super) struct Json {
     seen: RefCell<Seen>,
 }
 
-/// The keys that are wanted of one object.
+/// The keys to read from one object.
 #[derive(Debug, Default)]
 struct Level(Vec<Wanted>);
 
-/// A key. Of `request.path` there are two: that itself, and `request`, in whose object `path` is wanted.
+/// A key. For `request.path` there are two: that itself, and `request`, in whose object `path` is read.
 #[derive(Debug)]
 struct Wanted {
     key: String,
     /// The number of the value with this name.
     value: Option<usize>,
-    /// How many objects it is in.
+    /// The depth of its object.
     depth: usize,
     inside: Level,
 }
 
-/// Which keys lines had. Only what is known beforehand can be an error beforehand.
+/// Which keys lines had. A name can be an error at the start only if it is known then that no line has it.
 #[derive(Debug, Default)]
 struct Seen {
     names: Vec<bool>,
     keys: Vec<String>,
-    /// For each name, how many objects the key is in that this line has for it: where there are two, the outer one counts.
+    /// For each name, the depth of the key that this line has for it: if there are two, the outer one is used.
     depths: Vec<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Json {
         value
     }
 
-    /// Copies the values of a line to `unescaped`, and adds where they stand there.
+    /// Copies the values of a line to `unescaped`, and adds their places there.
     pub(super) fn read(
         &self,
         line: &[u8],
@@ -128,7 +128,7 @@ impl Level {
 }
 
 impl Values<'_> {
-    /// Takes the value of a key; nothing is written of a value that is no text.
+    /// Reads the value of a key; for a value of another type nothing is written.
     fn take(&mut self, wanted: &Wanted, write: impl FnOnce(&mut Vec<u8>) -> Option<()>) {
         let Some(value) = wanted.value.filter(|value| wanted.depth <= self.depths[*value]) else { return };
         let start = self.unescaped.len() as u32;
@@ -170,7 +170,7 @@ impl<'de> Visitor<'de> for Object<'_, '_, '_> {
     }
 }
 
-/// Reads a key: is it wanted?
+/// Reads a key, and returns whether its value is to be read.
 impl<'de, 'l> DeserializeSeed<'de> for &'l Level {
     type Value = Option<&'l Wanted>;
 
@@ -191,7 +191,7 @@ impl<'l> Visitor<'_> for &'l Level {
     }
 }
 
-/// Reads the value of a key that is wanted.
+/// Reads the value of a key.
 struct Value<'l, 'v, 'b> {
     wanted: &'l Wanted,
     values: &'v mut Values<'b>,

@@ -1,15 +1,15 @@
-//! Formats in the words of NGINX's `log_format`: `$name` or `${name}` is a value, all else is literal.
+//! Formats in the syntax of NGINX's `log_format`: `$name` or `${name}` is a value, everything else is literal.
 
 use tidegate_engine::stamp;
 
 use super::FormatError;
 use super::template::{Part, Template};
 
-/// The values that say when, the finest first, with their formats.
+/// The variables with a timestamp, the finest first, with their formats.
 const STAMPS: &[(&str, &str)] =
     &[("msec", stamp::EPOCH), ("time_iso8601", stamp::RFC_3339), ("time_local", stamp::COMMON)];
 
-/// The template, and which of its values is the stamp, in which format.
+/// The template, and which of its values is the timestamp, in which format.
 pub(super) fn parse(text: &str) -> Result<(Template, (usize, String)), FormatError> {
     let mut parts = Vec::new();
     let mut rest = text;

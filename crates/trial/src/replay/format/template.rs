@@ -1,6 +1,6 @@
 //! Lines that are values with literal text between them: a value ends where the next literal begins.
 //!
-//! In: names and literals, in turn. Out: where the values of a line stand. A value in quotes may hold a quote that is
+//! In: names and literals, in turn. Out: the places of a line's values. A value in quotes may contain a quote that is
 //! escaped by a backslash.
 
 use memchr::{memchr, memmem};
@@ -12,16 +12,16 @@ use super::{FIELDS_MAX, FormatError, Span, Unreadable};
 pub(super) struct Template {
     /// The names of the values, in their order.
     pub(super) names: Vec<String>,
-    /// What a line begins with.
+    /// The literal at the start of a line.
     before: Box<[u8]>,
-    /// What follows each value; the last literal may be empty.
+    /// The literals after each value; the last one may be empty.
     literals: Vec<Literal>,
 }
 
 #[derive(Debug)]
 struct Literal {
     text: Box<[u8]>,
-    /// The value before it stands in quotes, which it ends.
+    /// The value before it is in quotes, and this ends it.
     ends_quotes: bool,
 }
 
@@ -92,7 +92,7 @@ impl Literal {
             [byte] => memchr(byte, text),
             [first, ..] => {
                 let at = memchr(first, text)?;
-                // Nearly always the first candidate is the one.
+                // The first candidate is almost always the right one.
                 if text[at..].starts_with(&self.text) {
                     return Some(at);
                 }

@@ -1,4 +1,4 @@
-//! Variables: names for the values of a line, and for what follows from them.
+//! Variables: names for the values of a line, and for values derived from them.
 //!
 //! | name | what it is |
 //! | --- | --- |
@@ -44,7 +44,7 @@ enum View {
     WithoutPort,
 }
 
-/// A value that is wanted of each line.
+/// A value that is read from each line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::replay) struct Variable {
     field: usize,
@@ -143,7 +143,7 @@ impl Variable {
         }
     }
 
-    /// The part of the line that the value is made of.
+    /// The part of the line that the value is made from.
     #[inline]
     pub(in crate::replay) fn bytes<'r>(&self, record: &Record<'r>) -> Option<&'r [u8]> {
         let whole = record.value(self.field)?;

@@ -1,6 +1,6 @@
-//! A report as one HTML page that needs nothing else: styles, script and drawings are in it.
+//! A report as one HTML page that loads nothing else: styles, script and drawings are in it.
 //!
-//! All text from logs is escaped and stays text. The page is whole without its script, which only sorts tables.
+//! All text from logs is escaped and stays text. The page is complete without its script, which only sorts tables.
 
 mod plot;
 mod table;
@@ -26,7 +26,7 @@ const LOGS_SHOWN: usize = 20;
 /// A number that a rule and a key have, with the name of its column.
 type Column = (&'static str, fn(&Numbers) -> Cell);
 
-/// What requests became.
+/// Counts of requests, by outcome.
 const REQUESTS: &[Column] = &[
     ("Requests", |it| Cell::Number(it.requests)),
     ("Admitted", |it| Cell::Number(it.admitted)),
@@ -47,7 +47,7 @@ const DENIALS: &[Column] = &[
     ("Longest wait", |it| wait(it.worst.map_or(0, |(_, wait)| wait))),
 ];
 
-/// Where a report comes from: who finds the page later reads it there.
+/// The source of a report, for people who find the page later.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The logs, in order.
@@ -87,7 +87,7 @@ impl About<'_> {
 }
 
 impl Report {
-    /// The report as a page, which says where it comes from.
+    /// The report as a page, with its source.
     pub fn html(&self, about: &About<'_>) -> String {
         let compared = self.against.iter().flat_map(|against| {
             [
@@ -205,7 +205,7 @@ fn keys(label: &'static str, keys: &[KeyReport], changed: &'static str) -> Strin
         let numbers = &key.numbers;
         let name = Cell::Name(key.name.clone(), vec![key.rule.clone()]);
         if let Some(error) = key.error {
-            // Of a sketch, only the denials are known.
+            // A sketch has only the denials.
             let denied = format!("{} (at most {error} fewer)", grouped(numbers.denied));
             let mut cells = vec![Cell::Nothing; REQUESTS.len() + DENIALS.len() + 2];
             (cells[0], cells[4]) = (name, Cell::As(denied, numbers.denied));
@@ -243,7 +243,8 @@ fn list(title: &str, lines: &[String]) -> String {
     section(title, &format!("<ul>\n{lines}</ul>\n"))
 }
 
-/// Text that stays text in HTML, in an element and in a quoted attribute. What reorders or hides text is shown.
+/// Text, escaped for HTML, in an element and in a quoted attribute. Characters that reorder or hide text are made
+/// visible.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in one_line(text).chars() {

@@ -1,7 +1,7 @@
-//! Writes limits and comments into a rule file; all else in it stays as it is.
+//! Writes limits and comments into a rule file; everything else in it stays unchanged.
 //!
-//! In: the text of a rule file, and for some of its rules a number and comments. Out: the text with these. Comments of an
-//! earlier suggestion are taken out first, so that they do not pile up.
+//! In: the text of a rule file, and for some of its rules a number and comments. Out: the text with these. Comments
+//! of an earlier suggestion are removed first, so that they do not pile up.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -11,7 +11,7 @@ use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 /// How each comment begins that this module writes.
 const MARK: &str = "# suggest: ";
 
-/// What becomes of one rule.
+/// The edit of one rule.
 pub(super) struct Edit<'r> {
     pub(super) rule: &'r Rule,
     /// The new number of requests; `None`: it stays.
@@ -23,7 +23,7 @@ pub(super) struct Edit<'r> {
 /// Why a rule file cannot be edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// The number is not where it can be replaced.
+    /// The number is at a place where it cannot be replaced.
     #[error(
         "{0}: the rule's limit cannot be replaced (expected `requests_per_unit: NUMBER` in a `rate_limit` of its own)"
     )]
@@ -35,7 +35,7 @@ pub(super) fn without_comments(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| !line.trim_start().starts_with(MARK)).collect()
 }
 
-/// The text with these edits, and with `head` above all.
+/// The text with these edits, and with `head` at its top.
 pub(super) fn edited(text: &str, head: &[String], edits: &[Edit<'_>]) -> Result<String, EditError> {
     let numbers = numbers_of_rules(text);
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
@@ -63,7 +63,7 @@ pub(super) fn edited(text: &str, head: &[String], edits: &[Edit<'_>]) -> Result<
     Ok(text)
 }
 
-/// Where each rule has its number of requests, by the place of the rule, which is that of its key.
+/// The place of each rule's number of requests, by the place of the rule, which is that of its key.
 fn numbers_of_rules(text: &str) -> BTreeMap<Place, Place> {
     let mut numbers = BTreeMap::new();
     let mut budget = Budget::of_set(text.len().max(1 << 20));

@@ -1,7 +1,7 @@
 //! The smallest limit that keeps a promise.
 //!
-//! In: what a rule saw of the first half. Out: a limit. For a promise about keys the peaks say it at once. For one about
-//! requests, limits are tried: what a limit denies depends on the order of the requests.
+//! In: the measurements of a rule in the first half. Out: a limit. For a promise about keys the peaks determine it.
+//! For a promise about requests, limits are tried: what a limit denies depends on the order of the requests.
 
 use super::measure::Measured;
 use super::statistics::allowed;
@@ -22,7 +22,7 @@ fn as_limit(peak: u64) -> u32 {
     u32::try_from(peak).unwrap_or(u32::MAX)
 }
 
-/// The limits among which the smallest good one is.
+/// The limits between which the smallest good one is.
 #[derive(Debug)]
 pub(super) struct Bracket {
     /// Too small: it denies everything, or too much.
@@ -55,7 +55,7 @@ impl Bracket {
         Some((probe as u32).clamp(self.low + 1, high - 1))
     }
 
-    /// Takes what the tries showed.
+    /// Takes the results of the tries.
     pub(super) fn narrow(&mut self, keeps: impl Fn(usize) -> bool) {
         let probes: Vec<_> = (0..PROBES).map_while(|at| self.probe(at)).collect();
         for (at, probe) in probes.into_iter().enumerate() {

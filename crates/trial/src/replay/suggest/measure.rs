@@ -1,12 +1,13 @@
 //! Measures what limits would do to each key of a log, in its first half and in its second half by time.
 //!
-//! In: rules, a limit for each of them, and a log. Out: for each half and rule, its keys with their requests, how many of
-//! these were denied, and the peak: the most that was counted at once. The engine counts. With a limit that nothing
-//! reaches, the peak is the most requests in any window, wherever it starts. A key is denied at least once by just those
-//! limits that are less than its peak, because up to the first denial all counts are the same.
+//! In: rules, a limit for each of them, and a log. Out: for each half and rule, its keys with their requests, how
+//! many of these were denied, and the peak: the most that was counted at once. The engine counts. With a limit that
+//! nothing reaches, the peak is the most requests in any window, wherever it starts. A key is denied at least once
+//! exactly by the limits that are less than its peak, because up to the first denial all counts are the same.
 //!
 //! Each limit counts by itself. Where several are in force, a request that one denies is not charged to the others, so
-//! that together none of them denies more.
+//! Each limit is measured separately. If several are in force, a request that one denies is not charged to the
+//! others, so together none of them denies more.
 
 use std::ops::ControlFlow;
 
@@ -30,13 +31,13 @@ const KEYS_MAX: usize = 100_000;
 /// A measurement under way.
 pub(super) struct Measuring<'r> {
     rules: &'r RuleSet,
-    /// By the rules' ids; `None`: nothing is asked of that rule.
+    /// By the rules' ids; `None`: that rule is not measured.
     limits: Vec<Option<Limit>>,
     plan: Plan<'r>,
     counters: Counters,
     /// When the second half begins.
     middle: Timestamp,
-    /// The second half is not wanted.
+    /// The second half is not needed.
     only_first: bool,
     halves: [Half; 2],
 }
@@ -63,7 +64,7 @@ struct OfKey {
     peak: u64,
 }
 
-/// What a rule saw of one half, and what a limit did there.
+/// The measurements of a rule in one half.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Measured {
     /// Requests that met the rule, and the denied ones among them.
@@ -98,12 +99,12 @@ impl<'r> Measuring<'r> {
         Self { only_first: true, ..self }
     }
 
-    /// What the rule with this id saw of each half.
+    /// The measurements of the rule with this id in each half.
     pub(super) fn of_rule(&self, rule: usize) -> [Measured; 2] {
         self.halves.each_ref().map(|half| half.of_rule(rule))
     }
 
-    /// Requests that no counter could be kept for, because there was no memory for more.
+    /// Requests for which no counter could be kept, because there was no memory for more.
     pub(super) fn uncounted(&self) -> u64 {
         self.counters.uncounted()
     }
@@ -162,7 +163,7 @@ impl<'r> Decider for Measuring<'r> {
     }
 }
 
-/// Finds when the first and the last request came.
+/// Finds the times of the first and the last request.
 #[derive(Debug, Default)]
 pub(super) struct Span {
     pub(super) first: Option<Timestamp>,

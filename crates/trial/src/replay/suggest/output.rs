@@ -1,4 +1,4 @@
-//! What was found, as comments of a rule file, and as warnings.
+//! The result, as comments of a rule file, and as warnings.
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::stamp::show;
@@ -11,10 +11,10 @@ use super::promise::{Of, Promise};
 use super::statistics::{CHANCE_SIGMAS, RISK, allowed, differ, is_no_chance, keys_needed, quantile};
 use super::{Finding, Halves, Suggestion, has_peaks};
 
-/// A window of less than this many times the resolution of the stamps is measured coarsely.
+/// A window of less than this many times the resolution of the timestamps is measured coarsely.
 const RESOLUTIONS_MIN: u64 = 10;
 
-/// What the second half says about a limit.
+/// What the second half shows about a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
     /// It denies no more than promised.
@@ -149,7 +149,7 @@ fn keys(count: u64) -> String {
     format!("{count} {}", if count == 1 { "key" } else { "keys" })
 }
 
-/// Why it is this number.
+/// The reason for this number.
 fn origin(limit: u32, promise: &Promise, first: &Measured) -> String {
     let confidence = 100.0 - RISK * 100.0;
     match (promise.of, allowed(first.keys, promise.part)) {
@@ -177,7 +177,7 @@ fn denied(name: &str, half: &Measured) -> String {
     )
 }
 
-/// What is known too little of, whatever the rules are.
+/// Facts that limit the meaning of the result, whatever the rules are.
 fn doubts_of_logs(halves: &Halves) -> Vec<String> {
     let Halves { late, uncounted, counts, .. } = halves;
     let mut doubts = Vec::new();
@@ -196,7 +196,7 @@ fn doubts_of_logs(halves: &Halves) -> Vec<String> {
     doubts
 }
 
-/// What makes a suggestion worth less than it seems.
+/// Warnings that a suggestion is less reliable than it seems.
 fn doubts(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<String> {
     let Finding { rule, without: [first, second], .. } = finding;
     let mut doubts = Vec::new();

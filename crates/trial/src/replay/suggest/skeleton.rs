@@ -1,4 +1,4 @@
-//! The rules that a map asks for: a rule for each of its descriptors, with a limit that nothing reaches.
+//! The rules for a map: a rule for each of its descriptors, with a limit that nothing reaches.
 //!
 //! In: a map, the name of a domain, a window, an algorithm. Out: a rule file. An entry whose value is only text has that
 //! value in the rule too; any other gets a rule without `value`, so that each value has a counter of its own.
@@ -10,7 +10,7 @@ use crate::replay::map::Level;
 /// What every rule of the file has.
 pub(super) struct Skeleton<'s> {
     pub(super) domain: &'s str,
-    /// As rule files say it: `1m`.
+    /// As rule files write it: `1m`.
     pub(super) window: &'s str,
     pub(super) algorithm: &'s str,
     /// The number of requests, until a better one is found.
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// Text in YAML: as it is where that is safe, else in the quotes of JSON.
+/// A text in YAML: unquoted if that is safe, else in the quotes of JSON.
 fn quoted(text: &str) -> String {
     let is_plain = text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '_' | '-' | '.' | '/'))

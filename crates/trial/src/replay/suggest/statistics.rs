@@ -1,4 +1,4 @@
-//! What a part of some keys says about the part of all: the formulas of a promise.
+//! What a part of some keys says about the part of all keys: the formulas of a promise.
 //!
 //! In: counts. Out: bounds and probabilities. Two kinds of promises need two kinds of formulas:
 //!
@@ -11,13 +11,13 @@
 //!   of denied requests is a ratio of two sums over them. Its standard error is that of a ratio (Cochran, "Sampling
 //!   Techniques", 3rd edition 1977, formula 6.13), and the bound is the rate and 1.645 standard errors.
 
-/// How probable it may be that a promise is too good, by chance of the first half.
+/// The accepted probability that a promise is broken, by chance of the first half.
 pub(super) const RISK: f64 = 0.05;
 
 /// The quantile of the normal distribution with [`RISK`] above it.
 const RISK_SIGMAS: f64 = 1.645;
 
-/// A deviation of so many standard errors is no chance: it happens once in 740 times.
+/// A deviation of so many standard errors is not chance: it happens once in 740 times.
 pub(super) const CHANCE_SIGMAS: f64 = 3.0;
 
 /// The probability of a normal value above [`CHANCE_SIGMAS`].
@@ -26,7 +26,7 @@ const CHANCE: f64 = 0.001_35;
 /// Two distributions are distinguished with this probability of a false alarm.
 const CHANGE_RISK: f64 = 0.001;
 
-/// Two distributions that differ by less than this part of keys are alike for our purpose, however many keys show it.
+/// Two distributions that differ by less than this part of keys are alike for our purpose, even if many keys show it.
 const CHANGE_MIN: f64 = 0.1;
 
 /// How many of `n` keys may exceed a limit, so that it denies at most `part` of all keys. `None`: `n` is too small.
@@ -35,12 +35,12 @@ pub(super) fn allowed(n: u64, part: f64) -> Option<u64> {
     (sums.count() as u64).checked_sub(1)
 }
 
-/// The least number of keys of which the greatest peak keeps the promise: (1 − part)^n ≤ 5 %.
+/// The least number of keys whose greatest peak keeps the promise: (1 − part)^n ≤ 5 %.
 pub(super) fn keys_needed(part: f64) -> u64 {
     (RISK.ln() / (-part).ln_1p()).ceil() as u64
 }
 
-/// Whether `k` or more of `n` keys are no chance, if in truth it is this part of them.
+/// Whether `k` or more of `n` keys are more than chance explains, if the true part is this.
 pub(super) fn is_no_chance(k: u64, n: u64, part: f64) -> bool {
     let Some(fewer) = k.checked_sub(1) else { return false };
     let below = cumulative(n, part).nth(usize::try_from(fewer).unwrap_or(usize::MAX)).unwrap_or(1.0);

@@ -9,7 +9,7 @@ use crate::replay::timeline::{Bin, Timeline};
 const WIDTH: usize = 960;
 const HEIGHT: usize = 200;
 
-/// Parts of the time axis. The page shows every second label where there is little room.
+/// Parts of the time axis. On a narrow screen the page shows every second label.
 const PARTS: u64 = 4;
 
 const DAY: u64 = 86_400;

@@ -1,12 +1,12 @@
-//! Tables of the page. They scroll by themselves where they are wider or longer than the screen, and each header sorts.
+//! Tables of the page. They scroll by themselves if they are wider or longer than the screen, and each header sorts.
 //!
-//! In: names of columns, and rows of cells. Out: HTML. Columns in which nothing stands are left out.
+//! In: names of columns, and rows of cells. Out: HTML. Empty columns are left out.
 
 use std::fmt::Write as _;
 
 use super::{escaped, grouped, percent};
 
-/// Columns that stay when they hold only zeros: that is what people look for.
+/// Columns that stay even with only zeros, because people look for them.
 const KEPT: &[&str] = &["Requests", "Denied", "Denied keys", "Newly denied", "Newly admitted"];
 
 /// A table of more rows scrolls.
@@ -21,9 +21,9 @@ pub(super) enum Cell {
     Number(u64),
     /// Shown as text, sorted as this number.
     As(String, u64),
-    /// A count and its part of a whole.
+    /// A count and its percentage.
     Part(u64, u64),
-    /// A count, and a line below it. It says something at 0 too.
+    /// A count, and a line below it. The column is not empty even if it is 0.
     Noted(u64, String),
     /// A bar of so many percent.
     Bar(u64),
