@@ -48,7 +48,7 @@ pub enum Layout {
         app_directory: PathBuf,
         /// Skips names that start with `.`. Names that start with `..` are always skipped.
         ignore_dot_files: bool,
-        /// Also loads files named `config.…` beside the folder.
+        /// Also loads files named `config.…` next to the folder.
         watch_root: bool,
     },
 }
@@ -100,7 +100,7 @@ pub enum SourceError {
     },
 }
 
-/// A path on one line: whoever may write into a folder chooses the names in it.
+/// A path on one line, because people who may write into a folder choose the names in it.
 fn shown(path: &Path) -> String {
     one_line(&path.display().to_string()).into_owned()
 }

@@ -73,7 +73,7 @@ pub struct Gate {
 /// Who reads the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// Whoever reaches the port.
+    /// Anybody who reaches the port.
     Anybody,
     /// A bearer of the admin token or of a certificate, who may see values of requests.
     Bearer,

@@ -1,7 +1,7 @@
 //! Asks servers what they are and which data they still have: the I/O of `lost`.
 //!
-//! In: a connection, before it is used and then once a second, and the slots of its server. Out: what `lost` then
-//! believes, or why the server cannot be used. The words (generation, mark, primary) are defined in `lost`.
+//! In: a connection, before it is used and then once a second, and the slots of its server. Out: the new beliefs of
+//! `lost`, or why the server cannot be used. The words (generation, mark, primary) are defined in `lost`.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -47,9 +47,9 @@ impl KeyStyle {
         if self.hash { self.hashed(&key) } else { key.into_bytes() }
     }
 
-    /// The key of a candidate's counter, beside the key of its rule's counter: in the same slot of a Cluster, because the
-    /// other key is its hash tag. It begins with the prefix, to which a user's rights in Redis may be bound. It is none of
-    /// the other keys: only here a brace follows the prefix.
+    /// The key of a candidate's counter. In a Cluster it is in the slot of the rule's counter, because the key of
+    /// that is its hash tag. It begins with the prefix, to which a user's rights in Redis may be limited. It differs
+    /// from all other keys, because only here a brace follows the prefix.
     pub fn candidate(&self, of: &[u8]) -> Vec<u8> {
         [self.prefix.as_bytes(), b"{", of, b"}"].concat()
     }

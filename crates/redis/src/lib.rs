@@ -15,8 +15,8 @@
 //! - `call_batches`: several calls in one command
 //! - `server`, `breaker`: what all connections to one server share, and when the circuit breaker opens
 //! - [`script`], [`key`]: the scripts, their arguments and replies, and the keys of counters
-//! - `lost`: what a server has lost, and what a node may believe of it; `inspect` asks; `whole`: an operator says that
-//!   nothing is missing; `server_clock`: a server's time
+//! - `lost`: what a server has lost, and what a node may assume about its data; `inspect` asks; `whole`: an operator
+//!   declares that nothing is missing; `server_clock`: a server's time
 //! - [`values`]: values that are no counters, and which of them changed
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
 //! - `shared_store/epochs`: which counters nodes agree were reset

@@ -1,8 +1,9 @@
 //! What a server has lost, and what this node may believe about its data: a state machine without I/O.
 //!
-//! In: what `inspect` and the replies to calls show of a server. Out: what this node believes, what it writes into the
-//! server's mark, and what is counted and logged. It sends nothing, logs nothing and reads no clock. Half of the machine
-//! runs inside the server, because only there nothing can come in between: the scripts `mark.lua` and `cold.lua`.
+//! In: what `inspect` and the replies to calls show of a server. Out: what this node assumes, what it writes into the
+//! server's mark, and what is counted and logged. It sends nothing, logs nothing and reads no clock. Half of the
+//! machine runs inside the server, because only there nothing can come in between: the scripts `mark.lua` and
+//! `cold.lua`.
 //!
 //! The knowledge is in four types: [`Losses`] for all servers of a store, [`Seen`] for a worker, [`ServerMemory`] for
 //! a server, [`Marked`] for a connection.
@@ -248,7 +249,7 @@ pub(super) struct Mark {
     key: Vec<u8>,
     /// The last argument of calls.
     pub(super) argument: Vec<u8>,
-    /// Since when nothing is missing, in microseconds of the server's clock.
+    /// Since when the data is complete, in microseconds of the server's clock.
     since_micros: u64,
     /// The longest lease time of nodes.
     lease_micros: u64,

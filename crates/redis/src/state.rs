@@ -65,7 +65,7 @@ pub(super) struct Shared<R: Runtime> {
     pub(super) losses: Mutex<Losses>,
     /// The workers that all servers answer.
     workers_up: AtomicUsize,
-    /// The number of give-backs on their way.
+    /// The number of give-backs in flight.
     pub(super) giving_back: watch::Sender<usize>,
     pub(super) stats: Stats,
 }

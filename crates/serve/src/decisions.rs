@@ -35,7 +35,7 @@ pub struct DecisionLog {
     kinds: Kinds,
 }
 
-/// What the log needs beside the decision itself.
+/// What the log needs in addition to the decision.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The rule set of the decision.

@@ -9,7 +9,7 @@
 //!
 //! - `counts`: what a descriptor adds to the counters; `series_name`, `series`, `handles`: the names of series, the
 //!   table of all series, and the series that a rule counts in
-//! - `candidates`: what limits on trial would have done
+//! - `candidates`: what candidates would have done
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `statsd_name`, `statsd_counters`, `timers`: counters and durations for StatsD, under its names
 //! - `striped`, `chunked`: the memory of the counters

@@ -1,17 +1,18 @@
 //! Epochs: numbers that all nodes agree on, because each only grows. Every server that decides has all of them.
 //!
-//! In: numbers, from the node where somebody reset counters. Out: the numbers of every server, to the program, which puts
-//! them in force. What fields mean, the program knows.
+//! In: numbers, from the node where somebody reset counters. Out: the numbers of every server, to the program, which
+//! puts them in force. The program knows what the fields mean.
 //!
-//! A server decides for this node only after its numbers were read and put in force: on every new connection, and four
-//! times a second since. When reading takes too long, or the node itself stood still, it does not decide until they are
-//! read again. So a node that was cut off while counters were reset never decides by the counters of before. A script
-//! could compare a number in every call instead; in a Cluster it would have to read a key that it may not name, each
-//! call would cost Redis one command more, and a request would have to be planned again whenever something was reset.
+//! A server decides for this node only after its numbers were read and put in force: on every new connection, and
+//! then four times a second. When reading takes too long, or the node itself stood still, the server does not decide
+//! until they are read again. So a node that was cut off while counters were reset never decides by the old counters.
+//! A script could compare a number in every call instead; but in a Cluster it would have to read a key that it may
+//! not name, each call would cost Redis one more command, and a request would have to be planned again after every
+//! reset.
 //!
-//! A server without numbers has lost them, or is new. It decides when another server shows what there was, or when all
-//! servers show that there was nothing; then they are written there. A server that refuses to show them is a trouble that
-//! people hear of, and decides by the numbers that the node knows.
+//! A server without numbers has lost them, or is new. It decides when another server shows which numbers there were,
+//! or when all servers show that there were none; then they are written there. If a server refuses to show its
+//! numbers, that is logged, and it decides by the numbers that the node knows.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -36,57 +37,58 @@ use crate::topology::{names_on, slot_of};
 
 const RAISE: &str = include_str!("../lua/epochs.lua");
 
-/// The field that has another text after every change.
+/// The field whose text is another one after every change.
 const CHANGED: &str = "";
-/// How often a server is asked for its numbers. A node is to know of a reset within half a second: the pause, the call,
-/// and what a busy machine adds to both.
+/// How often a server is asked for its numbers. A node has to know of a reset within half a second: the pause, the
+/// call, and the delays of a busy machine.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The same while there are connections on which they were not read.
 const UNREAD_INTERVAL: Duration = Duration::from_millis(50);
-/// How often numbers are read again of which some are left out: what is too far ahead today is not tomorrow.
+/// How often numbers are read again if some were ignored: a number that is too far ahead today is not tomorrow.
 const AGAIN_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a server may have no numbers before people hear of it: at the first start of all none has any.
+/// How long a server may have no numbers before that is reported: at the first start no server has any.
 const MISSING_MAX: Duration = Duration::from_secs(1);
-/// For how many connect timeouts (a second, or REDIS_TIMEOUT if that is longer) after a server was asked for its numbers
-/// it may decide.
+/// For how many connect timeouts (a second, or REDIS_TIMEOUT if that is longer) a server may decide after it was
+/// asked for its numbers.
 const DECIDES_FOR: u32 = 5;
 /// How many names are tried to find one in a slot of the server: enough for a server of a single slot.
 const NAMES_MAX: usize = 1 << 18;
 /// How many of the names in its slots are tried while slots move.
 const KEYS_MAX: usize = 3;
-/// How often numbers are read and written until they stay.
+/// How often numbers are read and written until they stay the same.
 const READS_MAX: usize = 3;
 /// More fields than nodes write.
 const FIELDS_MAX: usize = 100_000;
-/// At this number of servers, what was read is forgotten, because addresses change.
+/// At this number of servers the numbers that were read are forgotten, because addresses change.
 const SERVERS_MAX: usize = 1_024;
 
 /// Fields, each with its number as sixteen hex digits.
 pub type Numbers = Vec<(String, String)>;
 
-/// What a node says to the numbers of a server, which are in force there now.
+/// The program's reply to the numbers of a server, which it has put in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// The numbers that the node has and the server has not, or not so great.
+    /// The numbers that the server lacks, or has smaller.
     pub lacks: Numbers,
-    /// What is wrong with the numbers, if some are left out.
+    /// What is wrong with the numbers, if some were ignored.
     pub trouble: Option<String>,
 }
 
-/// What became of numbers that all servers should keep.
+/// The result of writing numbers to all servers.
 #[derive(Debug, Default)]
 pub struct Raised {
     /// How many servers have them now.
     pub kept: usize,
-    /// Those that a server refused: it has this greater one, or, with an empty text, it is too far ahead of its clock.
+    /// Numbers that a server refused: it has this greater one, or, with an empty text, the number is too far ahead of
+    /// its clock.
     pub refused: Numbers,
     /// The servers that may not have them, and why.
     pub lacking: Vec<(String, ConnectError)>,
-    /// All numbers that each of the others has after that, and its time in microseconds since 1970.
+    /// All numbers of each other server after that, and its time in microseconds since 1970.
     pub found: Vec<(Numbers, u64)>,
 }
 
-/// What was read of each server's numbers.
+/// The numbers that were read from each server.
 #[derive(Debug, Default)]
 pub(super) struct EpochServers(Mutex<HashMap<Place, Known>>);
 
@@ -97,13 +99,13 @@ type Place = (bool, Address);
 struct Known {
     /// When the numbers that are in force were asked for, as time since the boot.
     read: Duration,
-    /// The same for all of them, which are read only when something has changed.
+    /// The same for a reading of all of them, which happens only when something has changed.
     all_read: Duration,
-    /// The text of the field of changes then.
+    /// The text of the field of changes at that reading.
     state: Option<Vec<u8>>,
     /// Since when the server has no numbers.
     missing_since: Option<Duration>,
-    /// What people should hear of.
+    /// What is wrong, to be reported.
     trouble: Option<String>,
 }
 
@@ -117,31 +119,31 @@ struct Server<'s, R: Runtime> {
     lines: Vec<Line<R>>,
 }
 
-/// What a server has.
+/// The numbers of a server.
 enum Found {
     Nothing,
-    /// What it had when it was asked before.
+    /// The numbers that it had when it was asked before.
     Same,
     Numbers {
         /// The text of the field of changes.
         state: Vec<u8>,
         numbers: Numbers,
-        /// Fields besides that are no text.
+        /// The number of further fields that are not text.
         unreadable: usize,
     },
 }
 
-/// What a server said to numbers that are to be raised.
+/// A server's reply when numbers are raised.
 enum Raise {
-    /// It has none, and this call may not be the first.
+    /// It has no numbers, and this call may not write the first ones.
     Nothing,
     /// Those that it refused.
     Done(Numbers),
 }
 
 impl<R: Runtime> SharedStore<R> {
-    /// Reads the numbers of all servers, for ever. `put_in_force` gets those of one server, and its time in microseconds
-    /// since 1970; when it answers, they are in force. `None`: they could not be put in force.
+    /// Reads the numbers of all servers, for ever. `put_in_force` gets the numbers of one server, and its time in
+    /// microseconds since 1970; when it returns, they are in force. `None`: they could not be put in force.
     pub async fn follow_epochs<F, A>(&self, put_in_force: F) -> Infallible
     where
         F: Fn(Numbers, u64) -> A,
@@ -161,7 +163,7 @@ impl<R: Runtime> SharedStore<R> {
             }
             let mut paused = pin!(self.runtime.sleep(pause));
             loop {
-                // A server that hangs holds up no other.
+                // A server that hangs delays no other.
                 tokio::select! {
                     biased;
                     Some(place) = under_way.next() => drop(asked.take(&place)),
@@ -172,8 +174,8 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Raises these numbers at all servers that decide. Where there is none yet, `all` are written that this node knows,
-    /// these among them.
+    /// Raises these numbers at all servers that decide. Where there are none yet, `all` numbers of this node are
+    /// written, these among them.
     pub async fn raise_epochs(&self, numbers: &Numbers, all: &(dyn Fn() -> Numbers + Sync)) -> Raised {
         let mut raised = Raised::default();
         let (mut open, mut asking) = (self.epoch_servers(), Vec::new());
@@ -342,8 +344,8 @@ impl<R: Runtime> SharedStore<R> {
         Err(unknown())
     }
 
-    /// Whether this node knows which numbers there are, although this server had none at `sent`: others show it, who were
-    /// asked since the server was found to have none.
+    /// Whether this node knows which numbers there are, although this server had none at `sent`: other servers show
+    /// it that were asked after this one was found without numbers.
     fn shows_all(&self, place: &Place, sent: Duration) -> bool {
         let mut servers = self.epoch_servers.0.lock();
         let own = servers.entry(place.clone()).or_default();
@@ -362,7 +364,8 @@ impl<R: Runtime> SharedStore<R> {
             })
     }
 
-    /// Raises numbers at one server. Returns those that it refused, and all that it has then, with its time.
+    /// Raises numbers at one server. Returns the numbers that it refused, and all of its numbers after that, with its
+    /// time.
     async fn raise_at(
         &self,
         Server { store, place, lines }: Server<'_, R>,
@@ -404,7 +407,7 @@ impl<R: Runtime> SharedStore<R> {
 }
 
 impl EpochServers {
-    /// The text of changes of the numbers that are in force, if it is enough to compare that.
+    /// The text of changes of the numbers in force, if it is enough to compare that.
     fn state(&self, place: &Place, now: Duration) -> Option<Vec<u8>> {
         let servers = self.0.lock();
         let known = servers.get(place)?;
@@ -433,7 +436,7 @@ impl EpochServers {
         self.trouble(place, trouble);
     }
 
-    /// Keeps what is wrong, and logs it when it is something else than before.
+    /// Keeps what is wrong, and logs it if it differs from before.
     fn trouble(&self, place: &Place, trouble: Option<String>) {
         let mut servers = self.0.lock();
         let known = servers.entry(place.clone()).or_default();
@@ -449,7 +452,7 @@ impl EpochServers {
     }
 }
 
-/// Reads a server's numbers, unless their text of changes is this one still.
+/// Reads a server's numbers, unless its text of changes is still this one.
 async fn find<R: Runtime>(
     store: &RedisStore<R>,
     line: &Line<R>,
@@ -482,7 +485,7 @@ async fn find_under<R: Runtime>(
         return Err(ConnectError::TooManyEpochs(connection.wire.address.clone(), fields));
     }
     let mut all: HashMap<Vec<u8>, Vec<u8>> = connection.ask(shared, redis::cmd("HGETALL").arg(&key)).await?;
-    // It may have changed since: this is the text of these numbers.
+    // It may have changed meanwhile: this is the text of these numbers.
     let state = all.remove(CHANGED.as_bytes()).unwrap_or(state);
     let fields = all.len();
     let text = |bytes| String::from_utf8(bytes).ok();
@@ -492,7 +495,7 @@ async fn find_under<R: Runtime>(
     Ok(Found::Numbers { state, numbers, unreadable })
 }
 
-/// Raises numbers at a server, for which the hash may be made if it is not there.
+/// Raises numbers at a server. `may_make`: the hash is created if it does not exist.
 async fn raise<R: Runtime>(
     store: &RedisStore<R>,
     line: &Line<R>,
@@ -517,8 +520,8 @@ async fn raise<R: Runtime>(
     keys.end(nothing_to_do)
 }
 
-/// The keys under which a server may have its numbers: while the slot of the first one moves, it is the next one. A server
-/// without a slot that any of them may be in has no counters either.
+/// The keys under which a server may have its numbers: while the slot of the first one moves, the next one is used. A
+/// server without a slot for any of them has no counters either.
 struct Keys<'l> {
     names: Box<dyn Iterator<Item = String> + Send + 'l>,
     moving: Option<ConnectError>,
@@ -538,21 +541,21 @@ impl<'l> Keys<'l> {
         self.names.next()
     }
 
-    /// Whether the slot of the key that this is about moves.
+    /// Whether the slot of the key in this error moves.
     fn goes_on<T>(&mut self, answer: &Result<T, ConnectError>) -> bool {
         let moves = |error: &&ConnectError| matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"));
         self.moving = answer.as_ref().err().filter(moves).cloned();
         self.moving.is_some()
     }
 
-    /// What to answer when no key is left; `without`: if there was none.
+    /// The result when no key is left; `without`: if there was none.
     fn end<T>(self, without: T) -> Result<T, ConnectError> {
         self.moving.map_or(Ok(without), Err)
     }
 }
 
-/// Whether the server answers, and does not show its numbers or take any: the login may not, or the key is somebody
-/// else's.
+/// Whether the server answers, but neither shows its numbers nor accepts any: the login may not, or the key is
+/// another program's.
 fn is_refusal(error: &ConnectError) -> bool {
     const NOT_YET: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOAUTH"];
     let refuses = error.code().is_some_and(|code| !NOT_YET.contains(&code));

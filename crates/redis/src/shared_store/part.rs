@@ -23,7 +23,7 @@ pub(super) struct Part<'s, R: Runtime> {
     pub(super) slot: u16,
     pub(super) steps: SmallVec<[usize; 4]>,
     pub(super) keys: SmallVec<[Vec<u8>; 4]>,
-    /// The candidates beside these checks: their indices in the plan, and the keys of their counters.
+    /// The candidates of these checks: their indices in the plan, and the keys of their counters.
     pub(super) candidates: Vec<(usize, Vec<u8>)>,
     /// The leases to ask for, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,

@@ -1,7 +1,7 @@
-//! The usual request, which asks one counter: one call, and little to keep while Redis is asked.
+//! The usual request, which asks for one counter: one call, and little to keep while Redis answers.
 //!
-//! In: a request and its plan, and the same plan again when Redis has answered. Plans are large, and what waits is
-//! copied on its way into the runtime. Recomputing the plan is cheaper than holding it across the await.
+//! In: a request and its plan, and the same plan again when Redis has answered. Plans are large, and everything that
+//! waits is copied into the runtime. Recomputing the plan is cheaper than holding it across the await.
 
 use std::time::Duration;
 

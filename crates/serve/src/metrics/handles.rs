@@ -13,7 +13,7 @@ use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Entry;
 use tidegate_engine::rules::{MetricName, Rule, RuleSet};
 
-/// The series of the rules of one rule set. Made by [`Metrics::handles`] and kept beside that rule set.
+/// The series of the rules of one rule set. Made by [`Metrics::handles`] and kept together with that rule set.
 #[derive(Debug)]
 pub struct RuleHandles {
     /// By the rule's number in its set: the series of its path, without values of requests.

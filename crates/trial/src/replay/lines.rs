@@ -9,7 +9,7 @@ use memchr::memchr;
 /// The longest line that is read, in bytes. A request's line and its headers fit several times.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How much is read at once. A line of the greatest length always fits beside what was read after it.
+/// How much is read at once. There is always room for a line of the greatest length and what was read after it.
 const BUFFER_BYTES: usize = 4 * LINE_BYTES_MAX;
 
 /// The lines of a log.
