@@ -80,7 +80,7 @@ fn is_without_ipv6(error: &io::Error) -> bool {
 }
 
 fn or_warn(bound: Result<Listener, NoSocket>) -> Option<Listener> {
-    bound.inspect_err(|error| tracing::warn!("{error}; going on without")).ok()
+    bound.inspect_err(|error| tracing::warn!("{error}; the process starts without this port")).ok()
 }
 
 impl Ports {

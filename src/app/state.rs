@@ -76,7 +76,7 @@ fn report_cold(window_max: Duration, begun: &tidegate_state::Begun) {
             _ => "begin at 0",
         };
         tracing::warn!(
-            "cold: counters were lost, so each counts as full until its window has passed since, for {left} s at most; \
+            "cold: counters were lost, so each counts as full for one window of its limit, {left} s at most; \
              windows longer than {window_max:?} {longer} (COLD_START=deny, COLD_START_MAX_WINDOW)"
         );
     }
@@ -96,13 +96,13 @@ fn report(begun: &tidegate_state::Begun, folder: &Folder) {
         (Outcome::Clean, Some(taken)) => tracing::info!("state: {taken}, from {path} (STATE_DIR)"),
         (Outcome::Unclean, Some(taken)) => {
             tracing::warn!(
-                "state: the process before was killed, or could not write its counters; its last checkpoint counts: \
+                "state: the previous process was killed or could not write its counters; its last checkpoint counts: \
                  {taken}, from {path}"
             );
         }
         (Outcome::Unclean, None) => {
             tracing::warn!(
-                "state: the last process was killed or could not write its counters: they are lost ({path})"
+                "state: the previous process was killed or could not write its counters: they are lost ({path})"
             );
         }
         (Outcome::None, _) => tracing::info!(
@@ -200,7 +200,7 @@ impl State {
         let folder = self.checkpoints.folder().path().display();
         let lost = "the counters of this process are lost";
         if !is_stopped {
-            return tracing::error!("state: {lost}: they were still in use at the end ({folder})");
+            return tracing::error!("state: {lost}: decisions were still being made at the end ({folder})");
         }
         let checkpoints = Arc::clone(&self.checkpoints);
         let writing = tokio::task::spawn_blocking(move || checkpoints.finish());

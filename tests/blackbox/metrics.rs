@@ -113,7 +113,7 @@ fn a_hundred_thousand_tenants_make_no_large_page_and_no_hit_is_missing() {
         let above = TENANTS - (series - 1);
         let other = format!("{total}{{domain=\"shop\",key1=\"plan\"}} {above}\n");
         assert!(page.contains(&other), "no {other}");
-        let warned = limiter.lines_with("99001 rules count in the series of what is above them");
+        let warned = limiter.lines_with("99001 rules count in the series of a node above");
         assert_eq!(warned, usize::from(series > 1), "{:#?}", limiter.output());
     }
 }

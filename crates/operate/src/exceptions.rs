@@ -147,10 +147,10 @@ pub enum ChangeError {
     #[error("not done, because Redis does not take it: {0}")]
     Redis(ConnectError),
     /// It may or may not have been made.
-    #[error("it is not known whether it is done (expected to be sent again): {0}")]
+    #[error("it is not known whether the change was made (send it again): {0}")]
     NotKnown(ConnectError),
     /// Other nodes changed it first, again and again.
-    #[error("not done, because other nodes change it at the same time (expected to be sent again)")]
+    #[error("not done, because other nodes change it at the same time (send it again)")]
     Busy,
     /// The thread that makes it has died.
     #[error("not done: {0}")]
@@ -299,7 +299,7 @@ impl Book {
         let book = Arc::clone(self);
         let end = move || book.audit.ended(intended, now, outcome.as_deref().map_err(Clone::clone));
         if let Err(error) = tokio::task::spawn_blocking(end).await {
-            tracing::error!("an outcome is not in the audit: {error}");
+            tracing::error!("the outcome of a change is not in the audit: {error}");
         }
     }
 

@@ -38,7 +38,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub enum NoBearer {
     /// There is no token, and no name for certificates.
     #[error(
-        "the admin API needs ADMIN_TOKEN, ADMIN_TOKEN_FILE or ADMIN_TLS_SAN, and there is no token and no name"
+        "the admin API needs a token (ADMIN_TOKEN, ADMIN_TOKEN_FILE) or a name in ADMIN_TLS_SAN, and has neither"
     )]
     NoToken,
     /// It has no token, and no certificate with the right name.

@@ -94,7 +94,7 @@ pub enum ResetError {
     Redis(ConnectError),
     /// It may or may not be in force.
     #[error(
-        "it is not known whether the reset {} is done (expected to be sent again with this id): {servers}",
+        "it is not known whether the reset {} is done (send it again with this id): {servers}",
         id(*.epoch)
     )]
     Unknown {
@@ -105,7 +105,7 @@ pub enum ResetError {
     },
     /// Some servers stored it, and others may not have.
     #[error(
-        "the reset {} is in force, and not kept by all servers of Redis (expected to be sent again with this id): {servers}",
+        "the reset {} is in force, and not kept by all servers of Redis (send it again with this id): {servers}",
         id(*.epoch)
     )]
     Lacking {

@@ -40,16 +40,16 @@ pub enum ConnectError {
     #[error("version {0} is too old (expected {VERSION_MIN}.0 or newer)")]
     TooOld(String),
     /// Fewer replicas than REDIS_WAIT_REPLICAS acknowledged the write.
-    #[error("fewer than {0} replicas have what is written to {1}")]
+    #[error("fewer than {0} replicas acknowledged a write to {1}")]
     Unreplicated(u32, Address),
     /// A value was changed, but the change could not be announced to other nodes.
-    #[error("it is not announced: {0}")]
+    #[error("it was changed, but other nodes were not notified: {0}")]
     Unannounced(String),
     /// Several calls in a row had no answer.
     #[error("several calls in a row had no answer")]
     Unanswered,
     /// Too few replicas had what was written, several times in a row.
-    #[error("several times in a row too few replicas had what was written")]
+    #[error("too few replicas acknowledged several writes in a row")]
     ReplicasBehind,
     /// The sentinels do not know this master.
     #[error("the sentinels know no master named {0}")]
@@ -58,7 +58,7 @@ pub enum ConnectError {
     #[error("{0} is no master")]
     NotMaster(Address),
     /// The server does not say which process it is, or does not answer as Redis does.
-    #[error("{0} does not say its run_id (INFO), without which lost counters are not noticed")]
+    #[error("{0} does not show its run_id (INFO), so lost counters would not be noticed")]
     Unmarked(Address),
     /// The server has no epochs, and no other server shows whether there were any.
     #[error("{0} has no resets, and not all other servers answer that may have some")]

@@ -10,10 +10,10 @@ tidegate_engine::named! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
     pub enum Failure {
         /// The answer was not there in time.
-        #[error("it took too long")]
+        #[error("it did not answer in time")]
         Timeout = "timeout",
         /// The call reached the server after its deadline and did nothing.
-        #[error("it came too late")]
+        #[error("the call reached it too late")]
         Late = "late",
         /// There is no connection. The call was not sent.
         #[error("there is no connection")]
@@ -40,13 +40,13 @@ tidegate_engine::named! {
         #[error("the server's memory is full")]
         Full = "full",
         /// The hits were charged, but too few replicas acknowledged them in time.
-        #[error("too few replicas have it")]
+        #[error("too few replicas acknowledged it")]
         Unreplicated = "unreplicated",
         /// The server answered with another error.
         #[error("the server refused the call")]
         Refused = "refused",
         /// The reply is malformed.
-        #[error("the answer is garbage")]
+        #[error("the answer cannot be read")]
         Garbage = "garbage",
     }
 }

@@ -158,7 +158,7 @@ async fn warn_of_eviction<R: Runtime>(shared: &Shared<R>, connection: &Connectio
         policy.ok().and_then(|policy| policy.into_iter().nth(1)).filter(|it| it != "noeviction")
     {
         tracing::warn!(
-            "redis: {} may evict counters, and so forget hits: maxmemory-policy is {policy} (expected noeviction)",
+            "redis: {} may evict counters, and so lose hits: maxmemory-policy is {policy} (expected noeviction)",
             connection.wire.address
         );
     }

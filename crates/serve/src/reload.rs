@@ -183,8 +183,8 @@ impl Installer {
         let without_room = self.service.install(rules);
         if without_room > 0 {
             tracing::warn!(
-                "metrics: {} in the series of what is above them (MAX_METRIC_SERIES bounds the series of rules; \
-                 `metrics: aggregate` says which need none)",
+                "metrics: {} in the series of a node above (MAX_METRIC_SERIES bounds the series of rules; \
+                 `metrics: aggregate` chooses rules without their own)",
                 if without_room == 1 {
                     "1 rule counts".to_owned()
                 } else {
@@ -281,8 +281,8 @@ fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
     for rule in exempt.by_ref().take(EXEMPT_SHOWN) {
         tracing::warn!(
             target: REPORT,
-            "{}: hits of {} count longer than COLD_START_MAX_WINDOW ({window_max:?}): counters of it that are lost \
-             do not count as full",
+            "{}: hits of {} count longer than COLD_START_MAX_WINDOW ({window_max:?}): its lost counters do not \
+             count as full",
             rule.written,
             rule.path()
         );

@@ -194,7 +194,9 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
         let reading = self.source.read_observed(&mut arming);
         let old_trouble = self.armed.as_ref().and_then(|armed| armed.trouble.as_ref());
         if let Some(trouble) = arming.trouble.as_ref().filter(|trouble| Some(*trouble) != old_trouble) {
-            tracing::warn!("files cannot be watched; changes are found late, by comparing: {trouble}");
+            tracing::warn!(
+                "files cannot be watched, so they are compared at intervals and changes are noticed later: {trouble}"
+            );
         }
         self.armed = Some(arming);
         reading

@@ -25,7 +25,7 @@ pub enum TokenError {
     )]
     Control,
     /// Spaces at its ends, which a header loses.
-    #[error("begins or ends with white space, which headers lose (expected a token without)")]
+    #[error("begins or ends with white space, which HTTP removes from headers (expected a token without)")]
     Space,
 }
 

@@ -17,7 +17,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// Too many calls are waiting.
-    #[error("is asked too much at a time (expected less)")]
+    #[error("has too many calls waiting")]
     Full,
     /// The call panicked, or the process ends.
     #[error("failed at this call")]

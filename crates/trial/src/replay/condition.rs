@@ -55,7 +55,7 @@ pub enum ConditionError {
         expected: String,
     },
     /// It could never be true, because there are no rules to compare with.
-    #[error("{0:?} compares with other rules (expected --against PATH too)")]
+    #[error("{0:?} needs rules to compare with (expected --against PATH)")]
     NothingToCompare(String),
 }
 
