@@ -58,14 +58,14 @@ const DECIDING: &str = "
 /// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[
     ("CONFIG_PATH", "a file or folder of rules"),
-    ("STRICT_RULES", "refuse rules that are warned of"),
-    ("DEFAULT_ALGORITHM", "how rules count that do not say it"),
+    ("STRICT_RULES", "treat warnings about rules as errors"),
+    ("DEFAULT_ALGORITHM", "for rules that name none"),
     ("SHADOW_MODE", "count, and deny nothing"),
     ("GRPC_PORT", "gRPC, for Envoy"),
     ("PORT", "HTTP: /check, /json, health"),
-    ("REDIS_URL", "host:port; counters live there, not here"),
+    ("REDIS_URL", "host:port; counters are there, not here"),
     ("REDIS_FAILURE_MODE", "without Redis: error, deny, allow, local"),
-    ("MAX_COUNTER_BYTES", "memory of counters [half of what there is]"),
+    ("MAX_COUNTER_BYTES", "memory of counters [half of the memory]"),
     ("LOG_LEVEL", "error, warn, info, debug, trace"),
 ];
 

@@ -22,8 +22,8 @@ all at once, each with its name, its value and what was expected; the exit code 
 | DURATION | `10s`, `150ms`, `1m30s`, `1.5h`; units `ns us µs ms s m h`; a bare number only as `0` |
 | BYTES | a number, alone or with `KiB`, `MiB` or `GiB` |
 
-A variable that is set to nothing is as if unset, unless its value is a text: then it is the empty text. A variable
-that stands nowhere on this page is ignored; one that looks like a mistake is reported when the limiter starts, and
+A variable with an empty value counts as unset, unless its value is a text: then it is the empty text. A variable
+that is not on this page is ignored; one that looks like a mistake is reported when the limiter starts, and
 by `tidegate settings`: a name like one of these, or one that begins with REDIS_, GRPC_, LIMIT_ or CONFIG_.
 
 The last column compares with the variable of the same name in `envoyproxy/ratelimit`; where it is empty, there is none.
@@ -63,7 +63,7 @@ fn setting(page: &mut String, row: &Row) {
 
 fn refused(page: &mut String) {
     line(page, format_args!("\n## Refused"));
-    line(page, format_args!("A start fails that would run as something else than was asked for.\n"));
+    line(page, format_args!("The start fails, because the limiter would not do what was asked for.\n"));
     line(page, format_args!("| variable | why |\n| --- | --- |"));
     for (names, values, why) in REFUSED_VALUES {
         line(page, format_args!("| {} = {} | {} |", names.join(", "), values.join(", "), cell(why)));

@@ -38,7 +38,7 @@ const REDIS_TIMEOUT: &str = "100ms, the budget of one decision (there: 10s, of c
 pub const DIFFERS: &[(&str, &str)] = &[
     (
         "DEBUG_HOST",
-        "the same for what only reads; what changes state answers loopback alone, or a bearer of ADMIN_TOKEN or of a certificate (ADMIN_TLS_SAN)",
+        "the same for pages that only read; pages that change state answer only loopback, or a bearer of ADMIN_TOKEN or of a certificate (ADMIN_TLS_SAN)",
     ),
     ("GRPC_UDS", "a stale socket that nobody listens on is removed (there: fatal)"),
     (
@@ -62,7 +62,7 @@ pub const DIFFERS: &[(&str, &str)] = &[
     ),
     (
         "RUNTIME_WATCH_ROOT",
-        "has no effect on watching: every way of changing the files is seen, so that either value gives what it gave",
+        "has no effect on watching: every way of changing the files is noticed with either value",
     ),
     (
         "RUNTIME_IGNOREDOTFILES",
@@ -79,7 +79,7 @@ pub const DIFFERS: &[(&str, &str)] = &[
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
         "fixed windows only, because all other algorithms always do so",
     ),
-    ("CACHE_KEY_PREFIX", "the rest of a key is ours, so that counts do not carry over at the switch"),
+    ("CACHE_KEY_PREFIX", "the rest of a key is different, so counts do not carry over when you switch"),
     (
         "BACKEND_TYPE",
         "unset: redis when a REDIS_* variable of this page is set, else memory, because one node needs no Redis; memcache is refused, because its increments race",
@@ -98,7 +98,7 @@ pub const DIFFERS: &[(&str, &str)] = &[
         "on unless set to false, because a limiter without metrics is blind; when only defaulted, a port in use is a warning; several outputs may be on",
     ),
     ("PROMETHEUS_ADDR", "a port in use is fatal when USE_PROMETHEUS=true (there: ignored silently)"),
-    ("PROMETHEUS_PATH", "its port serves no Go profiles and variables beside it"),
+    ("PROMETHEUS_PATH", "its port does not serve Go profiles and variables"),
     (
         "PROMETHEUS_MAPPER_YAML",
         "unknown keys are refused; an unreadable file is a warning and the built-in mapping stays (there: no mapping at all, silently)",
@@ -115,12 +115,12 @@ const AS_THERE: &str = "it has none there either";
 const PIPELINE: &str = "speed only: writes are gathered, and keys asked in parallel, without a setting";
 const SPANS: &str = "spans stay far below the limits";
 const GO_ONLY: &str = "for programs in Go only (threads: WORKER_THREADS)";
-const PROXIES: &str = "connections are direct; a start warns of one that a control plane or a collector would have been reached through";
+const PROXIES: &str = "connections are direct; the start warns if one of these would have been used for a control plane or a collector";
 const MEMCACHE: &str = "read only with BACKEND_TYPE=memcache, which is refused";
 
 /// Variables that are accepted and change nothing: (names, why that is harmless).
 pub const NO_EFFECT: &[(&str, &str)] = &[
-    ("EXPIRATION_JITTER_MAX_SECONDS", "it spreads when keys expire, and never when limits do"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "it only spreads the expiry of keys, not that of limits"),
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", AS_THERE),
     (
         "
@@ -156,7 +156,7 @@ pub const NO_EFFECT: &[(&str, &str)] = &[
     ("GOMAXPROCS GOGC GOMEMLIMIT GODEBUG GOTRACEBACK GRPC_GO_LOG_*", GO_ONLY),
     (
         "GRPC_SERVER_TLS_CA_CERT",
-        "it has none there either; it is no other name of GRPC_CLIENT_TLS_CACERT, which demands client certificates",
+        "it has none there either; it is not another name of GRPC_CLIENT_TLS_CACERT, which demands client certificates",
     ),
     ("DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIERS_<NAME>_*", AS_THERE),
 ];

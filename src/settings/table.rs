@@ -91,13 +91,13 @@ settings! {
     "Listeners": {
         "GRPC_HOST" grpc_host: String = "0.0.0.0", "gRPC: the address to listen on; IPv6 without brackets, :: is both families";
         "GRPC_PORT" grpc_port: u16 = "8081", "gRPC: the port";
-        "GRPC_FRONT" grpc_front: GrpcFront = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic, which resets calls whose :authority is no host name, as names of clusters in Envoy and Istio may be";
+        "GRPC_FRONT" grpc_front: GrpcFront = "lane", "gRPC: the HTTP/2 server: lane (ours, faster) or tonic, which resets calls whose :authority is not a host name, such as some names of clusters in Envoy and Istio";
         "HOST" host: String = "0.0.0.0", "HTTP (/json, health): the address to listen on";
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
-        "SPIN_TIME" spin_time: SpinTime = "0", "for how long a worker that has just answered looks for the next call before it sleeps, such as 50us; only while calls do come within it, and nobody else wants the core";
-        "DRAIN_GRACE" drain_grace: Duration = "2s", "after SIGTERM, how long listeners stay open once health has turned";
+        "SPIN_TIME" spin_time: SpinTime = "0", "for how long a worker that has just answered looks for the next call before it sleeps, such as 50us; only while calls do come within that time and no other thread wants the core";
+        "DRAIN_GRACE" drain_grace: Duration = "2s", "after SIGTERM, how long listeners stay open once health checks report that the process ends";
         optional {
             "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";
             "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";
@@ -107,9 +107,9 @@ settings! {
             "DEBUG_SERVER_TLS_KEY" debug_server_tls_key: FilePath, "debug: PEM file of the certificate's key";
             "DEBUG_SERVER_TLS_CLIENT_CACERT" debug_server_tls_client_cacert: FilePath, "debug: PEM file of the authority that clients' certificates have to come from; unset: clients need none";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
-            "ADMIN_TOKEN" admin_token: AdminToken, "bearer token of the admin API on the debug port; callers that are not on loopback need it for whatever changes state";
-            "ADMIN_TOKEN_FILE" admin_token_file: FilePath, "file that holds the token instead of ADMIN_TOKEN; read again when it changes, made with a random token if it is not there";
-            "ADMIN_TLS_SAN" admin_tls_san: Sans, "names (DNS or URI), separated by commas: a client of the debug port whose certificate carries one of them may do what a bearer of ADMIN_TOKEN may";
+            "ADMIN_TOKEN" admin_token: AdminToken, "bearer token of the admin API on the debug port; callers that are not on loopback need it to change state";
+            "ADMIN_TOKEN_FILE" admin_token_file: FilePath, "file with the token, instead of ADMIN_TOKEN; read again when it changes, created with a random token if it does not exist";
+            "ADMIN_TLS_SAN" admin_tls_san: Sans, "names (DNS or URI), separated by commas: a client of the debug port whose certificate has one of them may do what a bearer of ADMIN_TOKEN may";
             "PAGE_HOSTS" page_hosts: DnsNames, "names, separated by commas, by which browsers may open the pages of the debug and metrics ports, besides addresses, localhost and the host that the port listens on; programs may use any name";
             "EXCEPTIONS_FILE" exceptions_file: FilePath, "file that keeps the exceptions of the admin API, also while Redis is away; unset and without Redis: they end with the process";
             "AUDIT_LOG" audit_log: FilePath, "file that every change by the admin API is written to, before and after, as lines of JSON; -: standard output";
@@ -117,8 +117,8 @@ settings! {
     }
     "gRPC server": {
         "GRPC_SERVER_USE_TLS" grpc_server_use_tls: bool = "false", "the gRPC port speaks TLS; files of certificates are read again when they change";
-        "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "a connection that is so old, give or take a tenth, is asked to end (GOAWAY); 0: never";
-        "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: as long as it likes";
+        "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "the age, plus or minus a tenth, at which a connection is asked to end (GOAWAY); 0: never";
+        "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: without a bound";
         optional {
             "GRPC_SERVER_TLS_CERT" grpc_server_tls_cert: FilePath, "PEM file of the certificate and its chain";
             "GRPC_SERVER_TLS_KEY" grpc_server_tls_key: FilePath, "PEM file of the certificate's key";
@@ -128,21 +128,21 @@ settings! {
     }
     "Rules": {
         "CONFIG_TYPE" config_type: ConfigType = "FILE", "where rules come from: files, or a control plane (xDS)";
-        "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";
+        "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… next to the folder of RUNTIME_* are rules too; every change is noticed with either value";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
-        "RULES_MAY_BE_EMPTY" rules_may_be_empty: bool = "false", "serve without a single file of rules: every request passes; else the start fails, and a reload keeps the rules in force";
+        "RULES_MAY_BE_EMPTY" rules_may_be_empty: bool = "false", "serve without any rule file: every request passes; false: the start fails, and a reload keeps the rules in force";
         "FORCE_START_WITHOUT_INITIAL_CONFIG" force_start_without_initial_config: bool = "false", "start although the rules are missing or bad; every request is an error until good ones come";
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" healthy_with_at_least_one_config_loaded: bool = "false", "unhealthy until at least one domain is loaded, and again when none is left";
         "DEFAULT_ALGORITHM" default_algorithm: Algorithm = "sliding_window", "for rules that name none; fixed_window is what envoyproxy/ratelimit does";
-        "DEFAULT_COST" default_cost: Cost = "auto", "what a descriptor's own hits_addend above 0 means to rules that do not say `cost`: reported (spent already: charged in full, whatever the answer), asked (charged if it fits), or auto (reported, until 100 descriptors brought one and none came without)";
-        "STRICT_RULES" strict_rules: bool = "false", "warnings about rules refuse the set";
+        "DEFAULT_COST" default_cost: Cost = "auto", "what a descriptor's own hits_addend above 0 means to rules that do not say `cost`: reported (spent already: charged in full, whatever the answer), asked (charged if it fits), or auto (reported, until 100 descriptors had one and none came without)";
+        "STRICT_RULES" strict_rules: bool = "false", "treat warnings about rules as errors";
         optional {
             "CONFIG_PATH" config_path: String, "a file or folder of rules; wins over RUNTIME_*; neither set nor there: ./config";
-            "SHARD_KEY" shard_key: String, "the descriptor key by whose value proxies choose one of several nodes that count by themselves: limits are warned of that several nodes would count; `check` refuses them";
+            "SHARD_KEY" shard_key: String, "the descriptor key by whose value proxies choose one of several nodes with counters of their own: the log warns of limits that several nodes would count; `check` refuses them";
             "RUNTIME_ROOT" runtime_root: String, "root of the tree of rules; unset: /srv/runtime_data/current";
             "RUNTIME_SUBDIRECTORY" runtime_subdirectory: String, "folder below RUNTIME_ROOT; unset or empty: the root itself";
-            "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, of which every file is rules; unset: config";
+            "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, in which every file is a rule file; unset: config";
         }
     }
     "Rules over xDS": {
@@ -158,9 +158,9 @@ settings! {
         optional {
             "CONFIG_GRPC_XDS_CLIENT_TLS_CERT" config_grpc_xds_client_tls_cert: String, "PEM chain that is shown to the control plane";
             "CONFIG_GRPC_XDS_CLIENT_TLS_KEY" config_grpc_xds_client_tls_key: String, "its PEM key";
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" config_grpc_xds_server_tls_cacert: String, "PEM certificates that are trusted beside the system's";
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" config_grpc_xds_server_tls_cacert: String, "PEM certificates that are trusted in addition to the system's";
             "CONFIG_GRPC_XDS_SERVER_TLS_SAN" config_grpc_xds_server_tls_san: String, "server name to send and verify instead of the host";
-            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" xds_client_max_msg_size_in_bytes: Count, "bytes of the largest message that is taken; unset: 4 MiB";
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" xds_client_max_msg_size_in_bytes: Count, "bytes of the largest message that is accepted; unset: 4 MiB";
         }
     }
     "Decisions": {
@@ -172,40 +172,40 @@ settings! {
         "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header with the limit";
         "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header with the remaining hits";
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header with the seconds to wait";
-        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy what was asked, the metadata of the rules that let their descriptors pass, and the exceptions that were met";
+        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy the request, the metadata of the rules that admitted its descriptors, and the exceptions that they met";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
-        "RETRY_AFTER_JITTER" retry_after_jitter: Share = "0", "lengthen each wait that a denied request is answered, at random and by up to this share of it, so that clients that were denied together do not come back together";
-        "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
+        "RETRY_AFTER_JITTER" retry_after_jitter: Share = "0", "lengthen the wait in each denial at random, by up to this share of it, so that clients that were denied together do not come back together";
+        "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "the answer to a descriptor that would need more than MAX_COUNTER_BYTES";
         optional {
             "BACKEND_TYPE" backend_type: Backend, "where counters live; unset: redis when any REDIS_* below is set, else memory";
-            "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "all counter state in memory; unset: half of what the cgroup or the machine has";
+            "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "memory for all counters; unset: half of the memory of the cgroup or the machine";
         }
     }
     "State": {
-        "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs; after a kill they count with COLD_START=allow, and with deny those of windows longer than COLD_START_MAX_WINDOW; 0: never";
+        "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs; after a kill they are used with COLD_START=allow, and with deny for windows longer than COLD_START_MAX_WINDOW; 0: never";
         "STATE_GRACE" state_grace: Duration = "60s", "how long writing all counters to STATE_DIR may take at the end, after DRAIN_GRACE and the last calls; then they are given up";
-        "STATE_SKEW" state_skew: Duration = "2s", "by how much the wall clocks of two machines may differ: counters that come from another one count so much longer";
-        "COLD_START" cold_start: ColdStart = "allow", "counters that were lost (in memory: no state, or none to be believed; in Redis: it was flushed, restarted, or another primary took over): allow (every limit begins anew) or deny (each counts as full for one window)";
-        "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows do not count as full: after a kill they go on from the last checkpoint (STATE_INTERVAL), else at 0";
+        "STATE_SKEW" state_skew: Duration = "2s", "by how much the wall clocks of two machines may differ: counters from another machine count that much longer";
+        "COLD_START" cold_start: ColdStart = "allow", "how lost counters count (in memory: there is no state, or it is refused; in Redis: it was flushed, restarted, or another primary took over): allow (from zero) or deny (as full for one window)";
+        "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows do not count as full: after a kill they continue from the last checkpoint (STATE_INTERVAL), without one at 0";
         optional {
-            "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
-            "STATE_SEQUENCE_FILE" state_sequence_file: FilePath, "a file outside of STATE_DIR, best on another volume, in which starts are counted: counters of an earlier start, from a backup, are not taken; made if it is not there";
-            "SHARD_MEMBERS" shard_members: Members, "over how many nodes a proxy divides the keys; counters that were written under another number are not taken";
-            "SHARD_GREW_FROM" shard_grew_from: Members, "SHARD_MEMBERS before nodes were added to a ring that only took keys from the others: counters that were written under it are taken too";
-            "SHARD_NAME" shard_name: String, "the name of this node among them; counters that were written under another name are not taken";
-            "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, of which the secret of keys is made; unset: a random one, which STATE_DIR holds";
+            "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; created if it does not exist";
+            "STATE_SEQUENCE_FILE" state_sequence_file: FilePath, "a file outside of STATE_DIR, best on another volume, in which starts are counted: counters of an earlier start, from a backup, are not used; created if it does not exist";
+            "SHARD_MEMBERS" shard_members: Members, "the number of nodes over which a proxy divides the keys; counters that were written under another number are not used";
+            "SHARD_GREW_FROM" shard_grew_from: Members, "SHARD_MEMBERS before nodes were added to a ring that only took keys from the others: counters that were written under it are used too";
+            "SHARD_NAME" shard_name: String, "the name of this node among them; counters that were written under another name are not used";
+            "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, from which the secret of keys is derived; unset: a random one, which is kept in STATE_DIR";
         }
     }
     "Records": {
-        "LIMITS_CACHE_SIZE" limits_cache_size: Count = "1000000", "keys whose records are kept in memory, those without one too; about 135 bytes each";
+        "LIMITS_CACHE_SIZE" limits_cache_size: Count = "1000000", "keys that are cached, with their record or that they have none; about 135 bytes each";
         "LIMITS_TIMEOUT" limits_timeout: Duration = "100ms", "how long one decision may wait for a record that is not in memory; then as if the store were away";
-        "LIMITS_STALE_MAX" limits_stale_max: Duration = "60s", "how long what is known of records holds while LIMITS_URL does not answer";
-        "LIMITS_STALE_MODE" limits_stale_mode: StaleMode = "rule", "what a key gets then, and one that is not known: rule (its rule's limit), last (what was known last), deny";
+        "LIMITS_STALE_MAX" limits_stale_max: Duration = "60s", "how long cached records are used while LIMITS_URL does not answer";
+        "LIMITS_STALE_MODE" limits_stale_mode: StaleMode = "rule", "what applies after that, and to keys that are not cached: rule (the rule's limit), last (the last known record), deny";
         "LIMITS_TYPE" limits_type: String = "SINGLE", "as REDIS_TYPE, for LIMITS_URL";
         "LIMITS_AUTH" limits_auth: Secret = "", "as REDIS_AUTH, for LIMITS_URL";
         optional {
             "LIMITS_URL" limits_url: Url, "a Redis that keeps records for several nodes, written as REDIS_URL; instead of LIMITS_DIR";
-            "LIMITS_DIR" limits_dir: FilePath, "a folder of this process alone that keeps records: limits for single keys, made through the admin API; made if it is not there";
+            "LIMITS_DIR" limits_dir: FilePath, "a folder of this process alone that keeps records: limits for single keys, made through the admin API; created if it does not exist";
         }
     }
     "Redis": {
@@ -222,11 +222,11 @@ settings! {
         "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailure = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
         "REDIS_SYNC" redis_sync: Sync = "strict", "strict: every decision asks Redis; leased: limits of the strict algorithms are taken several hits at once";
         "REDIS_LEASE_TIME" redis_lease_time: Duration = "100ms", "how long such hits may be spent; 0: there are none";
-        "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to have what a decision charged before it is sent; too few in time: as if Redis did not answer";
+        "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to acknowledge the charges of a decision before it is sent; with too few in time it is as if Redis did not answer";
         "REDIS_LOCAL_SHARE" redis_local_share: Share = "1.0", "this node's share of every limit while it decides alone";
         "REDIS_KEY_HASH" redis_key_hash: bool = "false", "keys are SHA-256, so that no value of a request reaches Redis";
         "CACHE_KEY_PREFIX" cache_key_prefix: String = "", "put before every key";
-        "LOCAL_CACHE_SIZE_IN_BYTES" local_cache_size_in_bytes: Number = "0", "memory for what Redis called over; 0: off";
+        "LOCAL_CACHE_SIZE_IN_BYTES" local_cache_size_in_bytes: Number = "0", "memory for counters that Redis reported as over their limits; 0: off";
         "REDIS_STARTUP_INITIAL_INTERVAL" redis_startup_initial_interval: Duration = "1s", "pause between attempts to reach Redis at start, doubled each time";
         "REDIS_STARTUP_MAX_INTERVAL" redis_startup_max_interval: Duration = "30s", "the longest of these pauses";
         "REDIS_STARTUP_MAX_ELAPSED_TIME" redis_startup_max_elapsed_time: Duration = "0", "give up after this; 0: never";
@@ -241,7 +241,7 @@ settings! {
         "REDIS_PERSECOND_POOL_SIZE" redis_persecond_pool_size: Number = "10", "as REDIS_POOL_SIZE";
         "REDIS_PERSECOND_TIMEOUT" redis_persecond_timeout: Duration = "100ms", "as REDIS_TIMEOUT";
         optional {
-            "REDIS_TLS_CACERT" redis_tls_cacert: FilePath, "PEM certificates that are trusted beside the system's";
+            "REDIS_TLS_CACERT" redis_tls_cacert: FilePath, "PEM certificates that are trusted in addition to the system's";
             "REDIS_TLS_CLIENT_CERT" redis_tls_client_cert: FilePath, "PEM chain that is shown to Redis";
             "REDIS_TLS_CLIENT_KEY" redis_tls_client_key: FilePath, "its PEM key";
         }
@@ -249,7 +249,7 @@ settings! {
     "Check over HTTP": {
         "CHECK_PROXY" check_proxy: Proxy = "nginx", "whose headers describe the client's request: nginx (x-original-uri, -method, host) or forwarded (x-forwarded-uri, -method, -host)";
         "CHECK_DENY_STATUS" check_deny_status: DenyStatus = "429", "what /check answers when over the limit, unless its URL says ~deny=…";
-        "XFF_NUM_TRUSTED_HOPS" xff_num_trusted_hops: Hops = "0", "trusted proxies before the one that asks; the client's address is that many entries left of the last of x-forwarded-for";
+        "XFF_NUM_TRUSTED_HOPS" xff_num_trusted_hops: Hops = "0", "trusted proxies in front of the one that asks; the client's address is that many entries left of the last of x-forwarded-for";
     }
     "Bounds": {
         "MAX_DESCRIPTORS" max_descriptors: Count = "64", "descriptors of one request";
@@ -260,7 +260,7 @@ settings! {
     }
     "Logs and metrics": {
         "LOG_LEVEL" log_level: LogLevel = "info", "what is written to stderr: error warn info debug trace (panic and fatal mean error)";
-        "LOG_VALUES" log_values: bool = "true", "lines of decisions hold the values of requests; false: only their keys, and the names of rules";
+        "LOG_VALUES" log_values: bool = "true", "log lines about decisions contain the values of requests; false: only their keys, and the names of rules";
         "LOG_FORMAT" log_format: String = "text", "json: one object a line; anything else: text";
         "PROMETHEUS_ADDR" prometheus_addr: HostPort = ":9090", "metrics: host:port, or :port for all addresses";
         "PROMETHEUS_PATH" prometheus_path: UrlPath = "/metrics", "metrics: the path";
@@ -291,16 +291,16 @@ settings! {
     "Events": {
         "EVENTS_KINDS" events_kinds: Kinds = "near_limit,denied,denied_whole_window,reload_refused,store_lost,store_back", "which events are sent to EVENTS_LOG and EVENTS_WEBHOOK_URL";
         "EVENTS_NEAR" events_near: Share = "0.8", "a key is near its limit from this share of it on, unless its rule has `near`";
-        "EVENTS_PER_SECOND" events_per_second: Count = "10", "events a second for each rule; the next one has the number of those that were left out";
+        "EVENTS_PER_SECOND" events_per_second: Count = "10", "events a second for each rule; the next one has the number of those that were not emitted";
         "EVENTS_QUEUE" events_queue: Queue = "1000", "events that may wait for each of the two; further ones are dropped and counted";
         "EVENTS_WEBHOOK_TIMEOUT" events_webhook_timeout: Duration = "5s", "how long the webhook may take to answer";
-        "EVENTS_WEBHOOK_RETRY_TIME" events_webhook_retry_time: Duration = "5m", "how long a request is tried again that failed; then its events are dropped and counted; 0: never";
-        "KEEP_KEYS" keep_keys: bool = "false", "names of keys, which hold values of requests, are for everybody: in events, where they are hashed else, and on the status page, where else only bearers of the admin token or certificate see the keys that are denied most";
+        "EVENTS_WEBHOOK_RETRY_TIME" events_webhook_retry_time: Duration = "5m", "how long a failed request is retried; then its events are dropped and counted; 0: never";
+        "KEEP_KEYS" keep_keys: bool = "false", "show names of keys, which contain values of requests, to everybody: in events, which otherwise have hashes, and on the status page, where otherwise only bearers of the admin token or certificate see the keys that are denied most";
         optional {
             "EVENTS_LOG" events_log: String, "events as lines of JSON: a file, or - for standard output";
             "EVENTS_WEBHOOK_URL" events_webhook_url: Secret, "events as JSON, sent to this http or https URL";
             "EVENTS_WEBHOOK_SECRET" events_webhook_secret: Secret, "signs these requests (HMAC-SHA256)";
-            "EVENTS_WEBHOOK_CACERT" events_webhook_cacert: FilePath, "PEM certificates that are trusted beside the system's";
+            "EVENTS_WEBHOOK_CACERT" events_webhook_cacert: FilePath, "PEM certificates that are trusted in addition to the system's";
             "EVENTS_WEBHOOK_PROXY" events_webhook_proxy: Url, "http://host:port of a proxy that connects to the webhook (CONNECT); HTTPS_PROXY has no effect";
         }
     }
@@ -326,9 +326,9 @@ settings! {
             "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT" otel_exporter_otlp_traces_timeout: Count, "the same";
             "OTEL_EXPORTER_OTLP_COMPRESSION" otel_exporter_otlp_compression: Compression, "gzip or none; unset: none";
             "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION" otel_exporter_otlp_traces_compression: Compression, "the same";
-            "OTEL_EXPORTER_OTLP_INSECURE" otel_exporter_otlp_insecure: bool, "an endpoint without a scheme is spoken to without TLS";
+            "OTEL_EXPORTER_OTLP_INSECURE" otel_exporter_otlp_insecure: bool, "connect without TLS to an endpoint without a scheme";
             "OTEL_EXPORTER_OTLP_TRACES_INSECURE" otel_exporter_otlp_traces_insecure: bool, "the same";
-            "OTEL_EXPORTER_OTLP_CERTIFICATE" otel_exporter_otlp_certificate: String, "a PEM file of those who may sign the collector's certificate; unset: the system's";
+            "OTEL_EXPORTER_OTLP_CERTIFICATE" otel_exporter_otlp_certificate: String, "a PEM file of authorities for the collector's certificate; unset: the system's";
             "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE" otel_exporter_otlp_traces_certificate: String, "the same";
             "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE" otel_exporter_otlp_client_certificate: String, "a PEM file with our own certificate";
             "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE" otel_exporter_otlp_traces_client_certificate: String, "the same";

@@ -40,7 +40,7 @@ pub(in crate::cli) fn arguments() -> [Arg; 3] {
     let file =
         |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("FILE").help(help);
     [
-        file(CACERT, "for https: PEM certificates that are trusted beside the system's"),
+        file(CACERT, "for https: PEM certificates that are trusted in addition to the system's"),
         file(CERT, "for https: PEM chain that is shown to the limiter").requires(KEY),
         file(KEY, "its PEM key").requires(CERT),
     ]
