@@ -73,12 +73,12 @@ pub(super) fn counter_command() -> Command {
         read.ok_or("expected sixteen digits in hex, the nanoseconds since 1970")
     };
     let id = || Arg::new(ID).long(ID).value_name("HEX").value_parser(read).help(id);
-    let reset = Command::new("reset").about("Begins a counter anew").args(counter_path());
+    let reset = Command::new("reset").about("Sets a counter to zero").args(counter_path());
     let reset = reset.args(author(true)).arg(id());
     let [domain, entries] = path();
     let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
     let reset_all = Command::new("reset-all")
-        .about("Begins all counters of the rules at and below a path anew")
+        .about("Sets all counters of the rules at and below a path to zero")
         .args([domain, entries.num_args(0..).required(false).help(help)])
         .args(author(true))
         .arg(id());

@@ -61,8 +61,9 @@ impl InsideOptions {
         let mut configuration =
             read.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         if configuration.redis.is_none() && configuration.state.deny_cold.is_some() {
-            return Err("COLD_START: deny needs Redis here: counters in memory begin anew with the process"
-                .to_owned());
+            return Err(
+                "COLD_START: deny needs Redis here: counters in memory end with the process".to_owned()
+            );
         }
         configuration.admin.exceptions_followed = configuration.admin.exceptions_file.take();
         if configuration.redis.is_some() && configuration.admin.exceptions_followed.is_some() {

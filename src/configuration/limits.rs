@@ -46,7 +46,7 @@ pub(super) fn resolve(settings: &Settings, workers: usize, problems: &mut Vec<Pr
     let folder = settings.limits_dir.as_ref().map(|path| path.0.clone());
     let redis = redis(settings, workers, problems);
     if folder.is_some() && settings.limits_url.is_some() {
-        let what = "beside LIMITS_DIR (expected one of the two: records are kept in one place)".to_owned();
+        let what = "together with LIMITS_DIR (expected one of the two: records have one place)".to_owned();
         problems.push(Problem { name: "LIMITS_URL".to_owned(), what });
     }
     let records = RecordsOptions {

@@ -294,7 +294,7 @@ fn rules_that_ask_for_records_need_one_store() {
     let asks = in_folder().env("LIMITS_URL", "127.0.0.1:1");
     let mut both = asks.spawn();
     assert_eq!(both.exit_code(), 64);
-    assert_eq!(both.lines_with("LIMITS_URL: beside LIMITS_DIR (expected one of the two"), 1);
+    assert_eq!(both.lines_with("LIMITS_URL: together with LIMITS_DIR (expected one of the two"), 1);
 
     let limiter = Setup::new().rules("shop.yaml", &RULES.replace("    limits_from: store\n", "")).start();
     limiter.setup.write("shop.yaml", RULES);

@@ -60,10 +60,10 @@ impl News {
     /// The line in the log.
     pub(super) fn line(&self, server: &Address) -> String {
         match self {
-            Self::MemoryLost => format!("redis: {server} has lost its memory; its counts begin anew"),
+            Self::MemoryLost => format!("redis: {server} has lost its memory; its counters start at zero"),
             Self::Cold { lasts, held, .. } => format!(
-                "cold: redis: {server} may lack hits of before, so each counter counts as full until its window has \
-                 passed, for {} s at most; windows longer than {held:?} begin anew (COLD_START=deny, \
+                "cold: redis: {server} may have lost hits, so each counter counts as full for one window of its limit, \
+                 {} s at most; counters of windows longer than {held:?} may start at zero (COLD_START=deny, \
                  COLD_START_MAX_WINDOW)",
                 lasts.as_secs_f64().ceil()
             ),

@@ -204,7 +204,7 @@ pub(super) fn misplaced_key(name: &str) -> String {
     let places = places.join(" or ");
     match name {
         "rate_limit" => {
-            format!("`{name}` is ignored here, and limits nothing (expected {places}, beside its `key`)")
+            format!("`{name}` is ignored here, and limits nothing (expected {places}, next to its `key`)")
         }
         _ => format!("`{name}` is ignored here (expected {places})"),
     }

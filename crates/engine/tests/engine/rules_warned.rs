@@ -200,7 +200,7 @@ fn a_limit_one_level_out_is_one_warning() {
     check(
         "domain: d\nrate_limit: {unit: day, requests_per_unit: 5}\n",
         &[
-            "2:1: `rate_limit` is ignored here, and limits nothing (expected in a descriptor, beside its `key`)",
+            "2:1: `rate_limit` is ignored here, and limits nothing (expected in a descriptor, next to its `key`)",
         ],
     );
 }

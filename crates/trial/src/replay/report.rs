@@ -219,7 +219,7 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
     for place in short.map(|(rule, _)| rule.written.to_string()).collect::<BTreeSet<_>>() {
         let seconds = resolution as f64 / SECOND_NANOS as f64;
         notes.push(format!(
-            "{place}: the window is short beside the stamps of the log, which are multiples of {seconds} s: \
+            "{place}: the window is short compared with the timestamps of the log, which are multiples of {seconds} s: \
              its numbers are coarse (expected a window of at least {} s).",
             RESOLUTIONS_MIN as f64 * seconds,
         ));

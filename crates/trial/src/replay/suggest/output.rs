@@ -223,7 +223,7 @@ fn doubts(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<Stri
     if window < RESOLUTIONS_MIN.saturating_mul(halves.counts.resolution_nanos) {
         let seconds = halves.counts.resolution_nanos as f64 / SECOND_NANOS as f64;
         doubts.push(format!(
-            "the window is short beside the stamps of the log, which are multiples of {seconds} s: its peaks are coarse"
+            "the window is short compared with the timestamps of the log, which are multiples of {seconds} s: its peaks are coarse"
         ));
     }
     doubts
