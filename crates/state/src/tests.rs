@@ -1,5 +1,5 @@
-//! Files that are not whole or not ours are refused, wherever they were cut or changed. And every folder that a crash can
-//! leave is understood: what was clean counts, and nothing else is taken for it.
+//! Incomplete or foreign files are refused, wherever they were cut or changed. And every folder that a crash can
+//! leave is understood: clean counters are used, and nothing else is taken for them.
 
 mod believed;
 mod deaths;
@@ -71,7 +71,7 @@ fn process(path: &Path, options: &StartOptions) -> (Begun, Checkpoints) {
     (begun, checkpoints)
 }
 
-/// How a start in this folder ends: what was found, and how many more hits pass of ten.
+/// The outcome of a start in this folder: what was found, and how many more hits pass of ten.
 fn found(path: &Path, options: &StartOptions) -> (Outcome, usize) {
     let folder = Folder::lock(path).expect("a folder of ours");
     let begun = begin(Some(&folder), options).expect("it can begin");
@@ -211,7 +211,8 @@ fn twenty_restarts_count_every_hit() {
     assert_eq!(admitted, 10);
 }
 
-/// A clean end of a process that lost counters says so: they may still count, whatever ended cleanly since.
+/// A clean end of a process that lost counters records that: they may still count, even if later processes ended
+/// cleanly.
 #[test]
 fn a_clean_end_does_not_bring_back_what_was_lost_before() {
     let folder = folder();
@@ -288,8 +289,8 @@ fn a_bad_checkpoint_leaves_the_end_unclean() {
     assert!(folder.path().join("refused-1").exists());
 }
 
-/// After a kill a store is cold, and holds the checkpoint: a limit that is exempt goes on from it, and one that is not counts
-/// as full, whatever the checkpoint says.
+/// After a kill a store is cold, and has the checkpoint: a limit that is exempt continues from it, and one that is
+/// not counts as full, whatever the checkpoint contains.
 #[test]
 fn after_a_kill_limits_that_are_exempt_from_cold_go_on_from_the_checkpoint() {
     let left = |window_max: u64, loses: bool| {

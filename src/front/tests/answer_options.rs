@@ -1,4 +1,4 @@
-//! What answers carry beside codes and limits, if that is on.
+//! What answers have in addition to codes and limits, if that is on.
 
 use prost::Message;
 use prost_types::value::Kind;

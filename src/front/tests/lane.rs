@@ -285,7 +285,7 @@ const STYLES: &[Style] = &[
     Style::Priority,
 ];
 
-/// Calls that come with one read: some are decided, the others are answered beside them.
+/// Calls that come with one read: some are decided, the others are answered at the same time.
 const TOGETHER: &[Style] = &[
     Style::Usual,
     Style::Usual,
@@ -359,7 +359,7 @@ fn call(stream: u32, style: Style, cut: Index) -> Vec<u8> {
     }
 }
 
-/// A frame that a client sends beside its calls.
+/// A frame that a client sends between its calls.
 fn extra() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(frame(kind::PING, 0, 0, b"are you?")),

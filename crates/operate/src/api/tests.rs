@@ -1,7 +1,9 @@
-//! `openapi.json` beside what is served: each route has its description there, and the schemas are those of the types.
+//! `openapi.json` compared with the API: each route has its description there, and the schemas are those of the
+//! types.
 //!
-//! The prose of the document (summaries, parameters, what a status means) is written by hand. Schemas, and which operation
-//! takes and answers which, are written by the test here: `TIDEGATE_WRITE_OPENAPI=1 cargo test -p tidegate-operate openapi`.
+//! The prose of the document (summaries, parameters, the meaning of a status) is written by hand. Schemas, and the
+//! bodies of each operation, are written by the test here: `TIDEGATE_WRITE_OPENAPI=1 cargo test -p tidegate-operate
+//! openapi`.
 
 use std::fs;
 use std::path::Path;

@@ -154,7 +154,7 @@ fn a_file_keeps_them_and_their_order() {
     assert_eq!(shown(&open())[..2], before[..]);
 }
 
-/// Lines are kept beside exceptions, and read from a file that somebody may have written by hand.
+/// Lines are kept together with exceptions, and read from a file that a person may have written.
 #[test]
 fn a_file_holds_what_the_book_does_after_every_change() {
     let folder = TempDir::new().expect("a folder");
@@ -181,7 +181,7 @@ fn a_file_holds_what_the_book_does_after_every_change() {
     assert_eq!(holds_the_same(3)[2]["who"], "jane");
     book.end("b", "", &author(), NOW).expect("done");
     holds_the_same(2);
-    // A folder is in the way of the file beside: what was there stays, in memory too, until a change succeeds.
+    // A folder has the name of the temporary file: the old contents stay, in memory too, until a change succeeds.
     let beside = folder.path().join("exceptions.new");
     fs::create_dir(&beside).expect("a folder");
     assert!(matches!(put("a", 8), Err(ChangeError::File(_))));

@@ -1,4 +1,4 @@
-//! The folder beside a map in memory, and what it says of folders that it cannot use.
+//! The folder compared with a map in memory, and its errors about folders that it cannot use.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -300,7 +300,7 @@ impl Course {
     }
 }
 
-/// A question on its way.
+/// A question in flight.
 struct Asking<'l> {
     own: u64,
     sent: u64,
@@ -430,7 +430,7 @@ fn refunds_of_hits_that_count_make_no_room_for_more_than_the_limit() {
     assert!(wrong > 0, "a refund that takes what another node has leased must be noticed");
 }
 
-/// A counter is reset while a lease of it has hits left. What a later lease gets of them was room already.
+/// A counter is reset while a lease of it has hits left. Those that a later lease gets were capacity already.
 #[test]
 fn no_more_hits_are_left_than_the_limit_has() {
     let (leases, asked) = (leased(8), check(1_000, 9));

@@ -308,8 +308,8 @@ fn r7_no_call_is_sent_before_the_mark_was_read() {
     assert!(Marked::default().lets_decide(None), "COLD_START=allow");
 }
 
-/// What is heard of servers whose memory begins at the first of these times, one after the other, each at the second;
-/// all in milliseconds. And since when counters are cold.
+/// The news of servers whose memory begins at the first of these times, one after the other, each at the second; all
+/// in milliseconds. And since when counters are cold.
 fn heard<const N: usize>(begin: [(u64, u64); N]) -> ([Option<News>; N], Option<u64>) {
     let (mut losses, zero) = (Losses::default(), monotonic());
     let at = |millis| zero + Duration::from_millis(millis);
@@ -318,7 +318,7 @@ fn heard<const N: usize>(begin: [(u64, u64); N]) -> ([Option<News>; N], Option<u
     (news, losses.cold_since().map(|since| millis(since).expect("it is not long ago")))
 }
 
-/// What is heard when counters are cold for so many seconds.
+/// The news when counters are cold for so many seconds.
 fn cold(secs: u64, is_loss: bool) -> Option<News> {
     Some(News::Cold { lasts: Duration::from_secs(secs), held: HELD, is_loss })
 }
@@ -349,7 +349,7 @@ fn c4_nodes_that_come_to_a_primary_one_after_the_other_make_one_loss() {
     assert_eq!((news, since), ([cold(59, false), None, None], Some(99_900)));
 }
 
-/// What is heard when marks say, one after the other, whether lease times differ; and what the status page shows then.
+/// The news when marks say, one after the other, whether lease times differ; and what the status page then shows.
 fn heard_of_lease_times<const N: usize>(differ: [bool; N]) -> ([bool; N], Option<[Duration; 2]>) {
     let mut losses = Losses::default();
     let news = differ.map(|lease_times_differ| {

@@ -22,7 +22,7 @@ fn clock() -> Clock {
     Clock::new(monotonic() + Duration::from_secs(86_400), Timestamp::from_secs(1_000))
 }
 
-/// What `show` makes of the decision of one hit of this user.
+/// The result of `show` for the decision of one hit of this user.
 fn decided<T>(service: &Service, user: &str, show: impl Fn(&Decision<'_>) -> T) -> T {
     let mut batch = Batch::default();
     batch.put(Request::new("shop", 1).descriptor(&[("user", user)]));
@@ -61,7 +61,7 @@ fn rules_without_room_for_series_of_their_own_are_counted() {
     assert_eq!(more, some + 7);
 }
 
-/// One exception of each kind. Whom one denies is asked to wait for an hour at most: somebody may end it before.
+/// One exception of each kind. The wait of a request that one denies is an hour at most: somebody may end it earlier.
 #[test]
 fn exceptions_that_are_met_are_counted_by_what_they_do() {
     let service = service_at(clock(), Some(RULES), &metrics());

@@ -1,8 +1,9 @@
-//! What a start believes of a whole file that another process wrote.
+//! Which complete files of other processes a start accepts.
 
 use super::*;
 
-/// A node whose ring grew has seen every hit of the keys that it still has; any other change brings it keys of others.
+/// A node whose ring grew has seen every hit of the keys that it still has; any other change brings it keys of
+/// others.
 #[test]
 fn counters_of_another_number_of_members_count_only_if_the_ring_grew_from_it() {
     for (written, members, grew_from, expected) in [
@@ -24,7 +25,7 @@ fn counters_of_another_number_of_members_count_only_if_the_ring_grew_from_it() {
     }
 }
 
-/// The checksum of a header does not show it: the file was made so.
+/// The file was made like this, so the checksum of its header does not show it.
 #[test]
 fn a_secret_that_did_not_make_the_keys_is_damage() {
     let header = header(&author(), &Clock::start(), true);

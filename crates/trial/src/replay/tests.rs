@@ -1,4 +1,4 @@
-//! Whole replays: held to a naive oracle on a real log, and fed with hostile ones.
+//! Complete replays: compared with a naive oracle on a real log, and fed with hostile ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ fn replayed(
     replay(rules, against, options, &[path], |_| {})
 }
 
-/// The page of a report, with a hostile map beside it.
+/// The page of a report, for a hostile map.
 fn page(report: &Report) -> String {
     let logs = [PathBuf::from("access.log")];
     let (rules, options) = (Path::new("rules.yaml"), options("a=<script>\u{202e}"));

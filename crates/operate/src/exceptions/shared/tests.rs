@@ -1,4 +1,4 @@
-//! Nodes that share exceptions through a store that is cut off, emptied and set back, in orders drawn by chance.
+//! Nodes that share exceptions through a store that is cut off, emptied and set back, in random orders.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Redis {
     entries: Mutex<u64>,
 }
 
-/// One node's way to it.
+/// One node's connection to it.
 #[derive(Clone, Default)]
 struct Link {
     redis: Arc<Redis>,
@@ -189,7 +189,7 @@ fn after(seconds: u64) -> Timestamp {
     Timestamp::from_nanos(NOW.as_nanos() + seconds * 1_000_000_000)
 }
 
-/// What an id may be limited to: `None`, nothing.
+/// The limit that an id may have: `None`, none.
 type May = Vec<Option<u64>>;
 
 /// Draws by a seed.
@@ -203,7 +203,7 @@ impl Dice {
 }
 
 async fn all_agree(nodes: &[Node], now: Timestamp) {
-    // The first round tells Redis what it has lost, the second one tells the others.
+    // The first round writes to Redis what it has lost, the second one brings that to the others.
     for _ in 0..3 {
         for node in nodes {
             node.link.is_cut.store(false, Relaxed);
@@ -265,7 +265,7 @@ async fn one_order(seed: u64) -> usize {
                 may_be.extend(second);
             }
         }
-        // A node that has told the others may go.
+        // A node whose changes have reached the others may go.
         if dice.below(10) == 0 {
             all_agree(&nodes, now).await;
             nodes[at] = Node::start(&redis);
@@ -286,7 +286,7 @@ async fn one_order(seed: u64) -> usize {
 /// Notes what an id may be after a change to this.
 fn note(may: &mut May, to: Option<u64>, outcome: &Result<Change, ChangeError>) {
     match outcome {
-        // It was so already, as far as this node and Redis knew: Redis may have lost what another node made since.
+        // Nothing changed, as far as this node and Redis knew: Redis may have lost what another node made since.
         Ok(Change::Unchanged) => may.push(to),
         Ok(_) => *may = vec![to],
         Err(ChangeError::NotKnown(_) | ChangeError::Busy) => may.push(to),
@@ -294,7 +294,8 @@ fn note(may: &mut May, to: Option<u64>, outcome: &Result<Change, ChangeError>) {
     }
 }
 
-/// A replica that takes over may lack the last change. Whoever made it tells it again, though nobody announced it.
+/// A replica that takes over may lack the last change. The node that made it writes it again, though nobody announced
+/// it.
 #[tokio::test]
 async fn a_change_that_redis_has_lost_before_anybody_read_it_is_written_back() {
     let redis = Arc::<Redis>::default();

@@ -1,4 +1,4 @@
-//! Records in front of a source that tests steer: what is asked of it, and what holds while it does not answer.
+//! Records with a source that tests control: what it is asked for, and what applies while it does not answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -105,7 +105,7 @@ impl Shop {
         decided(&self.service(second), &Request::new("shop", 1).descriptor(&[("user", user)])).await
     }
 
-    /// What is said to whoever asks why, as text, and what it says of the record as JSON.
+    /// The explanation, as text, and its part about the record as JSON.
     async fn explains(&self, user: &str, second: u64) -> (String, Value) {
         let service = self.service(second);
         let live = service.snapshot().expect("rules");
@@ -268,8 +268,8 @@ async fn what_was_known_last_holds_until_it_is_too_old() {
     }
 }
 
-/// A store that comes back confirms what it did not change. A request that read the cache before must not take the old
-/// value for a confirmed one, however long it waits for another key.
+/// A store that comes back confirms what it did not change. A request that read the cache before must not use the old
+/// value as a confirmed one, however long it waits for another key.
 #[tokio::test(start_paused = true)]
 async fn what_was_read_in_an_outage_is_not_confirmed_later() {
     for (mode, passes) in [(StaleMode::Rule, false), (StaleMode::Last, true), (StaleMode::Deny, false)] {
@@ -361,7 +361,7 @@ async fn an_explanation_says_what_is_not_known_and_what_holds_instead() {
     }
 }
 
-/// A record that lets nothing pass is a record.
+/// A record with a limit of 0 is a record.
 #[tokio::test]
 async fn a_record_of_zero_is_told_as_one() {
     let shop = Shop::with(StaleMode::Deny, 100);
@@ -372,7 +372,7 @@ async fn a_record_of_zero_is_told_as_one() {
     assert_eq!(json["not_known"], Value::Null, "{json}");
 }
 
-/// Keys that each come once push out few that come again and again.
+/// Keys that come once evict few of those that come repeatedly.
 #[tokio::test]
 async fn a_scan_through_many_keys_leaves_what_is_used() {
     let shop = Shop::with(StaleMode::Rule, 1_000);

@@ -1,4 +1,4 @@
-//! Whole suggestions: held to a naive oracle, on generated logs whose truth is known, and on a real one.
+//! Complete suggestions: compared with a naive oracle, on generated logs whose truth is known, and on a real one.
 
 use std::collections::{BTreeMap, VecDeque};
 
