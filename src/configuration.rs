@@ -3,11 +3,21 @@
 //! In: [`Settings`]. Out: a [`Configuration`], or every [`Problem`] at once, those of the settings among them. Where a
 //! part of the program has options of its own ([`LoadOptions`](tidegate_engine::rules::LoadOptions), [`CheckOptions`],
 //! …), the configuration holds these, and `app` only hands them on. Values that nobody set are found here: threads,
-//! memory, where rules lie. Past this module nothing reads settings; `app` and `cli` name them in errors.
-//!
-//! Not here: files that settings name, such as certificates. Reading them is part of the start.
+//! memory, the place of the rules. Past this module nothing reads settings; `app` and `cli` name them in errors.
 //!
 //! Not here: the contents of files that settings name, such as certificates. Reading them is part of the start.
+//!
+//! - `in_force`: every setting with its value, to be shown
+//! - `listeners`: sockets, and the files of their TLS
+//! - `limits`: limits for single keys, and where they are kept
+//! - `rules`: where rules come from, and how they are loaded
+//! - `state`: counters that survive restarts
+//! - `redis`: the shared store
+//! - `metrics`: the metrics port and StatsD; `mogrifiers`: rules that rewrite names for it
+//! - `tracing`: where spans go
+//! - `events`: which events are emitted, and where they go
+//! - `inside`: the settings of a limiter inside another process
+//! - `machine`: the memory that the machine gives the process
 
 mod events;
 mod in_force;
@@ -255,7 +265,7 @@ fn resolve(
 }
 
 impl Admin {
-    /// Whether there is a token, or a name in certificates, that admits somebody.
+    /// Whether a token or its file is set.
     pub fn has_token(&self) -> bool {
         self.token.is_some() || self.token_file.is_some()
     }

@@ -6,7 +6,6 @@
 //! only checks an `Option`.
 //!
 //! - `parent`: the caller's trace, from the headers
-//! - `parent`: the caller's trace, from the headers
 //! - `counted`: counts of spans that were sent, failed or dropped
 //! - `export`: the connection to the collector
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Drain;
 
-/// A connection is asked to end a tenth earlier or later than its age. So connections that were opened together are
+/// A connection is asked to end up to a tenth earlier or later than its age. So connections that were opened together are
 /// not opened again together.
 const JITTER_SHARE: u32 = 10;
 

@@ -1,7 +1,6 @@
 //! Explains a decision: which rule each descriptor met, level by level; the state of its counter; what would be
 //! charged, and why. For people who ask at three in the morning why a request was denied, or why it was not.
 //!
-//! In: rules, a request, its plan, and what its counters would say to it ([`Looks`]). Out: an [`Explanation`], as text or
 //! In: rules, a request, its plan, and the verdicts that its counters would give ([`Looks`]). Out: an
 //! [`Explanation`], as text or JSON. Not used on the request path.
 

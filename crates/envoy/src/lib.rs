@@ -5,7 +5,6 @@
 //! same exceptions. If this node can answer by itself, the answer is given at once, on the worker. If Redis has to be
 //! asked, the request waits in Envoy, and the limiter's own thread asks.
 //!
-//! - `hooks`, `abi`: what Envoy calls, and what is called of Envoy. All `unsafe` code of the project is in these two
 //! - `hooks`, `abi`: the functions that Envoy calls, and those of Envoy that are called. All `unsafe` code of the
 //!   project is in these two
 //! - `configuration`: the configuration of the filter and of its routes

@@ -6,7 +6,6 @@
 //! temporary name, synced and renamed before a change counts. With a Redis ([`Book::shared_in`]) they hold for all
 //! nodes, and the file is a copy for a start without Redis. It reads no clock and opens no sockets.
 //!
-//! - `authored`: one exception as people write it, and its JSON
 //! - `authored`: one exception as operators write it, and its JSON
 //! - `pages`: the entry of each id, and the effect of a change; `known`: one entry, as nodes exchange it
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on

@@ -5,7 +5,6 @@
 //! microseconds a second and a little for each series, even if nobody looks, so that the page shows the last hours at
 //! once. All of it is bounded.
 //!
-//! - `history`: the last day of the process; `rates`: the series of limits that matter most, and theirs
 //! - `history`: the last day of the process; `rates`: the most important series of limits, and their rates
 //! - `troubles`: what is wrong, in words
 //! - `view`: all of it as JSON

@@ -92,8 +92,8 @@ impl<R: Runtime> Values<R> {
         &self.store
     }
 
-    /// The value of a key, if it has one. A value of another program, which is not text, is returned as empty. Fails
-    /// when the server does not answer.
+    /// The value of a key, if it has one. A value of another program, which is not text, is returned as empty.
+    /// Fails when the server does not answer.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ConnectError> {
         let key = self.key(key);
         match self.store.ask(&key, redis::cmd("GET").arg(&key)).await {

@@ -359,8 +359,8 @@ impl<R: Runtime> Service<R> {
     ///
     /// A future is copied to where it waits, so it keeps little: a request that asks for one counter is read and
     /// planned again when the store has answered. (Keeping all of it, and room for a span, took the limiter 5.3 µs a
-    /// call instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.) Fails as `read` does, and when
-    /// the store does not answer and the fallback is an error.
+    /// call instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.)
+    /// Fails as `read` does, and when the store does not answer and the fallback is an error.
     pub async fn finish<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,

@@ -5,14 +5,12 @@
 //! one thread. It has no settings and no sockets: the program calls it at the right moments. Clocks and the disk are
 //! those of a [`Machine`] and of `tidegate-operate`: a simulation passes its own.
 //!
-//! The folder of a process that runs holds `lock`, which it has locked, and `checkpoint`: the counters at some moment of
 //! The folder of a running process has `lock`, which it has locked, and `checkpoint`: the counters at some moment of
 //! its life, at first those that it started with. A process that ends writes `counters` after its last decision. The
 //! next one reads that, and renames it to `checkpoint` before its first answer. So `counters` is always complete, and
 //! `checkpoint` without `counters` means that a process was killed. Every file is written under a temporary name,
 //! synced and renamed.
 //!
-//! - `clock`: the clocks of a machine
 //! - `clock`: the clocks of a machine
 //! - `format`: the bytes of a file; `writer` and `reader` stream them
 //! - `folder`: the names, the lock, and the order of renaming and syncing

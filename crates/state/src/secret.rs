@@ -1,6 +1,5 @@
 //! The secret of keys: drawn at random, taken from a state, or derived from a file.
 //!
-//! Counters are known by keys, which are hashes under this secret. So a state is of use only with it: the state holds
 //! Counters are identified by keys, which are hashes under this secret. So a state is useful only with it: the state
 //! contains the secret or, if it comes from a file, a fingerprint.
 

@@ -1,11 +1,9 @@
 //! SPIN_TIME: a worker that has just answered looks for the next call a little longer before it sleeps. A wake-up
 //! takes longer than most decisions; but a thread that finds no call has used its core for nothing.
 //!
-//! In: each moment at which the worker has nothing to do, and whether it has read anything since the last. Out: whether
 //! In: each moment at which the worker has nothing to do, and whether it has read anything since the last one. Out:
 //! whether it looks again now, or sleeps. It learns:
 //!
-//! - It goes on spinning only while calls do come within SPIN_TIME ([`Habit`]). Otherwise it tries again after a number
 //! - It keeps spinning only while calls do come within SPIN_TIME ([`Habit`]). Otherwise it tries again after a number
 //!   of pauses, which doubles with every failed try.
 //! - It does not spin while other threads want its core ([`Rivals`]): a spinning thread never sleeps, so all the time

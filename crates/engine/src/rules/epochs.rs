@@ -5,7 +5,6 @@
 //! expires by itself; so do leases, hits that go back, and everything else about it. Rules and counters that are not
 //! reset keep their keys.
 //!
-//! Epochs only grow: merging is the same in any order and any number of times, so nodes agree once each has heard of
 //! Epochs only grow: merging gives the same result in any order and any number of times, so nodes agree once each has
 //! all resets.
 

@@ -4,7 +4,6 @@
 //! Redis. Each node has all of them in memory, so none is missing while Redis is away. A change is made when Redis
 //! has it. The greatest number of an id wins everywhere; entries that Redis has lost are written back by each node.
 //!
-//! - `trouble`: what is wrong meanwhile, in words
 //! - `trouble`: what is wrong, in words
 //! - `copy`: the file, for a start without Redis
 

@@ -4,7 +4,6 @@
 //! file with the limits, and with comments that say where each comes from. A limit is fitted on the first half of the
 //! time and tested on the second, so that its user sees how well the past predicts the future.
 //!
-//! The logs are read several times: for the time that they span, for the peaks of each key, for the search of limits (only
 //! The logs are read several times: for the time that they span, for the peaks of each key, for the search of limits
 //! (only for a promise about requests), and for what the found limits deny. So nothing of them has to be kept.
 

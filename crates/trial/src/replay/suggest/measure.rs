@@ -5,7 +5,6 @@
 //! nothing reaches, the peak is the most requests in any window, wherever it starts. A key is denied at least once
 //! exactly by the limits that are less than its peak, because up to the first denial all counts are the same.
 //!
-//! Each limit counts by itself. Where several are in force, a request that one denies is not charged to the others, so
 //! Each limit is measured separately. If several are in force, a request that one denies is not charged to the
 //! others, so together none of them denies more.
 
