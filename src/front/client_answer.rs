@@ -1,8 +1,8 @@
 //! What an answer says to the client of the proxy: which limits its request met, and why it was denied.
 //!
-//! In: a decision. Out: header fields, and the body of a denial. Two families of fields: the numbers of the tightest limit,
-//! each in a header of its own, and `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11 with all
-//! limits, whose denials have problem details (RFC 9457) as a body.
+//! In: a decision. Out: header fields, and the body of a denial. There are two families of fields. The first has the
+//! numbers of the tightest limit, each in a header of its own. The second has all limits, in `RateLimit-Policy` and
+//! `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11; with it, denials have problem details (RFC 9457) as a body.
 
 use http::HeaderName;
 use http::header::RETRY_AFTER;
@@ -26,7 +26,7 @@ const SERVICE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// The type of a body of problem details.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The most bytes of one field: clients and proxies refuse headers that are much larger. Items that do not fit are left out.
+/// The most bytes of one field: clients and proxies refuse much larger headers. Items that do not fit are left out.
 const FIELD_BYTES_MAX: usize = 4_096;
 
 /// Which families of fields an answer has.
@@ -41,7 +41,7 @@ pub enum HeadersFormat {
     Both,
 }
 
-/// What an answer says of limits.
+/// What an answer says about limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientOptions {
     /// Which families of fields.
@@ -93,20 +93,20 @@ impl ClientAnswer {
     }
 }
 
-/// What the draft has an answer say.
+/// The parts of an answer that the draft defines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
-    /// `RateLimit-Policy`; empty if no limit was met.
+    /// `RateLimit-Policy`; empty if no limit applied.
     policy: String,
-    /// `RateLimit`; likewise.
+    /// `RateLimit`; empty if no limit applied.
     limit: String,
     /// The body of a denial.
     pub(super) problem: Option<String>,
 }
 
 impl Draft {
-    /// What an answer says of all limits that can deny its request: what a rule in shadow mode counts is no client's
-    /// concern. `None`: the format does not have it.
+    /// The parts about all limits that can deny the request. A limit in shadow mode denies nothing, so it is left out.
+    /// `None`: the format has no such parts.
     pub(super) fn of(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Option<Self> {
         if options.format == HeadersFormat::Legacy {
             return None;
@@ -146,7 +146,7 @@ impl Draft {
     }
 }
 
-/// What is hashed before a counter's key, which itself is secret: who knew it could choose keys that collide.
+/// Is hashed in front of a counter's key. The key itself is secret: with it, one can choose keys that collide.
 const PARTITION: &[u8; 23] = b"tidegate: partition key";
 const PARTITION_BYTES: usize = 12;
 
@@ -182,7 +182,7 @@ fn append(list: &mut String, item: &str) {
     list.push_str(item);
 }
 
-/// Problem details of a denial. An exception that denies is an operator's judgement of whom it names.
+/// Problem details of a denial. An exception that denies has another type, because an operator decided it.
 fn problem(decision: &Decision<'_>, violated: &[String]) -> String {
     let mut denied =
         decision.statuses.iter().enumerate().filter(|(_, status)| status.code() == Code::OverLimit);

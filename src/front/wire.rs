@@ -29,7 +29,7 @@ pub(super) const ANSWER_BYTES: usize = 256;
 pub struct AnswerOptions {
     /// Headers for the answer to the client, over gRPC.
     pub headers: Option<LimitHeaders>,
-    /// What they say.
+    /// Which families of headers, and whether they have partition keys.
     pub client: ClientOptions,
     /// Dynamic metadata for the next filters.
     pub dynamic_metadata: bool,

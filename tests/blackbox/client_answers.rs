@@ -1,4 +1,4 @@
-//! What clients read of limits: the fields of draft-ietf-httpapi-ratelimit-headers-11, parsed by a parser of another
+//! What clients read about limits: the fields of draft-ietf-httpapi-ratelimit-headers-11, parsed by a parser of another
 //! language, and problem details; through a real Envoy over gRPC, through `/check`, and from the module.
 
 use std::io::Write as _;
