@@ -1,35 +1,38 @@
-//! What may not happen, judged from outside: when clients asked, when they were answered, and what.
+//! What may not happen, judged from outside: from the times of requests and answers, and from the answers.
 //!
-//! A hit counts at some moment between its question and its answer. So the hits of a window are those whose question and
-//! answer are both within it: whatever the moments were, there were as many.
+//! A hit counts at some moment between its request and its answer. So a hit is surely in a window if both its request
+//! and its answer are in that window.
 //!
-//! - Strict algorithms: never more than N in any window of W, N being the largest that the nodes were told.
+//! - Strict algorithms: never more than N in any window of W, where N is the largest that was in force at the nodes.
 //! - Buckets: never more than `burst` and what drains meanwhile.
 //! - Fixed and weighted windows: never more than N in an aligned window.
-//! - Nothing is admitted on top of N: what was surely counted before leaves room for it, and for what the answer says is left.
-//!   That holds for each hit that is admitted, also where reported hits are charged beyond N.
-//! - A request that gives hits back takes what it was admitted out of every window.
-//! - Nobody is denied hits for which there is room, whatever may have counted.
+//! - Nothing is admitted beyond N: what was surely counted before leaves room for the request, and for the remaining
+//!   hits that its answer says. That holds for each hit that is admitted, also where reported hits are charged beyond
+//!   N.
+//! - A request that gives hits back removes what it was admitted from every window.
+//! - No request is denied for whose hits there is room, even if everything counted that may have counted.
 //!
-//! What it forgives, and for how long:
-//! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or what a
-//!   replica lacked that takes over; for a window, and as long as leases last.
-//! - `allow`: a node admits whatever it is asked while it may have had no answer, so such windows are not judged. What it
-//!   admitted then counts nowhere.
-//! - `local`: a node may admit its share of N alone, while it may have had no answer from Redis and until that has healed, or when its
-//!   client waited for a shorter time than the answer took. Afterwards these hits count at Redis, for a window, unless the
-//!   node died.
+//! What is allowed nevertheless, and for how long:
+//! - What a server loses may be admitted once more, and no more than that: everything that it counted before FLUSHALL,
+//!   or what a replica did not have that takes over; for a window, and as long as leases last.
+//! - `allow`: a node admits every request while it may have had no answer from Redis, so such windows are not judged.
+//!   What it admitted then counts nowhere.
+//! - `local`: a node may admit its share of N alone, while it may have had no answer from Redis and until it has
+//!   recovered, or when its client waited for a shorter time than the answer took. Afterwards these hits count at
+//!   Redis, for a window, unless the node died.
 //! - A request that gives hits back while a node decides alone may make room there and at Redis.
 //! - A report without an answer is sent until there is one, and may count each time.
 //! - A node without Redis that was killed may admit once more what it admitted since its last checkpoint.
-//! - Where its memory is full, what needs more of it is denied, or admitted and not counted. Counters that are there stay.
-//! - After a boot its clock may be behind by STATE_SKEW, and clocks of Redis servers may step back: hits count so much longer, and
-//!   nobody knows where aligned windows end.
-//! - Where nodes differ in COLD_START, losses may be admitted once more, and a node may deny what was lost long ago.
-//! - A candidate counts nothing while Redis does not answer, and where memory is small nobody knows whether it had room.
-//! - When a counter begins anew, all that was admitted before may be admitted once more.
-//! - What fails may leave hits that count longer than they should, but those of a call without an answer are done before its
-//!   deadline or never.
+//! - When the memory of a node is full, requests that need more of it are denied, or admitted and not counted. Counters
+//!   that exist stay.
+//! - After a boot a node's clock may be behind by STATE_SKEW, and clocks of Redis servers may step back: hits count
+//!   that much longer, and nobody knows where aligned windows end.
+//! - When nodes differ in COLD_START, losses may be admitted once more, and a node may deny because of what was lost
+//!   long ago.
+//! - A candidate counts nothing while Redis does not answer, and when memory is small nobody knows whether it had room.
+//! - After a reset, everything that was admitted before may be admitted once more.
+//! - A failure may leave hits that count longer than they should, but those of a call without an answer are charged
+//!   before its deadline or never.
 
 mod census;
 mod record;
@@ -178,8 +181,8 @@ fn each_counter(
     })
 }
 
-/// How many of these hits nodes may have admitted alone, beside the N that Redis admits: each node its share, as often as it
-/// was started. `None`: however many.
+/// How many of these hits nodes may have admitted alone, in addition to the N that Redis admits: each node its share,
+/// as often as it was started. `None`: without a bound.
 fn alone<'r>(
     rules: &Rules<'_>,
     limit: &LimitSpec,
@@ -312,7 +315,7 @@ fn in_spite(limit: &LimitSpec, own: &[Record]) -> Option<String> {
 fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Record]) -> Option<String> {
     own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
         let before = before(rules, limit, counting, it)?.saturating_sub(given_back_alone(rules, limit, it));
-        // A lease was taken before others admitted what it is judged beside, by a larger N perhaps.
+        // A lease was taken before others admitted the hits that it is judged with, perhaps by a larger N.
         let max = if limit.is_leased { limit.most() } else { limit.room(it.requests) };
         // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
         let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
@@ -335,7 +338,7 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Reco
 }
 
 impl Rules<'_> {
-    /// Whether what this was admitted has to fit beside what was there before.
+    /// Whether what this was admitted has to fit together with what was there before.
     fn judges(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.answered.saturating_sub(it.window);
         let later = self.leased_for(limit);

@@ -41,7 +41,7 @@ use told::Excepted;
 const LATE_MAX: Time = 2 * MILLI;
 /// A process that could not begin is started again after so long.
 const STARTED_AGAIN: Time = 20 * MILLI;
-/// After this all connections are there again, and Redis has been told what it missed.
+/// After this all connections are there again, and Redis has received what it missed.
 const RECOVERED: Time = 8 * SECOND;
 
 /// What a run came to.
@@ -57,7 +57,7 @@ pub struct Outcome {
     pub codes: [u64; 3],
     /// How much of what was answered was judged.
     pub census: Census,
-    /// What happened, if it was to be told.
+    /// What happened, if that was asked for.
     pub story: String,
 }
 
@@ -135,7 +135,7 @@ struct State {
     /// Told when the node stops: one for each worker.
     stopping: Vec<Arc<Notify>>,
     version: usize,
-    /// The resets that it has heard of. They survive a crash, because they lie in Redis, or in STATE_DIR.
+    /// The resets that it has received. They survive a crash, because they are in Redis, or in STATE_DIR.
     epochs: Epochs,
     /// The same as a number for each counter.
     epoch_numbers: EpochNumbers,

@@ -45,7 +45,7 @@ pub struct Scenario {
     pub clocks: Vec<NodeClock>,
     /// How servers are arranged.
     pub layout: Layout,
-    /// Who runs scripts. The run is the same whoever does.
+    /// What runs the scripts. The run is the same with each of them.
     pub scripts_run_by: RunBy,
     /// The limits.
     pub limits: Vec<LimitSpec>,

@@ -23,11 +23,11 @@ pub struct Record {
     pub answered: Time,
     /// How long the client waited at most.
     pub deadline: Option<Time>,
-    /// The N that the node was told.
+    /// The N that was in force at the node.
     pub requests: u32,
     /// And its W.
     pub window: Time,
-    /// W of its rule. A record may say another. When a reload changes this, counters of records begin anew too.
+    /// W of its rule. A record may say another. When a reload changes this, counters of records start empty too.
     pub rule_window: Time,
     /// They were not asked for, but reported.
     pub is_reported: bool,

@@ -154,7 +154,8 @@ struct There {
     hits: u64,
 }
 
-/// The most hits that may have counted for the record at this place, beside its own. `counting`: what surely counts of `own`.
+/// The most hits that may have counted for the record at this place, without its own. `counting`: what surely counts of
+/// `own`.
 fn there_at_most(
     rules: &Rules<'_>,
     limit: &LimitSpec,

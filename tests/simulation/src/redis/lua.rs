@@ -1,7 +1,7 @@
 //! Lua 5.1 as a Redis server offers it to scripts: `redis.call`, `redis.pcall`, `struct` and `bit`.
 //!
-//! It is LuaJIT with its compiler off: the scripts make their functions anew for each call, so that nothing is compiled
-//! twice. Its interpreter alone is faster than that of Lua 5.1.
+//! It is LuaJIT with its compiler off: the scripts make new functions in each call, so the compiler's work would never
+//! be used again. Its interpreter alone is faster than that of Lua 5.1.
 //!
 //! In: a script, keys, arguments, a database and the time. Out: a [`Reply`].
 

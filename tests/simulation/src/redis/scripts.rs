@@ -19,7 +19,7 @@ pub enum RunBy {
     Model,
     /// Lua: the scripts themselves.
     Lua,
-    /// Lua, and the model beside it: every reply has to be the same, and the counters afterwards.
+    /// Lua and the model: every reply of both has to be the same, and the counters afterwards.
     Both,
 }
 

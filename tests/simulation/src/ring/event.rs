@@ -28,7 +28,7 @@ tidegate_engine::named! {
 /// What a node does without its counters: COLD_START.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColdStart {
-    /// It begins every limit anew.
+    /// Every counter is empty.
     Allow,
     /// Every counter is full for a window.
     Deny,

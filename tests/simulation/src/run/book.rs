@@ -29,7 +29,7 @@ pub(super) struct Kept {
     book: Option<Arc<Book>>,
     /// Those that were acknowledged and not ended, in the order in which they were made: until when each holds.
     made: Vec<(Made, Option<Timestamp>)>,
-    /// How often they were put in force: whoever waits for an older end has nothing to do.
+    /// How often they were put in force: a task that waits for an older end has nothing to do.
     puts: u64,
 }
 

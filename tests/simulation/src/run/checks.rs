@@ -1,4 +1,4 @@
-//! What has to hold in a run, beside what the oracle reads from its records.
+//! What has to hold in a run, in addition to what the oracle reads from its records.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};

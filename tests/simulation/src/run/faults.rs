@@ -185,7 +185,7 @@ impl Run {
         if [from, to].iter().any(|&number| self.network.server(number, |it| it.replicas == 0)) {
             return;
         }
-        // So the old master tells whoever waits for replicas that there are none.
+        // So the old master answers each WAIT that it has no replicas.
         self.network.server(from, |it| it.replicas = 0);
         let (since, copy) = (self.world.now(), self.network.server(from, |it| it.copy()));
         let knows_late = from != to && server != from;

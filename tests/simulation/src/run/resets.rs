@@ -1,4 +1,5 @@
-//! Resets by epochs in a run, of one counter or of many: who has heard of which, and which counters it asks then.
+//! Resets by epochs in a run, of one counter or of many: which node has received which, and which counters it asks
+//! then.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ type Which = (Option<usize>, Option<u64>);
 pub(super) type EpochNumbers = [[u64; KEYS.len()]; LIMITS.len()];
 
 impl Run {
-    /// These counters begin anew: one of this limit, all of it, or of all limits. Nodes hear of it one after the other.
+    /// Resets these counters: one of this limit, all of it, or of all limits. It reaches the nodes one after the other.
     pub(super) fn reset(self: &Arc<Self>, which: Which, epoch: u64, heard_within: Time) {
         let nodes = self.scenario.clocks.len() as u64;
         for node in 0..nodes {
@@ -53,7 +54,7 @@ impl Run {
         state.epoch_numbers = self.epochs_of(&state.epochs);
     }
 
-    /// Which counters of each limit a node asks that has heard of these resets: another number for each epoch.
+    /// Which counters of each limit a node asks that has received these resets: another number for each epoch.
     pub(super) fn epochs_of(&self, epochs: &Epochs) -> EpochNumbers {
         let mut numbers = EpochNumbers::default();
         // What requests bring along is of no rule.

@@ -1,7 +1,7 @@
-//! What nodes were told about their limits: rules, reloads, exceptions and records.
+//! The limits that were in force at each node: by rules, reloads, exceptions and records.
 //!
-//! In: what was put in force at each node, and when. Out: every limit by which a node may decide a descriptor. The judge takes
-//! N from here: what an answer says has to be one of these.
+//! In: what was put in force at each node, and when. Out: every limit by which a node may decide a descriptor. The
+//! judge takes N from here: the N of an answer has to be one of these.
 
 use std::sync::Mutex;
 

@@ -1,7 +1,7 @@
-//! The way of requests through a node: the program's own `Service`, called as its fronts do. First it decides what the node
-//! can decide by itself. If Redis has to be asked, the front goes on with other requests before it waits.
+//! How a request goes through a node: the program's own `Service`, called as its fronts do. First it decides what the
+//! node can decide by itself. If Redis has to be asked, the front goes on with other requests before it waits.
 //!
-//! In: requests. Out: what its client is told, and under which limits that was decided.
+//! In: requests. Out: the answer to the client, and the limits by which it was decided.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -70,7 +70,7 @@ pub(super) struct Counter {
     pub(super) over: bool,
     /// How many hits are left, as the answer says.
     pub(super) remaining: u64,
-    /// When it begins anew, as the answer says.
+    /// The time until capacity comes back, as the answer says.
     pub(super) reset_nanos: u64,
     /// By which limit. A shadow denies nothing, by its rule or by an exception.
     pub(super) by: Told,

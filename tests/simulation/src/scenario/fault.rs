@@ -176,7 +176,7 @@ pub enum What {
         /// For so long.
         lasts: Time,
     },
-    /// A counter, all counters of a limit, or of all limits, begin anew: they are others.
+    /// A reset of a counter, of all counters of a limit, or of all limits: from then on they are other counters.
     Reset {
         /// Of which limit; `None`: all.
         limit: Option<usize>,

@@ -1,4 +1,4 @@
-//! What operators do beside reloads: exceptions that come and go, and counters that begin anew.
+//! What operators do in addition to reloads: exceptions that come and go, and resets of counters.
 //!
 //! In: a scenario that was drawn. Out: more events in it.
 
@@ -8,7 +8,7 @@ use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// An exception is in force at every node that is told of it, after so long at the latest.
+/// An exception is in force at every node that receives it, after so long at the latest.
 const TOLD: Time = 250 * MILLI;
 
 /// Operators of some scenarios are busy.
@@ -52,8 +52,9 @@ pub(super) fn except_of_limit(random: &mut Random, scenario: &mut Scenario, numb
     }
 }
 
-/// A counter begins anew, all counters of one limit, or of all. Nodes hear of it one after the other. What belongs to an older epoch
-/// (leases, hits that go back, denials that are remembered) may touch no newer one: to the judge each is another counter.
+/// A reset of one counter, of all counters of one limit, or of all limits. It reaches the nodes one after the other.
+/// What belongs to an older epoch (leases, hits that go back, denials that are remembered) may not change a newer one:
+/// to the judge, each epoch is another counter.
 fn reset(random: &mut Random, scenario: &mut Scenario, epoch: u64) {
     let limit = Some(random.below(scenario.limits.len() as u64) as usize).filter(|_| !random.one_in(3));
     let key = limit.filter(|_| random.one_in(2)).map(|_| random.pick(&[0, 0, 1]));

@@ -1,4 +1,4 @@
-//! What rules and settings may say beside the usual.
+//! What rules and settings may say in addition to the usual.
 //!
 //! In: a scenario that was drawn. Out: the same with `on_store_failure: allow`, REDIS_LOCAL_SHARE, weighted windows, buckets of
 //! another size, and candidates.

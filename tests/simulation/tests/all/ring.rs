@@ -1,4 +1,5 @@
-//! The ring: no user is admitted too often by what the recipes say, and whoever is denied wrongly is who they say.
+//! The ring: no user is admitted too often by what the recipes say, and only users that the recipes name are denied
+//! wrongly.
 
 use tidegate_simulation::ring::Crowd;
 use tidegate_simulation::ring::envoy::{Ring, hash};

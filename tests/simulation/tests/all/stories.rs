@@ -104,7 +104,7 @@ fn a_request_that_outlives_its_node_holds_leased_hits() {
     assert_eq!(outcome.codes, [4 + 2, 0, 0], "{}", outcome.story);
 }
 
-/// What operators do is in force: a counter that begins anew has room, and exceptions come and go.
+/// What operators do is in force: a counter has room after a reset, and exceptions come and go.
 #[test]
 fn operators_are_obeyed() {
     let asked = |at| ask(at * SECOND, 0, &[(0, 5)]);
@@ -119,7 +119,8 @@ fn operators_are_obeyed() {
         fault(7, except(Effect::Deny)),
     ];
     let limits = vec![LimitSpec { excepted: Some(10), ..limit(Algorithm::SlidingWindow, 5, 60) }];
-    // 1: 5 of 5. 2: denied. 3: anew. 4: 10 of 10. 5: denied. 6: unlimited. 7: denied. 8: by an exception. 9: 5 of 5.
+    // 1: 5 of 5. 2: denied. 3: after a reset. 4: 10 of 10. 5: denied. 6: unlimited. 7: denied. 8: by an exception. 9: 5
+    // of 5.
     let outcome = run(&scenario(limits, (1..10).map(asked).collect(), faults), true);
     assert_eq!(outcome.violation, None, "{}", outcome.story);
     assert_eq!(outcome.codes, [5 + 1, 4, 0], "{}", outcome.story);
