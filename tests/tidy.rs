@@ -467,7 +467,7 @@ const OF_THE_RUNTIME: &[&str] = &[
     "getrandom",
 ];
 
-/// Types whose name is a word of the glossary, beside the one type that has its meaning: the name, the file, and why.
+/// Types with the name of a word of the glossary that have another meaning: the name, the file, and why.
 const OTHER_TYPES: &[(&str, &str, &str)] = &[
     ("Answer", "crates/engine/src/limiter.rs", "the answer to programs that embed the engine"),
     ("Answer", "src/app/inside.rs", "the answer to Envoy, for the module inside it"),
@@ -779,7 +779,7 @@ fn modules_side_by_side_need_each_other_in_no_circle() {
     breaches.check();
 }
 
-/// Modules that need themselves by way of others, each with all that it needs beside it.
+/// Modules that need themselves by way of others, each with all modules that it needs.
 fn circles(modules: &Modules) -> BTreeMap<String, BTreeSet<String>> {
     let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (module, used) in modules {
@@ -1034,7 +1034,7 @@ fn functions(code: &[Line]) -> Vec<(String, usize, usize)> {
     found
 }
 
-/// A setting that no test names may do nothing at all. Tests beside the table only show that it is read.
+/// A setting that no test names may do nothing at all. Tests in the table's own folder only show that it is read.
 #[test]
 fn every_setting_is_named_by_a_test_of_what_it_does() {
     let rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");

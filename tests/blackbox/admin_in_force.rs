@@ -1,5 +1,6 @@
-//! How soon a change through the admin API is in force while every node is busy: at each within a second of the answer to
-//! whoever made it, and no call fails meanwhile. On three nodes that share Redis, strict and leased, and on one alone.
+//! How soon a change through the admin API is in force while every node is busy: on each node within a second after the
+//! change was answered, and no call fails meanwhile. On three nodes that share Redis, strict and leased, and on one
+//! alone.
 //!
 //! Each caller asks three questions in turn: one meets an exception now and then, one a record, and one has a counter that
 //! is full, so that nothing but a reset lets it pass. No node but its own asks for that counter.
@@ -26,7 +27,7 @@ const BOUND: Duration = Duration::from_secs(1);
 /// How often each kind of change is made.
 const ROUNDS: u32 = 3;
 const CALLERS: usize = 2;
-/// Nobody reaches this limit: what is told of it says by which one was decided.
+/// Nobody reaches this limit: the N in an answer shows which limit decided.
 const MANY: u32 = 1_000_000_000;
 /// The counter that is reset.
 const N: usize = 5;
@@ -51,7 +52,7 @@ struct Answer {
     asked: Instant,
     answered: Instant,
     code: i32,
-    /// N, as it is told.
+    /// N, as the answer says.
     limit: u32,
 }
 

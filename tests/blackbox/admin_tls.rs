@@ -44,7 +44,7 @@ impl World {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// A limiter whose debug port speaks TLS with whoever `clients` know.
+    /// A limiter whose debug port speaks TLS with the clients whose certificates `clients` signed.
     fn setup(&self) -> Setup {
         Setup::new()
             .rules("edge.yaml", RULES)

@@ -1,5 +1,5 @@
 //! Attacks on the gRPC port, and on the HTTP port where it differs: for each, memory stays within the bound that the
-//! test names, a client beside the attackers has every call answered, and the attacker is closed or gets no further.
+//! test names, a client that calls at the same time gets every answer, and the attacker is closed or gets no further.
 
 mod crowds;
 mod floods;

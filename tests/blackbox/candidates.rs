@@ -68,7 +68,7 @@ fn a_candidate_in_redis_has_a_key_beside_that_of_its_limit() {
     }
 }
 
-/// Each counter in its own slot, with its candidate beside it.
+/// Counters in different slots, each with its candidate in the same slot.
 #[test]
 fn a_candidate_in_a_cluster_is_asked_with_its_limit() {
     let servers = cluster();

@@ -1,4 +1,4 @@
-//! The commands beside serving: `check`, `ask`, `settings`.
+//! The commands other than serving: `check`, `ask`, `settings`.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! `tidegate ask --envoy` beside a real Envoy: random routes and actions, random requests, the same descriptors.
+//! `tidegate ask --envoy` compared with a real Envoy: random routes and actions, random requests, the same descriptors.
 //!
 //! Each Envoy has all routes of its seed. A server of the test's own takes what they ask.
 
@@ -156,7 +156,7 @@ fn lines(file: &Path, route: &str) -> String {
     of_host.lines().filter(is_told).collect::<Vec<_>>().join("\n")
 }
 
-/// Rules answer what Envoy would ask, and what cannot be told ends with exit code 2.
+/// Rules answer what Envoy would ask; when that cannot be known, the exit code is 2.
 #[test]
 fn a_client_s_request_is_explained_by_the_rules_that_envoy_asks_about() {
     let limiter = Setup::new()

@@ -88,7 +88,7 @@ fn what_redis_loses_is_written_back_and_an_end_stays_one() {
     });
     let late = setup(&redis.url()).start();
     assert!(!passes(&late, "alice") && passes(&late, "bob"));
-    // Somebody else's value is left out, and told.
+    // A value of another program is left out, and the log says so.
     redis.ask::<()>(&["FLUSHALL"]);
     redis.ask::<()>(&["SET", "tidegate:exceptions:k:a", "[]"]);
     redis.ask::<()>(&["ZADD", "tidegate:exceptions:index", "0", "a"]);

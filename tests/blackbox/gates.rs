@@ -28,7 +28,7 @@ fn a_replay_in_which_no_request_meets_a_rule_fails() {
         folder(&[("shop.yaml", RULES), ("access.log", &log("10.0.0.1", 9)), ("no.log", "")]);
     let (rules, log) = (format!("{path}/shop.yaml"), format!("{path}/access.log"));
     let replay = |more: &[&str]| tidegate(&[&["replay", "--rules", &rules], more].concat(), &[]);
-    // The proxy sends `user`; whoever wrote the map thought of `uesr`.
+    // The proxy sends `user`; the map has the misspelt `uesr`.
     let unmatched = ["--map", "uesr=$remote_addr", &log];
     let (code, text, complaint) = replay(&unmatched);
     assert_eq!(code, 1, "{text}");

@@ -149,7 +149,7 @@ fn ask(client: &Client) {
     client.ask(question("nowhere", &[&[("user", "alice")]]));
 }
 
-/// Keeps asking until it is told to stop.
+/// Keeps asking until it has to stop.
 fn ask_on(clients: &[Client], stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         clients.iter().for_each(ask);

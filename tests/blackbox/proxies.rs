@@ -177,8 +177,8 @@ fn over_a_unix_socket_the_same_limits_hold(kind: Kind) {
     assert!((500..=504).contains(&guarded), "{guarded}");
 }
 
-/// The connections to this port of loopback, closed ones that the system still remembers included, by the port of
-/// whoever opened them.
+/// The connections to this port of loopback, by the port of the client. Closed ones that the system still remembers are
+/// included.
 fn connections_to(port: u16) -> HashSet<String> {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
     let peer = format!("0100007F:{port:04X}");

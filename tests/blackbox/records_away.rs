@@ -1,5 +1,5 @@
-//! A folder of records that cannot be used: each time it is told clearly, decisions go on by the rules, and records are back
-//! as soon as the folder is.
+//! A folder of records that cannot be used: each time the log says so clearly, decisions go on by the rules, and the
+//! records are used again as soon as the folder can be.
 
 use std::fs;
 use std::path::Path;

@@ -28,7 +28,7 @@ const WINDOW: Duration = Duration::from_secs(2);
 const LIMITS: [(&str, usize); 2] = [("strict", 20), ("leased", 200)];
 /// REDIS_LEASE_TIME.
 const LEASE_TIME: Duration = Duration::from_millis(100);
-/// What the servers' own clocks and rounds add to a time, beside what the machine is late.
+/// What the servers' own clocks and rounds add to a time, in addition to the machine's lateness.
 const SLACK: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(2);
 

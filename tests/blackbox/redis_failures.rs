@@ -176,7 +176,7 @@ impl Caller {
 struct Fault {
     what: &'static str,
     memory: Memory,
-    /// What may be answered meanwhile, beside what the mode says.
+    /// What may be answered meanwhile, in addition to what the mode says.
     or: Option<Answer>,
 }
 

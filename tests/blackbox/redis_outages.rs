@@ -80,7 +80,7 @@ fn under_load<T>(node: &Tidegate, during: impl FnOnce() -> T) -> T {
 #[test]
 fn five_calls_learn_that_redis_is_gone_and_all_others_are_told_at_once() {
     let redis = Redis::start(&[]);
-    // Long beside what a busy machine keeps the node waiting.
+    // Long compared with the time that a busy machine keeps the node waiting.
     let node = setup(&redis.url()).env("REDIS_TIMEOUT", "4s").start();
     wait_for_redis(&node);
     let clients = [(); 8].map(|()| node.client());
@@ -186,7 +186,7 @@ fn a_replica_that_hangs_costs_a_few_calls_their_budget() {
     eventually_true("replication", || {
         replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
     });
-    // Long beside what a busy machine keeps a call waiting.
+    // Long compared with the time that a busy machine keeps a call waiting.
     let budget = Duration::from_secs(1);
     let node = setup(&master.url()).env("REDIS_WAIT_REPLICAS", "1").env("REDIS_TIMEOUT", "1s").start();
     wait_for_redis(&node);

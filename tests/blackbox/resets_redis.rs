@@ -72,8 +72,8 @@ fn spread(number: u32) -> String {
     format!("{:08x}", number.wrapping_mul(2_654_435_761))
 }
 
-/// A node that has charged one hit to each of these counters, was told of a reset, and has charged all N since. Returns it
-/// with the answer to the reset.
+/// A node that has charged one hit to each of these counters, has received a reset, and has charged all N since.
+/// Returns it with the answer to the reset.
 fn spent(setup: Setup, key: &str, values: &[String]) -> (Tidegate, Value) {
     let node = setup.start();
     let client = node.client();
@@ -208,7 +208,7 @@ fn the_redis_of_limits_per_second_has_all_resets_too() {
     assert!(decided(&client, "quick", "new"), "it decides by itself");
     main.wake();
     assert!(decided(&client, "user", "new"));
-    // One that lost all is told by the other.
+    // A server that lost everything gets it from the other.
     drop(node);
     quick.ask::<()>(&["FLUSHALL"]);
     assert!(decided(&setup().start().client(), "quick", &values[0]));

@@ -86,7 +86,7 @@ fn assert_strict(users: usize, log: &[Vec<Asked>]) {
     }
 }
 
-/// How often each node's users were told that nobody answered.
+/// How often each node's users got the error that nobody answered.
 fn errors(log: &[Vec<Asked>], places: &[usize]) -> BTreeMap<usize, usize> {
     let mut errors = BTreeMap::new();
     for entry in log.iter().flatten().filter(|entry| entry.status == 500) {

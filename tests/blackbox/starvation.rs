@@ -1,5 +1,5 @@
-//! Large work beside small: while it goes on, whoever asks for a decision is answered. What it costs them in time is
-//! measured by `cargo bench --bench front -- --starvation`.
+//! Large work and small calls at the same time: while the work goes on, every call for a decision is answered. How much
+//! longer that takes is measured by `cargo bench --bench front -- --starvation`.
 
 use std::io::Write;
 

@@ -50,7 +50,7 @@ fn send(browser: &mut Browser) {
     browser.click("#except button");
 }
 
-/// Waits until the API's complaint stands beside this field, which then has the focus.
+/// Waits until the API's error is shown at this field, which then has the focus.
 fn await_problem(browser: &mut Browser, field: &str, text: &str) {
     await_text(browser, &format!("#exception-{field}-problem"), text);
     let is_at = format!("document.querySelector('#exception-{field}').contains(document.activeElement)");
@@ -201,7 +201,7 @@ fn exceptions_keep_nobody_out_and_their_texts_stay_text() {
     let mut browser = looking_at(&limiter);
     for look in [Look::LIGHT, Look::DARK, Look::PHONE, Look { scheme: "dark", ..Look::PHONE }] {
         browser.look(look);
-        // Another kind of screen may load the page anew.
+        // Another kind of screen may load the page again.
         browser.open(&page_of(&limiter));
         browser.wait("!document.querySelector('#exceptions').hidden");
         assert_eq!(browser.audit(), [""; 0], "{look:?}, without the token");

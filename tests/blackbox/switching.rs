@@ -1,7 +1,7 @@
 //! Deployments that were written for `envoyproxy/ratelimit`, with nothing changed but the program: the container that
-//! Envoy Gateway makes, and Istio's sample. Each is here as its manifest says it; only ports are moved, hosts are
-//! loopback's, and absolute paths lie in a folder of the test. And the step before the switch: beside the limiter that
-//! decides, one in the shadow.
+//! Envoy Gateway makes, and Istio's sample. Each is here as its manifest has it; only ports are other ones, hosts are
+//! loopback's, and absolute paths lie in a folder of the test. And the step before the switch: a second limiter, in
+//! shadow mode, next to the one that decides.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -42,8 +42,8 @@ fn connections_that_come_and_go() {
                     _ => drop(Attacker::greeted(siege.grpc_port())),
                 }
             }
-            // The client has connected anew then, after all of these. A limiter that gets no core for a while would else
-            // take memory for all that wait, and the test measure the machine.
+            // By then the client has opened another connection, after all of these. Otherwise a limiter that gets no
+            // core for a while would take memory for all that wait, and the test would measure the machine.
             siege.client_is_served();
         }
     });

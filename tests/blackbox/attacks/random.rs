@@ -1,5 +1,5 @@
-//! Random and mutated streams of bytes on both ports: whatever comes, the process lives, nothing panics, and the client
-//! beside it is served.
+//! Random and mutated streams of bytes on both ports: whatever arrives, the process lives, nothing panics, and another
+//! client is served.
 //!
 //! Each stream follows from its seed alone. A run takes the first so many seeds; `tests/soak/run` goes on from there for
 //! as long as it is set to.

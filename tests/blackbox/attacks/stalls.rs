@@ -90,7 +90,7 @@ fn half_of_a_frame() {
     });
 }
 
-/// Half a connection is none in HTTP/2: whoever has ended its half is gone, with all its calls.
+/// In HTTP/2 half a connection is none: a client that has ended its half is gone, with all its calls.
 #[test]
 fn a_connection_that_is_half_closed() {
     attack(4 * MIB, |siege| {

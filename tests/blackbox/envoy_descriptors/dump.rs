@@ -32,7 +32,7 @@ const HOST: &str = "            - name: all
 const INTERNAL: &str =
     "          internal_address_config: {cidr_ranges: [{address_prefix: 127.0.0.0, prefix_len: 8}]}";
 
-/// An Envoy whose listeners and routes are in files beside its bootstrap, which it reads as it would ask a control plane.
+/// An Envoy whose listeners and routes are in files of their own, which it reads as it would ask a control plane.
 struct Remote {
     folder: tempfile::TempDir,
     port: u16,

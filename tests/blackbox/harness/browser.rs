@@ -1,5 +1,5 @@
 //! A real Chromium with one page. In: addresses, scripts, keys. Out: what the page holds, what it complains about,
-//! what axe-core finds wrong with it, pictures. `browser.js` beside it does the work.
+//! what axe-core finds wrong with it, pictures. `browser.js` in the same folder does the work.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

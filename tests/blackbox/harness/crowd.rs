@@ -34,7 +34,7 @@ pub struct Crowd {
     wanted: AtomicUsize,
     ended: AtomicBool,
     answers: [AtomicUsize; STATUSES],
-    /// Users who were told that nobody answered.
+    /// Users who got the error that nobody answered.
     unanswered: Mutex<BTreeSet<usize>>,
 }
 
@@ -80,7 +80,7 @@ impl Crowd {
         self.answers[usize::from(status)].load(Ordering::Relaxed)
     }
 
-    /// How many users were told so far that nobody answered.
+    /// How many users got the error so far that nobody answered.
     pub fn unanswered(&self) -> usize {
         self.unanswered.lock().expect("no user panics").len()
     }

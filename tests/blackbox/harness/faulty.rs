@@ -59,8 +59,8 @@ impl Faulty {
     }
 }
 
-/// Joins whoever connects to the port that it returns with this port of loopback. What a server says goes through what
-/// `change` makes for its connection: that may change it, and end the connection.
+/// A relay to this port of loopback; returns its own port. For each connection, `change` makes a function. The bytes of
+/// the server go through it: it may change them, and end the connection.
 pub fn relay<C>(port: u16, change: impl Fn() -> C + Send + 'static) -> u16
 where
     C: FnMut(&mut [u8]) -> bool + Send + 'static,

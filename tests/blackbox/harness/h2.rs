@@ -220,7 +220,7 @@ impl Attacker {
         sent
     }
 
-    /// Ends the writing half; what comes back is still heard.
+    /// Ends the writing half; answers are still read.
     pub fn finish(&self) {
         // Fails when the server was faster.
         let _ = self.stream.shutdown(Shutdown::Write);
@@ -230,7 +230,7 @@ impl Attacker {
         locked(&self.heard).clone()
     }
 
-    /// Waits until what was heard is as wanted, and returns it.
+    /// Waits until what was read is as wanted, and returns it.
     pub fn hears(&self, what: &str, wanted: impl Fn(&Heard) -> bool) -> Heard {
         let began = Instant::now();
         loop {

@@ -108,7 +108,7 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
 fn connect_from(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let connect = async {
         let socket = TcpSocket::new_v4()?;
-        // To bind takes a port that is free whoever the peer is, and tests that run beside this one have thousands.
+        // To bind takes a port that is free for every peer, and tests that run at the same time have thousands.
         if from != Ipv4Addr::LOCALHOST {
             socket.bind((from, 0).into())?;
         }

@@ -1,5 +1,5 @@
-//! How late this machine wakes whoever sleeps: what a bound in time may be missed by when other tests keep the cores busy,
-//! and nothing else.
+//! How late this machine wakes a thread that sleeps. A bound in time may be missed by that much when other tests keep
+//! the cores busy, and by no more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

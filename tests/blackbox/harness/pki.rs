@@ -35,7 +35,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// For whoever has this DNS name (or address).
+    /// For the host with this DNS name (or address).
     pub fn issue(&self, name: &str) -> Identity {
         self.sign(&params(&[name]))
     }
@@ -47,7 +47,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// For whoever has this URI.
+    /// For the client with this URI.
     pub fn issue_uri(&self, uri: &str) -> Identity {
         let mut params = params(&[]);
         params.subject_alt_names.push(SanType::URI(uri.try_into().expect("ASCII")));

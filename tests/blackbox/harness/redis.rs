@@ -216,7 +216,7 @@ impl Failover {
     /// How many hits of a log of this value the replica of the first master has.
     pub fn replicated(&self, value: &str) -> usize {
         let mut connection = self.replicas[0].connect();
-        // In a Cluster a replica answers only whoever says so; elsewhere this is an error.
+        // In a Cluster a replica answers only clients that have sent this; elsewhere it is an error.
         let _ = redis::cmd("READONLY").exec(&mut connection);
         let keys: Vec<String> =
             redis::cmd("KEYS").arg(format!("*|{value}")).query(&mut connection).expect("it answers");

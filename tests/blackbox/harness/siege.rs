@@ -1,6 +1,6 @@
-//! A limiter under attack, and a client beside the attackers that is owed an answer to every call.
+//! A limiter under attack. At the same time a client calls it, and has to get an answer to every call.
 //!
-//! One worker serves them all, so that there is no second thread on which the client could be safe.
+//! One worker serves them all, so that the client cannot be safe on a second thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -57,26 +57,26 @@ descriptors:
 
 /// Calls that the client makes at least, once an attack is under way and once it is over.
 const CALLS_MIN: u64 = 20;
-/// Every so many calls, the client connects anew.
+/// After so many calls, the client opens another connection.
 pub const CALLS_A_CONNECTION: u64 = 16;
-/// For a client that has to make do with the connection that it has.
+/// For a client that keeps its connection.
 pub const ONE_CONNECTION: u64 = u64::MAX;
-/// Lines that the limiter may say about an attack.
+/// Lines that the limiter may log about an attack.
 const LINES_MAX: usize = 200;
-/// The client asks so often. If it asked without a pause, its calls would take many times the CPU time of an attack, and
-/// more of them beside the front that answers sooner.
+/// The time between two calls of the client. Without a pause, its calls would take many times the CPU time of an
+/// attack, and the faster front would have more of them.
 const PACE: Duration = Duration::from_micros(500);
 /// What a call may take, on a machine that other tests keep busy.
 const CALL_MAX: Duration = Duration::from_secs(20);
 
 pub const MIB: u64 = 1024 * 1024;
-/// By so much memory may differ what means nothing: an allocator takes and keeps it by 2 MiB at a time, and a limiter
-/// that answers the client sooner has more calls beside the attack.
+/// A difference of memory that means nothing: an allocator takes and keeps 2 MiB at a time, and a limiter that answers
+/// the client sooner has more calls during the attack.
 const MEMORY_NOISE: u64 = 8 * MIB;
-/// By so much CPU time may differ what means nothing: what is read before an attack is recognised depends on when it
-/// comes in.
+/// A difference of CPU time that means nothing: how much is read before an attack is recognised depends on when it
+/// arrives.
 const CPU_NOISE: Duration = Duration::from_millis(100);
-/// And by this part of what the calls take: beside an attack, and beside other tests, they cost more or less than alone.
+/// The same, as a part of what the calls take: during an attack, or other tests, they cost more or less than alone.
 const CALLS_NOISE: u32 = 2;
 /// Other work on the machine makes the same attack dearer or cheaper. What holds for the cheapest of so many holds.
 const TRIES: usize = 5;
@@ -111,7 +111,7 @@ pub fn attack(memory_max: u64, attack: impl Fn(&Siege)) {
     attack_with(Setup::new, CALLS_A_CONNECTION, memory_max, attack);
 }
 
-/// The same, on limiters with settings of their own and with a client that connects anew every so many calls.
+/// The same, on limiters with settings of their own, and with a client that opens a connection after so many calls.
 pub fn attack_with(
     setup: impl Fn() -> Setup,
     calls_a_connection: u64,
@@ -136,8 +136,8 @@ pub fn attack_with(
     panic!("it takes {:?} of the lane, {:?} of tonic", least[1], least[0]);
 }
 
-/// Makes the limiter do this work beside every front, neither taking more memory than this. What it costs is no front's
-/// to answer for: it is printed, and not compared.
+/// Makes the limiter do this work while each front serves; neither may take more memory than this. The cost of the work
+/// does not depend on the front: it is printed, and not compared.
 pub fn work_beside(
     setup: impl Fn() -> Setup,
     calls_a_connection: u64,

@@ -140,7 +140,7 @@ impl Setup {
         self.folder.path().join("rules")
     }
 
-    /// A folder beside it, on the same file system, that nobody watches.
+    /// The folder around it, on the same file system. Nobody watches this one.
     pub fn outside(&self) -> &Path {
         self.folder.path()
     }
@@ -163,7 +163,7 @@ impl Setup {
         if let Some(first) = &self.shell {
             command.args(["-c", &format!("{first} && exec \"$0\" \"$@\"")]).arg(&self.program);
         }
-        // Only what a test says: the settings of whoever runs the tests stay outside.
+        // Only what a test sets: the settings of the shell that runs the tests stay outside.
         command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
         Process::spawn(&mut command)
     }
