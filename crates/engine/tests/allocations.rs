@@ -86,7 +86,7 @@ fn of_many(rules: &RuleSet, keys: &[String]) -> (usize, usize) {
     let store = MemoryStore::new(MemoryOptions::new(64 << 20));
     let ask = |wanted| assert_eq!(decide(rules, &store, keys), wanted);
     assert!(allocations(1, || ask(Code::Ok)) > 0, "the first one makes the counters");
-    // A log later makes room for the number of hits beside their time.
+    // A log makes room later for the number of hits at each time.
     (0..2).for_each(|_| ask(Code::Ok));
     (allocations(97, || ask(Code::Ok)), allocations(97, || ask(Code::OverLimit)))
 }

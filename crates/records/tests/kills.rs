@@ -1,8 +1,8 @@
-//! A process that writes records is killed, again and again, at any moment: what it was told is there is there, and of every
-//! batch all or nothing.
+//! A process that writes records is killed, again and again, at any moment: everything whose write was acknowledged is
+//! there, and of every batch all or nothing.
 //!
-//! The process is this test itself, started anew with a folder. It says the number of each step that has returned. With
-//! TIDEGATE_KILLS it is killed so often.
+//! The process is this test itself, started again with a folder. It prints the number of each step that has returned.
+//! TIDEGATE_KILLS says how often it is killed.
 
 #![allow(clippy::disallowed_methods, reason = "the test tells its child by the environment what it is")]
 

@@ -1,4 +1,5 @@
-//! The cache beside a map that keeps everything: what is found is always what was put last, and what is counted is found.
+//! The cache compared with a map that keeps everything: an entry that is found is always the one that was put last, and
+//! every entry that is counted is found.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,6 @@
 //! Buckets whose N and `burst` change while they are in use: examples with their exact numbers, and random sequences
-//! beside an oracle that shares no code with the engine. It keeps the level as a sum of hits and drains it a microsecond
-//! at a time while it is above `burst`.
+//! compared with an oracle that shares no code with the engine. It keeps the level as a sum of hits and drains it a
+//! microsecond at a time while it is above `burst`.
 
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
 use tidegate_engine::plan::Hits;

@@ -156,7 +156,7 @@ fn metered(algorithm: Algorithm, times: u64) {
 #[test]
 fn what_is_reported_stays_within_n_and_what_was_under_way() {
     [Algorithm::SlidingLog, Algorithm::SlidingWindow].into_iter().for_each(|it| metered(it, 1));
-    // The excess that an estimate, the edge of a window or a full bucket lets through beside N.
+    // The excess that an estimate, the edge of a window or a full bucket admits in addition to N.
     let others = [Algorithm::SlidingWindowWeighted, Algorithm::FixedWindow, Algorithm::TokenBucket];
     others.into_iter().chain([Algorithm::LeakyBucket]).for_each(|it| metered(it, 2));
 }

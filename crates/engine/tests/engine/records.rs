@@ -1,4 +1,4 @@
-//! Records: what they do to a plan, beside exceptions and beside limits that requests bring.
+//! Records: what they do to a plan, together with exceptions and with limits that requests bring.
 
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};

@@ -1,4 +1,4 @@
-//! Epochs: a reset below a path begins the counters of its rules anew, and of no others.
+//! Epochs: a reset below a path sets the counters of its rules to zero, and no others.
 
 use proptest::prelude::*;
 
@@ -177,7 +177,8 @@ fn resets() -> impl Strategy<Value = Vec<(&'static str, u64)>> {
 }
 
 proptest! {
-    /// Nodes that heard of the same resets in any order have the same keys; a set that was in other epochs before too.
+    /// Nodes that received the same resets, in any order, have the same keys; also a set that was in other epochs
+    /// before.
     #[test]
     fn nodes_agree_whatever_the_order(mut resets in resets(), turn in 0..8_usize) {
         let rules = loaded(RULES).rules;

@@ -1,5 +1,6 @@
-//! Limits on trial, beside a naive oracle: for each rule with a candidate it tries the whole request on copies, with the
-//! candidate's limit and counter in the place of the rule's. And beside rules that really have the candidate's numbers.
+//! Candidates, compared with a naive oracle: for each rule with a candidate it tries the request on copies of the
+//! counters, with the candidate's limit and counter instead of the rule's. And compared with rules that really have the
+//! candidate's numbers.
 
 use tidegate_engine::decision::{Code, Trial, conclude};
 use tidegate_engine::limit::{Algorithm, Limit};

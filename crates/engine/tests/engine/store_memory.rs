@@ -221,7 +221,7 @@ fn a_counter_that_expired_and_came_back_keeps_its_hits() {
         let takes = |limit: &Limit, (kind, count), at| {
             keys(kind, count).filter(|key| !store.take(limit, *key, 1, at).over).count()
         };
-        // So few of them expire that no table is built anew.
+        // So few of them expire that no table is built again.
         assert_eq!([takes(&long, (1, 300), seconds(0)), takes(&short, (2, 30), seconds(0))], [300, 30]);
         sweep_all(&store, seconds(100));
         assert_eq!(takes(&short, (2, 30), seconds(100)), 30, "they expired");

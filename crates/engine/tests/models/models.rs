@@ -91,7 +91,7 @@ fn requests_in_any_order_are_all_or_nothing_and_never_wait_for_ever() {
     });
 }
 
-/// A shard fills up beside a counter that is in use: slots move while others wait for them.
+/// A shard fills up while one of its counters is in use: slots move while other threads wait for them.
 #[test]
 fn a_table_that_grows_loses_nothing() {
     explore(|| {

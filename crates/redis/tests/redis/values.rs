@@ -1,5 +1,5 @@
-//! Values that are no counters: set, read in order, removed, and heard of, on one server and in a Cluster. A map in memory
-//! says what is expected.
+//! Values that are not counters: they are set, read in order and removed, and changes are noticed, on one server and in
+//! a Cluster. A map in memory says what is expected.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -125,7 +125,7 @@ async fn a_key_that_is_gone_or_not_read_ends_no_page() {
     assert_eq!(rest, [b"f"]);
 }
 
-/// A stream that was cut, a server that lost everything, and one that began anew: what was missed is told.
+/// A stream that was cut, a server that lost everything, and one that started empty: what was missed is noticed.
 #[tokio::test]
 async fn missed_changes_are_noticed() {
     let server = Server::start(&[]);
