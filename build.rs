@@ -2,8 +2,8 @@
 //!
 //! Out, in `OUT_DIR`: `proto.rs`, the tree of modules with all messages that are served, the server's trait and the
 //! client (which tests and benchmarks use); `descriptors.bin`, the same files as a descriptor set, for server reflection
-//! and for protobuf JSON; and `xds/proto.rs`, the client of a control plane with its messages. These are apart, because
-//! reflection tells what is served here.
+//! and for protobuf JSON; and `xds/proto.rs`, the client of a control plane with its messages. The latter is not in the
+//! descriptor set, because reflection lists what is served here.
 
 #![allow(clippy::disallowed_methods, reason = "Cargo speaks to build scripts through the environment")]
 

@@ -1,5 +1,5 @@
-//! `cargo bench --bench check`: `/check` beside a bare HTTP/1.1 echo on hyper's current-thread runtime, called directly
-//! and by a real NGINX with its recipe. Needs `wrk` and `nginx` (Debian's packages), `taskset` and `setpriv`.
+//! `cargo bench --bench check`: `/check` compared with a bare HTTP/1.1 echo on hyper's current-thread runtime, called
+//! directly and by a real NGINX with its recipe. Needs `wrk` and `nginx` (Debian's packages), `taskset` and `setpriv`.
 //!
 //! Servers share one core, the load generator has another. They are measured in turn, in several rounds. It prints
 //! medians: requests per second, the 99th percentile, and Tidegate's share of the echo's rate. Every request is decided

@@ -1,4 +1,4 @@
-//! `cargo bench --bench front`: Tidegate's gRPC front beside bare echoes of the same call, on pinned cores.
+//! `cargo bench --bench front`: Tidegate's gRPC front compared with bare echoes of the same call, on pinned cores.
 //!
 //! Every server is a process of its own on one core; the load generator, written for this, has the other core. The
 //! servers are measured in turn, in several rounds, so that a disturbance of the machine affects all of them. With

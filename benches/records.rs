@@ -4,7 +4,7 @@
 //!   that are known, keys without a record, keys with one that has to come from the disk. Beside them, in turn, random reads
 //!   of 4 KiB from a file of the same size.
 //! - `tenants`: the same limits as records and as rules in YAML: memory, start, how long a change takes.
-//! - `hostile`: keys that come once each, as somebody sends who wants to fill memory, beside keys that are in use.
+//! - `hostile`: keys that come once each, as an attacker sends them to fill memory, mixed with keys that are in use.
 //!
 //! All of it runs in a cgroup with little memory, the page cache included. `-- --check` makes a figure that is too bad an
 //! error. `-- --help` shows the options. Linux only, as root.

@@ -1,9 +1,9 @@
 //! `cargo bench --bench replay`: how many lines of a log `tidegate replay` reads with a second of one core (plain, by gzip
 //! and zstd, and as JSON), and how many cases `tidegate test` runs.
 //!
-//! In: a log that it makes: requests of up to 100,000 addresses, a few of them busy, a little out of order. Out: medians over
-//! the rounds: lines for each second of CPU time, user's and system's, the report included; the same by the clock; and
-//! beside it what reading and unpacking alone gives, by the same libraries in this process.
+//! In: a log that it makes: requests of up to 100,000 addresses, a few of them busy, a little out of order. Out:
+//! medians over the rounds: lines for each second of CPU time (user's and system's, with the report); the same by the
+//! clock; and, for comparison, reading and unpacking alone, by the same libraries in this process.
 //!
 //! `cargo bench --bench replay -- --lines 4000000 --rounds 7 --tidegate BINARY`
 

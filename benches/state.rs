@@ -1,6 +1,6 @@
-//! `cargo bench --bench state -- --counters 10000000 --folder /var/tmp`: the time to write all counters and to take them
-//! back, beside plain files of as many bytes in the same run. And decisions while checkpoints are written, beside
-//! decisions without, in pairs.
+//! `cargo bench --bench state -- --counters 10000000 --folder /var/tmp`: the time to write all counters and to load
+//! them, compared with plain files of as many bytes in the same run. And decisions while checkpoints are written,
+//! compared with decisions without, in pairs.
 
 // It measures, so it reads a clock.
 #![allow(clippy::disallowed_methods)]

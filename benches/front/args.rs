@@ -10,7 +10,7 @@ use super::peer::Peer;
 use super::scenario::Scenario;
 use super::server::Subject;
 
-/// How fast Tidegate answers over gRPC, beside echoes of the same call that decide nothing.
+/// How fast Tidegate answers over gRPC, compared with echoes of the same call that decide nothing.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench front --")]
 pub(crate) struct Args {
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Calls per second of the open loop [default: half of the first echo's highest rate]
     #[arg(long)]
     pub(crate) rate: Option<f64>,
-    /// Echoes to measure beside tonic-multi, which is always there
+    /// Echoes to measure in addition to tonic-multi, which is always there
     #[arg(long = "echo-floors", value_enum, value_delimiter = ',', default_value = "tonic-current,hyper")]
     echoes: Vec<Echo>,
     /// Leave Tidegate out
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Another binary than the one that was just built
     #[arg(long)]
     tidegate: Option<PathBuf>,
-    /// An older binary, measured beside it in every round
+    /// An older binary, measured too in every round
     #[arg(long)]
     before: Option<PathBuf>,
     /// Be an echo: for the processes that the benchmark starts

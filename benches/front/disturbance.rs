@@ -1,4 +1,4 @@
-//! Disturbances: large work and bad clients. A server should answer other clients as fast beside them as without them.
+//! Disturbances: large work and bad clients. A server should answer other clients as fast with them as without them.
 //!
 //! A disturbance works on the generator's core either before the measurement or in the kernel's idle class, which gets
 //! well under a hundredth of the time. Otherwise a generator that waits for its core would look like a slow server.

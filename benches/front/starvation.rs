@@ -1,7 +1,7 @@
 //! What large work and bad clients cost other clients: latencies at half load, without and with them in turn.
 //!
 //! It measures many short pairs and takes the median difference. So disturbances by a virtual machine's host spoil only
-//! a few pairs. The first row, beside nothing, shows the difference between equal measurements.
+//! a few pairs. The first row has no disturbance: it shows the difference between equal measurements.
 
 use std::path::Path;
 use std::time::Duration;

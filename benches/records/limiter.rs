@@ -1,4 +1,4 @@
-//! A limiter with records: how it is started, told and asked.
+//! A limiter with records: starts it, changes its records, and asks it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -107,7 +107,7 @@ fn write(path: &Path, format: &str, records: u64) -> io::Result<()> {
     out.flush()
 }
 
-/// Asks about keys of each kind in turn, and reads a file beside.
+/// Asks about keys of each kind in turn, and reads a file for comparison.
 fn lookups(args: &Args, folder: &Path, limiter: &Limiter) -> Result<Vec<String>, String> {
     server::pin_self(&args.generator_core)?;
     let limits = folder.join("limits");

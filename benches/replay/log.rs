@@ -44,7 +44,7 @@ tidegate_engine::named! {
 }
 
 impl Kind {
-    /// What `tidegate replay` has to be told of it.
+    /// The flags with which `tidegate replay` reads it.
     pub(crate) fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Json => &["--format", "json", "--time", "time"],
