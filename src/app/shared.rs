@@ -141,7 +141,7 @@ fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
 
 /// Shows how long calls took.
 fn register_round_trips(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    let help = "Time from sending a call to Redis to its answer, or to when nobody waited any more.";
+    let help = "Time from sending a call to Redis to its answer, or to its timeout.";
     let shared = Arc::clone(shared);
     metrics.register("tidegate_redis_round_trip_seconds", help, Kind::Histogram, move |samples| {
         for (store, redis) in shared.stores() {

@@ -66,8 +66,7 @@ pub(super) fn exception_command() -> Command {
 
 pub(super) fn counter_command() -> Command {
     let peek = Command::new("peek").about("Shows what a counter holds").args(counter_path());
-    let id =
-        "its number, the nanoseconds since 1970 in 16 digits of hex; else now. Sent again it changes nothing";
+    let id = "the reset's number: nanoseconds since 1970 in 16 hex digits; without it: now. Repeated, it has no effect";
     let read = |text: &str| {
         let read = read_id(text).map(ResetId);
         read.ok_or("expected sixteen digits in hex, the nanoseconds since 1970")

@@ -25,7 +25,7 @@ pub(super) fn arguments() -> [Arg; 3] {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     [
-        time(FROM, "TIME", "when it begins, as --until; else at once"),
+        time(FROM, "TIME", "when it begins, as --until; without it: now"),
         time(
             UNTIL,
             "TIME",

@@ -123,7 +123,7 @@ pub enum ChangeError {
     #[error("there is no exception {0:?}")]
     Unknown(String),
     /// There is one with this id, and it may not be replaced.
-    #[error("there is {0:?} already, and it says something else")]
+    #[error("there is already another exception {0:?}")]
     Exists(String),
     /// It would never be in force.
     #[error("until: is past")]

@@ -206,7 +206,7 @@ fn limit_text(rule: &Rule) -> String {
 
 fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
     let mut notes = vec![
-        "What clients do after a denial is not modelled: some would have retried, and some would have gone."
+        "What clients do after a denial is not modelled: some would have retried, others given up."
             .to_owned(),
     ];
     let sides = [Some(&replay.side), replay.against.as_ref()];
