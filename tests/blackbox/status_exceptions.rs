@@ -279,7 +279,7 @@ fn a_denied_key_is_explained_and_its_counter_reset_from_its_row() {
     assert!(!passes(&limiter, "alice"));
     fill(&mut browser, "why", "a mistake of ours");
     browser.click("#reset");
-    await_text(&mut browser, "#exceptions-said", "The counter of user=alice begins anew.");
+    await_text(&mut browser, "#exceptions-said", "The counter of user=alice was reset.");
     assert!(passes(&limiter, "alice"));
 
     browser.click("#lock");

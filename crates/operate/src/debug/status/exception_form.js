@@ -1,6 +1,6 @@
-// The form that makes exceptions. What is wrong is said by the API, and shown beside the field that it is about.
+// The form that makes exceptions. The API checks the values, and its errors are shown at the field that they name.
 
-/** Fields of the API, and where people write them. Whatever else is refused is said beneath the form. */
+/** Fields of the API, and where people write them. All other errors are shown below the form. */
 const EXCEPTION_FIELDS = ['token', 'who', 'domain', 'entries', 'effect', 'requests_per_unit', 'burst', 'from', 'until', 'why', 'id'];
 
 /** An id that a second press of the button replaces. */
@@ -23,7 +23,7 @@ const showProblem = (field, error) => {
   (input.tagName === 'FIELDSET' ? input.querySelector('input:checked') : input).focus();
 };
 
-/** Shows why something was not done: beside its field, if it has one. */
+/** Shows why something was not done: at its field, if it has one. */
 const refuse = (error) => {
   if (error.status === 403) {
     lock();
@@ -37,7 +37,7 @@ const refuse = (error) => {
 
 const written = (field) => byId(`exception-${field}`).value;
 
-/** A number if it is one, or else the text, about which the API complains. */
+/** A number if it is one, or else the text, which the API refuses. */
 const numberOf = (field) => {
   const text = written(field).trim();
   return { ...(text !== '' && { [field]: /^\d+$/.test(text) ? Number(text) : text }) };
@@ -45,7 +45,7 @@ const numberOf = (field) => {
 
 /** A time of this browser's zone as the API takes it. */
 const timeOf = (field) => {
-  if (byId(`exception-${field}`).validity.badInput) throw new Refusal(0, `${field}: is no whole date and time`);
+  if (byId(`exception-${field}`).validity.badInput) throw new Refusal(0, `${field}: is not a complete date and time`);
   const text = written(field);
   return { ...(text !== '' && { [field]: new Date(text).toISOString() }) };
 };
@@ -124,7 +124,7 @@ byId('exception-effect').addEventListener('change', (event) => {
 byId('reset').addEventListener('click', () => changing(async () => {
   const { domain, entries, who: name, why } = exceptionOfForm();
   await admin.change('POST', 'counters/reset', { body: { domain, entries, who: name, why } });
-  tellExceptions(`The counter of ${linesOf(entries)} begins anew.`);
+  tellExceptions(`The counter of ${linesOf(entries)} was reset.`);
 }));
 
 /** Takes a key into the form. */

@@ -37,7 +37,7 @@ const stateOf = (exception) => {
   return exception.until !== undefined && Date.parse(exception.until) <= Date.now() ? 'over' : 'not yet in force';
 };
 
-/** Says what became of a change, or what is wrong apart from any field, where it is seen. */
+/** Shows the outcome of a change, or an error that belongs to no field, and scrolls to it. */
 const tellExceptions = (text, isBad) => {
   const said = byId('exceptions-said');
   said.className = isBad ? 'trouble bad' : 'trouble';
@@ -94,7 +94,7 @@ const showExceptions = (found) => {
   isTimed = shown.some(({ from, until }) => from !== undefined || until !== undefined);
 };
 
-/** Asks for the exceptions anew. Fails with a `Refusal`, or as `fetch` does; then the next state asks again. */
+/** Asks for the exceptions again. Fails with a `Refusal`, or as `fetch` does; then the next state asks again. */
 const listExceptions = async () => {
   listings += 1;
   const number = listings;
@@ -109,7 +109,7 @@ const listExceptions = async () => {
   if (number === listings && admin.isOpen()) showExceptions(found);
 };
 
-/** Asks for the exceptions when nobody has asked for that, so the focus stays. That nothing answers is said at the top. */
+/** Asks for the exceptions without a click, so the focus stays. If nothing answers, the top of the page says so. */
 const relist = () => listExceptions().catch((error) => {
   if (error.status === 403) lock(error.message);
 });

@@ -61,7 +61,7 @@ const show = (state) => {
   reloadsKnown = state.reloads_known;
 };
 
-/** Requests of as long as somebody wants, drawn and in words. Rounded, so that it is not read out anew each second. */
+/** The requests of the chosen time, drawn and in words. Rounded, so that it is not read out again each second. */
 const showTraffic = (now) => {
   const millis = Number(document.querySelector('#lengths input:checked').value) * 60_000;
   // The minute that is not over yet is known by its seconds.
