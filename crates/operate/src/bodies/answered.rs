@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::asked::{Counter, Exception, RuleNode};
 use super::values::{List, ResetId, Text, Time};
 
-/// Why there is no other answer.
+/// Why the request failed.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Error {
@@ -25,13 +25,13 @@ pub struct Listed {
     pub in_force: bool,
 }
 
-/// What became of a change of an exception.
+/// The outcome of a change of an exception.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Changed {
     /// Its name.
     pub id: String,
-    /// In one word.
+    /// The outcome, in one word.
     pub done: ExceptionDone,
     /// Whether nodes share a Redis, or EXCEPTIONS_FILE is set.
     pub survives_restart: bool,
@@ -81,7 +81,7 @@ pub enum ResetOutcome {
 pub struct Reset {
     /// The number of the reset.
     pub id: ResetId,
-    /// In one word.
+    /// The outcome, in one word.
     pub done: ResetOutcome,
     /// What the counter held before.
     #[cfg_attr(test, schemars(with = "super::tests::Explanation"))]
@@ -97,7 +97,7 @@ pub struct Reset {
 pub struct ResetDone {
     /// The number of the reset.
     pub id: ResetId,
-    /// In one word.
+    /// The outcome, in one word.
     pub done: ResetOutcome,
     /// How many rules have counters there.
     pub rules: usize,
@@ -146,7 +146,7 @@ pub struct Fullest {
     pub entries: String,
     /// Hits that were used.
     pub used: u64,
-    /// Hits that there are.
+    /// Hits that the limit allows.
     pub limit: u64,
     /// When it was last asked.
     pub at: Time,
@@ -174,7 +174,7 @@ pub struct CounterKey(pub String);
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeftOut {
-    /// So many.
+    /// Their number.
     pub rules_left_out: usize,
 }
 
@@ -189,11 +189,11 @@ pub struct Records {
     pub next: Option<Counter>,
 }
 
-/// What became of a change of a record.
+/// The outcome of a change of a record.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Done {
-    /// In one word.
+    /// The outcome, in one word.
     pub done: RecordDone,
     /// Why a record changes nothing under the rules in force, if that is so: a name in it may be misspelt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,7 +212,7 @@ pub enum RecordDone {
     Deleted,
 }
 
-/// What became of the lines of a load.
+/// The outcome of a load.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Loaded {
@@ -232,7 +232,7 @@ pub struct Loaded {
     /// The first bad lines.
     #[cfg_attr(test, schemars(length(max = 100)))]
     pub problems: Vec<LineProblem>,
-    /// Why the load did not come to its end.
+    /// Why the load ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

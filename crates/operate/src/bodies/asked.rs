@@ -86,7 +86,7 @@ pub struct Exception {
     pub domain: Words,
     /// The entries of the descriptors that it fits, all of them and in order.
     pub entries: List<Level, 1>,
-    /// Another N. The window stays, and what was counted too.
+    /// Another N. The window and the counted hits stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_unit: Option<Requests>,
     /// Another burst, for token_bucket and leaky_bucket.
@@ -184,7 +184,7 @@ pub struct Rule {
     /// The entries of the rule, as the rules have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entries: Option<List<RuleNode, 0>>,
-    /// So many counters of each kind at most; 64 are known.
+    /// The most counters of each kind; at most 64 are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most: Option<Number<0, { u64::MAX }>>,
 }
@@ -255,7 +255,7 @@ pub struct ListRecords {
     /// Only those of this domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Only those with these entries first. The last may lack its value.
+    /// Only those that begin with these entries. The last one may have no value.
     #[serde(default)]
     pub entries: List<KeyLevel, 0>,
     /// Where the page begins: `next` of the page before.

@@ -19,7 +19,7 @@ use super::values::{
 /// The answer that one hit would get now, and why.
 pub(crate) struct Explanation;
 
-/// The limit of one key. What it leaves out is as the rule says.
+/// The limit of one key. What it leaves out is taken from the rule.
 #[derive(JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "it stands for what the records room shows")]
@@ -58,7 +58,7 @@ pub(crate) struct AuditLine {
     at: Time,
     /// What is done.
     does: Option<Does>,
-    /// Who, as they say.
+    /// Who does it, by their own account.
     who: Option<String>,
     /// The address that it came from.
     peer: Option<String>,
