@@ -295,6 +295,7 @@ fn answer_options(settings: &Settings) -> AnswerOptions {
         client: ClientOptions {
             format: settings.limit_response_headers_format,
             partition_key: settings.limit_response_headers_partition_key,
+            shadow: settings.shadow_mode,
         },
         dynamic_metadata: settings.response_dynamic_metadata,
     }

@@ -4,14 +4,15 @@
 //! numbers of the tightest limit, each in a header of its own. The second has all limits, in `RateLimit-Policy` and
 //! `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11; with it, denials have problem details (RFC 9457) as a body.
 
-use http::HeaderName;
 use http::header::RETRY_AFTER;
+use http::{HeaderName, HeaderValue};
 use ring::digest::{SHA256, digest};
 use serde_json::json;
 use sfv::{Integer, ItemSerializer, KeyRef, StringRef};
 
 use crate::front::CheckAnswer;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::key::Key;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
 use tidegate_engine::time::SECOND_NANOS;
@@ -27,7 +28,7 @@ const SERVICE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The most bytes of one field: clients and proxies refuse much larger headers. Items that do not fit are left out.
-const FIELD_BYTES_MAX: usize = 4_096;
+const FIELD_BYTES_MAX: usize = 1_500;
 
 /// Which families of fields an answer has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct ClientOptions {
     pub format: HeadersFormat,
     /// Items of `RateLimit-Policy` and `RateLimit` have a partition key.
     pub partition_key: bool,
+    /// Nothing is denied: no limit is a client's concern.
+    pub shadow: bool,
 }
 
 impl HeadersFormat {
@@ -77,13 +80,13 @@ impl ClientAnswer {
     }
 
     /// The header fields.
-    pub fn headers(&self) -> impl Iterator<Item = (HeaderName, String)> + use<'_> {
+    pub fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<'_> {
         let CheckAnswer { limit, remaining, reset_secs, retry_after_secs, .. } = self.numbers;
         let tightest =
             [(LIMIT, limit.map(u64::from)), (REMAINING, remaining.map(u64::from)), (RESET, reset_secs)];
         let tightest = tightest.into_iter().filter(|_| self.is_legacy);
         let numbers = tightest.chain([(RETRY_AFTER, retry_after_secs)]);
-        let numbers = numbers.filter_map(|(name, number)| Some((name, number?.to_string())));
+        let numbers = numbers.filter_map(|(name, number)| Some((name, HeaderValue::from(number?))));
         numbers.chain(self.draft.iter().flat_map(|draft| draft.headers()))
     }
 
@@ -105,33 +108,36 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The parts about all limits that can deny the request. A limit in shadow mode denies nothing, so it is left out.
-    /// `None`: the format has no such parts.
+    /// The parts about all limits that can deny the request; those that do come first. A limit in shadow mode denies
+    /// nothing, so it is left out. `None`: the format has no such parts.
     pub(super) fn of(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Option<Self> {
         if options.format == HeadersFormat::Legacy {
             return None;
         }
-        let mut draft = Self::default();
-        let mut policies = Vec::new();
-        let mut violated = Vec::new();
-        for (descriptor, status) in request.descriptors().zip(&decision.statuses) {
-            let Status::Limited(limited) = status else { continue };
-            if limited.shadow {
-                continue;
+        let limited = request.descriptors().zip(&decision.statuses).filter_map(|asked| match asked {
+            (descriptor, Status::Limited(limited)) if !limited.shadow && !options.shadow => {
+                Some((descriptor, limited))
             }
+            _ => None,
+        });
+        let mut limited: Vec<_> = limited.collect();
+        limited.sort_by_key(|(_, limited)| !limited.is_denied());
+        let (mut draft, mut policies, mut violated) = (Self::default(), Vec::new(), Vec::new());
+        for (descriptor, limited) in limited {
             let name = name(limited);
             let rule = limited.origin.rule().filter(|_| options.partition_key);
-            let key = rule.map(|rule| rule.key(descriptor.entries).0.to_le_bytes());
-            let key = key.map(|key| digest(&SHA256, &[PARTITION.as_slice(), &key].concat()));
-            let key = key.as_ref().map(|key| &key.as_ref()[..PARTITION_BYTES]);
+            let key = rule.map(|rule| partition(rule.key(descriptor.entries)));
             let window = limited.limit.window_nanos().div_ceil(SECOND_NANOS);
             let policy = item(&name, [("q", limited.limit.requests().into()), ("w", window)], key);
+            let limit = item(&name, [("r", limited.remaining().into()), ("t", limited.reset_secs())], key);
+            if draft.policy.len().max(draft.limit.len()) + policy.len().max(limit.len()) > FIELD_BYTES_MAX {
+                break;
+            }
             if !policies.contains(&policy) {
                 append(&mut draft.policy, &policy);
                 policies.push(policy);
             }
-            let now = [("r", limited.remaining().into()), ("t", limited.reset_secs())];
-            append(&mut draft.limit, &item(&name, now, key));
+            append(&mut draft.limit, &limit);
             if limited.is_denied() && !violated.contains(&name) {
                 violated.push(name);
             }
@@ -140,15 +146,18 @@ impl Draft {
         Some(draft)
     }
 
-    pub(super) fn headers(&self) -> impl Iterator<Item = (HeaderName, String)> + use<> {
-        let fields = [(POLICY, self.policy.clone()), (SERVICE_LIMIT, self.limit.clone())];
+    pub(super) fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+        let fields = [(POLICY, &self.policy), (SERVICE_LIMIT, &self.limit)];
+        let fields = fields.map(|(name, field)| (name, HeaderValue::try_from(field).expect("it is ASCII")));
         fields.into_iter().filter(|(_, field)| !field.is_empty())
     }
 }
 
-/// Is hashed in front of a counter's key. The key itself is secret: with it, one can choose keys that collide.
-const PARTITION: &[u8; 23] = b"tidegate: partition key";
-const PARTITION_BYTES: usize = 12;
+/// A key that clients may see: a hash of the counter's key, which is secret. With it, one can choose keys that collide.
+fn partition(key: Key) -> [u8; 12] {
+    let hash = digest(&SHA256, &[b"tidegate: partition key".as_slice(), &key.0.to_le_bytes()].concat());
+    *hash.as_ref().first_chunk().expect("a hash has 32 bytes")
+}
 
 /// The name of a limit: that of its rule, else the rule's path; as ASCII.
 fn name(limited: &Limited<'_>) -> String {
@@ -158,7 +167,7 @@ fn name(limited: &Limited<'_>) -> String {
 }
 
 /// An item of a field: a name, two numbers, and the partition key.
-fn item(name: &str, numbers: [(&str, u64); 2], key: Option<&[u8]>) -> String {
+fn item(name: &str, numbers: [(&str, u64); 2], key: Option<[u8; 12]>) -> String {
     let name = StringRef::from_str(name).expect("it is ASCII");
     let mut item = ItemSerializer::new().bare_item(name);
     for (parameter, number) in numbers {
@@ -166,16 +175,13 @@ fn item(name: &str, numbers: [(&str, u64); 2], key: Option<&[u8]>) -> String {
         item = item.parameter(KeyRef::constant(parameter), number);
     }
     if let Some(key) = key {
-        item = item.parameter(KeyRef::constant("pk"), key);
+        item = item.parameter(KeyRef::constant("pk"), key.as_slice());
     }
     item.finish()
 }
 
-/// Adds an item to a list, if it fits.
+/// Adds an item to a list.
 fn append(list: &mut String, item: &str) {
-    if list.len() + item.len() > FIELD_BYTES_MAX {
-        return;
-    }
     if !list.is_empty() {
         list.push_str(", ");
     }

@@ -98,21 +98,19 @@ pub(super) fn encode(
     out: &mut Vec<u8>,
 ) {
     answer::encode(decision, out);
-    let AnswerOptions { headers, dynamic_metadata, .. } = options;
+    let AnswerOptions { headers, client, dynamic_metadata } = options;
     if headers.is_none() && !dynamic_metadata {
         return;
     }
-    let draft =
-        headers.as_ref().and_then(|_| Draft::of(options.client, request, decision)).unwrap_or_default();
-    let more = RateLimitResponse {
-        response_headers_to_add: headers
-            .as_ref()
-            .map(|names| headers::render(names, options.client.format, decision, &draft))
-            .unwrap_or_default(),
-        raw_body: draft.problem.map(String::into_bytes).unwrap_or_default(),
+    let mut more = RateLimitResponse {
         dynamic_metadata: dynamic_metadata.then(|| metadata::render(request, decision)),
         ..RateLimitResponse::default()
     };
+    if let Some(names) = headers {
+        let draft = Draft::of(*client, request, decision);
+        more.response_headers_to_add = headers::render(names, client.format, decision, draft.as_ref());
+        more.raw_body = draft.and_then(|draft| draft.problem).unwrap_or_default().into_bytes();
+    }
     more.encode(out).expect("a vector has room");
 }
 

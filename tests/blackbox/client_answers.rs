@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::envoy::{EXAMPLE_RULES, Envoy, inside};
+use crate::admin::{TOKEN, exception, put};
+use crate::harness::envoy::{EXAMPLE_RULES, Envoy, Upstream, inside};
+use crate::harness::eventually_true;
 use crate::harness::http::{Answer, Client};
 use crate::harness::proxy::{EXAMPLE_RULES as PROXY_RULES, Kind, Proxy};
 use crate::harness::tidegate::{Setup, Tidegate};
@@ -36,7 +38,8 @@ fn fields(answer: &Answer) -> [Value; 2] {
 
 /// The problem details of a denial.
 fn problem(answer: &Answer) -> Value {
-    assert_eq!((answer.status, answer.header("content-type")), (429, Some("application/problem+json")));
+    assert_eq!(answer.status, 429, "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
     serde_json::from_str(&answer.body).expect("JSON")
 }
 
@@ -55,7 +58,9 @@ fn draft(setup: Setup) -> Setup {
 #[test]
 fn a_client_of_envoy_reads_all_limits_and_why_it_was_denied() {
     let limiter = draft(Setup::new().rules("edge.yaml", EXAMPLE_RULES)).start();
-    let envoy = Envoy::start(&limiter);
+    let typed = "response_headers_to_add: [{ header: { key: content-type, value: application/problem+json }, \
+        append_action: OVERWRITE_IF_EXISTS_OR_ADD }]\n                      rate_limit_service: &limiter";
+    let envoy = Envoy::start_changed(&Upstream::at(&limiter), &[("rate_limit_service: &limiter", typed)]);
     let get = || envoy.client().send("GET", "/shop/", ALICE, "").expect("Envoy answers");
     for passed in 1..=5 {
         let answer = get();
@@ -71,8 +76,21 @@ fn a_client_of_envoy_reads_all_limits_and_why_it_was_denied() {
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["violated-policies"], json!(["shop_client"]));
     let [_, limits] = fields(&denied);
-    assert_eq!(left(&limits), [("shop_total".into(), 3), ("shop_client".into(), 0)]);
-    assert_eq!(denied.header("retry-after"), Some(&*limits[1][1]["t"].to_string()));
+    assert_eq!(left(&limits), [("shop_client".into(), 0), ("shop_total".into(), 3)]);
+    assert_eq!(denied.header("retry-after"), Some(&*limits[0][1]["t"].to_string()));
+}
+
+/// Envoy then adds the headers of a denial to the application's answer.
+#[test]
+fn a_denial_that_envoy_does_not_enforce_leaves_the_answer_as_it_is() {
+    let limiter = draft(Setup::new().rules("edge.yaml", EXAMPLE_RULES)).start();
+    let lenient = "filter_enforced: { default_value: { numerator: 0 } }\n                      rate_limit_service: &limiter";
+    let envoy = Envoy::start_changed(&Upstream::at(&limiter), &[("rate_limit_service: &limiter", lenient)]);
+    let answers = [(); 6].map(|()| envoy.client().send("GET", "/shop/", ALICE, "").expect("Envoy answers"));
+    let of_type = |answer: &Answer| answer.header("content-type").map(str::to_owned);
+    assert_eq!(answers.each_ref().map(of_type), [(); 6].map(|()| of_type(&answers[0])));
+    let [_, limits] = fields(&answers[5]);
+    assert_eq!((answers[5].status, left(&limits)[0].1), (200, 0));
 }
 
 const RULES: &str = "
@@ -120,9 +138,30 @@ fn check_has_both_families_and_a_key_for_each_partition() {
     assert_eq!(left(&limits).len(), 2);
     let denied = check(&limiter, "user=ann&~hits=3");
     assert_eq!(problem(&denied)["violated-policies"], json!([name]));
-    assert_eq!(denied.header("ratelimit-reset"), denied.header("retry-after"));
+    assert!(
+        denied.header("retry-after").is_some()
+            && denied.header("retry-after") == denied.header("ratelimit-reset")
+    );
     let none = check(&limiter, "unknown=x");
     assert_eq!((none.status, none.header("ratelimit"), none.header("ratelimit-policy")), (200, None, None));
+}
+
+#[test]
+fn whom_an_operator_denies_is_told_of_abnormal_usage() {
+    let setup = Setup::new().rules("shop.yaml", RULES).env("LIMIT_RESPONSE_HEADERS_FORMAT", "draft11");
+    let limiter = setup.env("ADMIN_TOKEN", TOKEN).start();
+    put(&limiter, "mallory", &exception(Some("mallory"), &json!({"deny": true})));
+    eventually_true("the exception", || check(&limiter, "user=mallory").status == 429);
+    let denied = check(&limiter, "path=/&&user=mallory");
+    assert_eq!(
+        problem(&denied)["type"],
+        "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+    );
+    let [policies, _] = fields(&denied);
+    assert_eq!((&policies[0][1]["q"], denied.header("ratelimit-limit")), (&json!(0), None));
+    let head = Client::new(limiter.ports().http).send("HEAD", "/check/shop?user=mallory", &[], "");
+    let head = head.expect("an answer");
+    assert_eq!((head.status, &*head.body, head.header("ratelimit").is_some()), (429, "", true));
 }
 
 #[test]
@@ -136,7 +175,7 @@ fn a_client_of_nginx_reads_all_limits() {
     let [policies, admitted] = fields(&answers[0]);
     let [_, denied] = fields(&answers[3]);
     assert_eq!(policies[1][1], json!({"q": 3, "w": 900}), "{policies}");
-    assert_eq!((left(&admitted)[1].1, left(&denied)[1].1), (2, 0));
+    assert_eq!((left(&admitted)[1].1, left(&denied)[0].1), (2, 0));
     assert_eq!(answers[0].header("ratelimit-limit"), None);
 }
 
@@ -156,5 +195,5 @@ fn the_module_says_the_same() {
     }
     let denied = get();
     let [policies, _] = fields(&denied);
-    assert_eq!(problem(&denied)["violated-policies"], json!([policies[1][0]]));
+    assert_eq!(problem(&denied)["violated-policies"], json!([policies[0][0]]));
 }

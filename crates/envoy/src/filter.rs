@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
+use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
 use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply};
@@ -75,7 +76,7 @@ impl Filter {
     /// Adds the headers to a response of the upstream, if they are always sent.
     pub fn on_response(&self, _: &Configured, stream: &mut Stream<'_>) {
         for (name, value) in self.decided.take().iter().flat_map(|answer| answer.client.headers()) {
-            stream.set_header(Headers::Response, name.as_str(), &value);
+            stream.set_header(Headers::Response, name.as_str(), &text(&value));
         }
     }
 
@@ -119,13 +120,14 @@ impl Filter {
         }
         stream.count(configured.counters.over_limit);
         stream.add_flag("RL");
-        let mut headers: Vec<_> = match configured.send_headers {
-            SendHeaders::Never => Vec::new(),
-            SendHeaders::Denied | SendHeaders::Always => answer.client.headers().collect(),
-        };
-        let problem = answer.client.problem();
-        headers.extend(problem.map(|_| (CONTENT_TYPE, PROBLEM_JSON.to_owned())));
-        let body = problem.unwrap_or("rate limited");
+        let (mut headers, mut body) = (Vec::new(), "rate limited");
+        if configured.send_headers != SendHeaders::Never {
+            headers.extend(answer.client.headers().map(|(name, value)| (name, text(&value))));
+            if let Some(problem) = answer.client.problem() {
+                headers.push((CONTENT_TYPE, PROBLEM_JSON.to_owned()));
+                body = problem;
+            }
+        }
         stream.respond(configured.deny_status, &headers, body, "tidegate_over_limit");
         Flow::Answered
     }
@@ -156,6 +158,11 @@ impl Waiting {
             waker.wake();
         }
     }
+}
+
+/// The text of a field, which is ASCII.
+fn text(value: &HeaderValue) -> String {
+    value.to_str().unwrap_or_default().to_owned()
 }
 
 /// The numbers of the tightest limit, if there is one.

@@ -11,7 +11,7 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_de
     Entry, RateLimitOverride,
 };
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{AnswerOptions, Handler, LimitHeaders, Reply};
+use crate::front::{AnswerOptions, ClientOptions, Handler, HeadersFormat, LimitHeaders, Reply};
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::Bounds;
 
@@ -103,6 +103,55 @@ fn headers_carry_the_tightest_limit_under_the_names_that_were_set() {
     assert_eq!((&*denied[1].1, &denied[3].1), ("0", &denied[2].1));
     assert!(within(&denied[3].1), "{denied:?}");
     assert_eq!(headers(&handler, &["unlimited", "nowhere"]), [], "no counter was asked");
+}
+
+fn of_draft(shadow: bool) -> Handler {
+    let names = LimitHeaders { limit: "L".into(), remaining: "M".into(), reset: "R".into() };
+    let client = ClientOptions { format: HeadersFormat::Draft11, shadow, ..ClientOptions::default() };
+    handler(AnswerOptions { headers: Some(names), client, ..AnswerOptions::default() })
+}
+
+/// The fields of the draft and the problem of an answer.
+fn described(answer: &RateLimitResponse) -> [String; 3] {
+    let headers = &answer.response_headers_to_add;
+    let field =
+        |name: &str| headers.iter().find(|header| header.key == name).map(|header| header.value.clone());
+    let problem = String::from_utf8(answer.raw_body.clone()).expect("text");
+    [field("ratelimit-policy").unwrap_or_default(), field("ratelimit").unwrap_or_default(), problem]
+}
+
+#[test]
+fn the_draft_has_all_limits_that_can_deny_those_that_do_first() {
+    let handler = of_draft(false);
+    let mut asked = request(&["user", "shadow", "quota", "path", "unlimited", "nowhere"]);
+    asked.hits_addend = 3;
+    let [policy, limit, problem] = described(&answer(&handler, &asked));
+    assert_eq!(policy, r#""shop.quota";q=0;w=3600, "shop.path";q=2;w=3600, "shop.user";q=10;w=3600"#);
+    assert!(limit.starts_with(r#""shop.quota";r=0;t="#), "{limit}");
+    let problem: Json = serde_json::from_str(&problem).expect("JSON");
+    assert_eq!(problem["violated-policies"], json!(["shop.quota", "shop.path"]));
+    let own = RateLimitOverride { requests_per_unit: 7, unit: 2, unit_multiplier: None };
+    let mut asked = request(&["user"]);
+    asked.descriptors[0].limit = Some(own);
+    assert_eq!(described(&answer(&handler, &asked))[0], r#""override";q=7;w=60"#);
+    assert_eq!(described(&answer(&handler, &request(&["unlimited", "shadow"]))), ["", "", ""]);
+    let [policy, limit, problem] = described(&answer(&of_draft(true), &request(&["user"])));
+    assert_eq!([policy, limit, problem], ["", "", ""], "SHADOW_MODE denies nothing");
+}
+
+#[test]
+fn fields_of_the_draft_are_bounded_and_keep_what_denied() {
+    let mut asked = request(&["user"; 64]);
+    for (number, descriptor) in asked.descriptors.iter_mut().enumerate() {
+        descriptor.entries[0].value = number.to_string();
+    }
+    asked.descriptors[63] = descriptor("path");
+    asked.hits_addend = 3;
+    let [policy, limit, problem] = described(&answer(&of_draft(false), &asked));
+    assert!(limit.len() <= 1_500 && limit.split(", ").count() > 50, "{limit}");
+    assert!(limit.starts_with(r#""shop.path";r=2;"#), "{limit}");
+    assert_eq!(policy, r#""shop.path";q=2;w=3600, "shop.user";q=10;w=3600"#);
+    assert!(problem.contains(r#""violated-policies":["shop.path"]"#), "{problem}");
 }
 
 fn metadata(request: &RateLimitRequest) -> Json {

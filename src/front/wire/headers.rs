@@ -1,8 +1,6 @@
 //! Headers of the answer to the client, as messages. Settings name those about the tightest limit.
 
-use http::header::CONTENT_TYPE;
-
-use crate::front::client_answer::{Draft, HeadersFormat, PROBLEM_JSON};
+use crate::front::client_answer::{Draft, HeadersFormat};
 use crate::front::proto::envoy::config::core::v3::HeaderValue;
 use tidegate_engine::decision::Decision;
 
@@ -24,7 +22,7 @@ pub(super) fn render(
     names: &LimitHeaders,
     format: HeadersFormat,
     decision: &Decision<'_>,
-    draft: &Draft,
+    draft: Option<&Draft>,
 ) -> Vec<HeaderValue> {
     let Some(tightest) = decision.tightest() else { return Vec::new() };
     let mut headers = Vec::new();
@@ -34,8 +32,9 @@ pub(super) fn render(
         headers.push(header(&names.reset, tightest.reset_secs()));
     }
     headers.extend(decision.retry_after_secs().map(|seconds| header(RETRY_AFTER, seconds)));
-    headers.extend(draft.headers().map(|(name, field)| header(name.as_str(), field)));
-    headers.extend(draft.problem.as_ref().map(|_| header(CONTENT_TYPE.as_str(), PROBLEM_JSON)));
+    // No Content-Type: where the proxy does not enforce a denial, it adds these headers to the application's answer.
+    let fields = draft.into_iter().flat_map(Draft::headers);
+    headers.extend(fields.map(|(name, field)| header(name.as_str(), field.to_str().expect("it is ASCII"))));
     headers
 }
 
