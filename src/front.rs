@@ -113,6 +113,11 @@ impl Handler {
         &self.bounds
     }
 
+    /// What its answers say of limits.
+    fn client_options(&self) -> ClientOptions {
+        self.answer_options.client
+    }
+
     /// Answers encoded `RateLimitRequest`s that came in together through `front`, one after the other. `write` gets the
     /// place of each with its encoded answer or its refusal, or with `None` and its span if the shared store has to be
     /// asked ([`finish`](Self::finish)). A place without a message is skipped. `spans` has the span of each, which is
@@ -309,7 +314,7 @@ impl Handler {
             self.service.decide(live, &batch, |_, request, decision| {
                 answer = decision.map(|decision| {
                     let decision = self.checked(front, span.take(), began, decision);
-                    render(self.answer_options.client, request, decision)
+                    render(self.client_options(), request, decision)
                 });
             });
             drop(batch);
@@ -325,7 +330,7 @@ impl Handler {
                     };
                     let render = |request: &Request<'_>, decision: &Decision<'_>| {
                         let decision = handler.checked(front, span.take(), began, decision);
-                        render(handler.answer_options.client, request, decision)
+                        render(handler.client_options(), request, decision)
                     };
                     let answer = handler.service.finish(live.in_force(), read, None, render).await;
                     answer.map_err(|refusal| handler.unchecked(front, span, began, refusal))

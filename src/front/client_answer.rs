@@ -60,6 +60,14 @@ impl HeadersFormat {
     }
 }
 
+impl ClientOptions {
+    /// Problem details of a request that cannot be decided now, if the format has them.
+    pub(super) fn undecided(self) -> Option<String> {
+        let title = "Request cannot be satisfied because its limits cannot be checked now";
+        (self.format != HeadersFormat::Legacy).then(|| details("temporary-reduced-capacity", title, &[]))
+    }
+}
+
 /// What an answer over HTTP says.
 #[derive(Clone, Debug)]
 pub struct ClientAnswer {
@@ -195,11 +203,15 @@ fn problem(decision: &Decision<'_>, violated: &[String]) -> String {
     let is_barred = |descriptor| {
         decision.exceptions().iter().any(|met| met.descriptor == descriptor && met.effect == Effect::Deny)
     };
-    let (kind, title) = if denied.any(|(descriptor, _)| is_barred(descriptor)) {
-        ("abnormal-usage-detected", "Request not satisfied because its usage was found to be abnormal")
-    } else {
-        ("quota-exceeded", "Request cannot be satisfied because a quota is exceeded")
-    };
+    if denied.any(|(descriptor, _)| is_barred(descriptor)) {
+        let title = "Request not satisfied because its usage was found to be abnormal";
+        return details("abnormal-usage-detected", title, violated);
+    }
+    details("quota-exceeded", "Request cannot be satisfied because a quota is exceeded", violated)
+}
+
+/// Problem details of a type that the draft defines.
+fn details(kind: &str, title: &str, violated: &[String]) -> String {
     let kind = format!("https://iana.org/assignments/http-problem-types#{kind}");
     json!({"type": kind, "title": title, "violated-policies": violated}).to_string()
 }

@@ -11,6 +11,7 @@ use crate::harness::envoy::{EXAMPLE_RULES, Envoy, Upstream, inside};
 use crate::harness::eventually_true;
 use crate::harness::http::{Answer, Client};
 use crate::harness::proxy::{EXAMPLE_RULES as PROXY_RULES, Kind, Proxy};
+use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 
 const ALICE: &[(&str, &str)] = &[("x-forwarded-for", "203.0.113.1"), ("x-user", "ann")];
@@ -162,6 +163,19 @@ fn whom_an_operator_denies_is_told_of_abnormal_usage() {
     let head = Client::new(limiter.ports().http).send("HEAD", "/check/shop?user=mallory", &[], "");
     let head = head.expect("an answer");
     assert_eq!((head.status, &*head.body, head.header("ratelimit").is_some()), (429, "", true));
+}
+
+#[test]
+fn a_request_that_cannot_be_decided_has_problem_details_too() {
+    let mut redis = Redis::start(&[]);
+    let setup = Setup::new().rules("shop.yaml", RULES).env("LIMIT_RESPONSE_HEADERS_FORMAT", "draft11");
+    let limiter = setup.env("REDIS_URL", &redis.url()).start();
+    assert_eq!(check(&limiter, "user=ann").status, 200);
+    redis.kill();
+    let undecided = check(&limiter, "user=ann");
+    assert_eq!((undecided.status, undecided.header("content-type")), (503, Some("application/problem+json")));
+    let problem: Value = serde_json::from_str(&undecided.body).expect("JSON");
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
 }
 
 #[test]

@@ -68,10 +68,10 @@ pub(super) async fn respond(
             };
             match handler.check(Front::Check, &mut buf, ask, span, ClientAnswer::of).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
-                Err(refusal) => refused(&refusal),
+                Err(refusal) => refused(handler, &refusal),
             }
         }
-        Err(refusal) => refused(&handler.refuse_call(Front::Check, refusal, span)),
+        Err(refusal) => refused(handler, &handler.refuse_call(Front::Check, refusal, span)),
     }
 }
 
@@ -105,11 +105,14 @@ fn answered(answer: &ClientAnswer, deny_status: StatusCode) -> Page {
     page
 }
 
-fn refused(refusal: &Refusal) -> Page {
+fn refused(handler: &Handler, refusal: &Refusal) -> Page {
     let status = match refusal.code {
         RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
         RefusalCode::ResourceExhausted => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         RefusalCode::DeadlineExceeded | RefusalCode::Unavailable | RefusalCode::StoreFailure => {
+            if let Some(problem) = handler.client_options().undecided() {
+                return page(StatusCode::SERVICE_UNAVAILABLE, PROBLEM_JSON, problem);
+            }
             StatusCode::SERVICE_UNAVAILABLE
         }
     };
