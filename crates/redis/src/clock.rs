@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-pub(crate) use tidegate_engine::clock::monotonic;
+pub(crate) use tidegate_engine::clock::{monotonic, wall};
 
 /// The time since the machine started, including the time that it slept. Leases end by it, because Redis keeps
 /// counting while this machine sleeps.

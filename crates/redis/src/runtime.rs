@@ -12,6 +12,7 @@ use redis::{Cmd, RedisResult, Value};
 
 use crate::address::{Access, Address};
 pub use on_tokio::{Tokio, TokioTransport};
+use tidegate_engine::time::Timestamp;
 
 /// Clocks, timers, randomness, tasks and connections of one node.
 pub trait Runtime: Clone + Send + Sync + 'static {
@@ -25,6 +26,9 @@ pub trait Runtime: Clone + Send + Sync + 'static {
 
     /// The time since the machine started, including the time that it slept: leases end by it, on other nodes too.
     fn since_boot(&self) -> Duration;
+
+    /// The time by the wall clock, which may jump or go back: for what is compared with times that people wrote.
+    fn wall(&self) -> Timestamp;
 
     /// A random number. It need not be secret.
     fn random(&self) -> u64;

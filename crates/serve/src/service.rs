@@ -471,7 +471,7 @@ impl<R: Runtime> Service<R> {
         }
         self.metrics.observe(handles, request, &decision);
         if overlay.exceptions.is_some() {
-            self.exceptions.report(overlay, request, plan, &mut decision);
+            self.exceptions.report(overlay, request, plan, &mut decision, || self.runtime.wall());
         }
         if DecisionLog::is_on() {
             let context = Context { rules, denials, overlay, metrics: &self.metrics };

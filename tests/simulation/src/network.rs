@@ -5,7 +5,7 @@
 
 mod connection;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use redis::{Arg, Cmd, RedisResult, Value};
@@ -53,8 +53,8 @@ pub struct Network {
     pub slow: Mutex<Vec<(usize, Time, Time)>>,
     /// Commands that servers have answered.
     pub commands: AtomicU64,
-    /// The clocks of servers are behind by so much.
-    behind: AtomicU64,
+    /// The clocks of all servers are ahead by so many microseconds.
+    ahead: AtomicI64,
 }
 
 /// All servers.
@@ -107,7 +107,7 @@ impl Network {
             open: Mutex::default(),
             slow: Mutex::default(),
             commands: AtomicU64::new(0),
-            behind: AtomicU64::new(0),
+            ahead: AtomicI64::new(0),
         })
     }
 
@@ -116,9 +116,10 @@ impl Network {
         change(&mut lock(&self.servers).links[number].server)
     }
 
-    /// The clocks of all servers step back by so much.
-    pub fn step_back(&self, by: Time) {
-        self.behind.fetch_add(by, Relaxed);
+    /// The clocks of all servers step by so much, ahead or back.
+    pub fn step_servers(&self, by: Time, is_ahead: bool) {
+        let micros = (by / MICRO).cast_signed();
+        self.ahead.fetch_add(if is_ahead { micros } else { -micros }, Relaxed);
     }
 
     /// A server answers nothing until then.
@@ -230,10 +231,10 @@ impl Network {
             .collect();
         let mut servers = lock(&self.servers);
         let Servers { links, map } = &mut *servers;
-        let micros = EPOCH_MICROS + now / MICRO - self.behind.load(Relaxed) / MICRO;
-        SCRIPTS.with_borrow_mut(|scripts| {
-            to_value(links[server].server.run(scripts, map, micros, &arguments, asks))
-        })
+        let server = &mut links[server].server;
+        let micros = EPOCH_MICROS + now / MICRO + server.ahead / MICRO;
+        let micros = micros.saturating_add_signed(self.ahead.load(Relaxed));
+        SCRIPTS.with_borrow_mut(|scripts| to_value(server.run(scripts, map, micros, &arguments, asks)))
     }
 
     /// Connects a node to a server of this name.

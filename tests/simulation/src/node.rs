@@ -26,6 +26,8 @@ pub struct Node {
     number: usize,
     clock: NodeClock,
     random: Arc<AtomicU64>,
+    /// By how much the wall clock of its machine is ahead.
+    wall_ahead: Arc<AtomicU64>,
 }
 
 /// How the clock of a node differs from the world's.
@@ -59,8 +61,14 @@ impl Node {
         clock: NodeClock,
         seed: u64,
     ) -> Self {
-        let random = Arc::new(AtomicU64::new(seed));
-        Self { world: Arc::clone(world), network: Arc::clone(network), number, clock, random }
+        let (random, wall_ahead) = (Arc::new(AtomicU64::new(seed)), Arc::default());
+        Self { world: Arc::clone(world), network: Arc::clone(network), number, clock, random, wall_ahead }
+    }
+
+    /// The same node, on a machine whose wall clock is ahead by so much.
+    #[must_use]
+    pub fn on_machine(self, wall_ahead: Arc<AtomicU64>) -> Self {
+        Self { wall_ahead, ..self }
     }
 
     /// The time of the world.
@@ -68,14 +76,19 @@ impl Node {
         self.world.now()
     }
 
-    /// The time by the wall clock.
-    pub fn wall(&self) -> Timestamp {
-        Timestamp::from_nanos(EPOCH_MICROS * MICRO + self.world.now())
+    /// The time of the world, as a wall clock shows it that never steps.
+    pub fn world_time(&self) -> Timestamp {
+        world_time(self.world.now())
     }
 
     fn reading(&self) -> Duration {
         Duration::from_nanos(self.clock.at(self.world.now()))
     }
+}
+
+/// What a wall clock shows at a time of the world.
+pub fn world_time(now: Time) -> Timestamp {
+    Timestamp::from_nanos(EPOCH_MICROS * MICRO + now)
 }
 
 impl Runtime for Node {
@@ -88,6 +101,10 @@ impl Runtime for Node {
 
     fn since_boot(&self) -> Duration {
         self.reading()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.world_time().plus(self.wall_ahead.load(Relaxed))
     }
 
     fn random(&self) -> u64 {

@@ -11,6 +11,7 @@
 //!   N.
 //! - A request that gives hits back removes what it was admitted from every window.
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
+//! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
 //!
 //! What is allowed nevertheless, and for how long:
 //! - What a server loses may be admitted once more, and no more than that: everything that it counted before FLUSHALL,
@@ -20,13 +21,14 @@
 //! - `local`: a node may admit its share of N alone, while it may have had no answer from Redis and until it has
 //!   recovered, or when its client waited for a shorter time than the answer took. Afterwards these hits count at
 //!   Redis, for a window, unless the node died.
-//! - A request that gives hits back while a node decides alone may make room there and at Redis.
+//! - A request that gives hits back while a node decides alone may make room there and at Redis, also for hits that
+//!   `allow` charged nowhere.
 //! - A report without an answer is sent until there is one, and may count each time.
 //! - A node without Redis that was killed may admit once more what it admitted since its last checkpoint.
 //! - When the memory of a node is full, requests that need more of it are denied, or admitted and not counted. Counters
 //!   that exist stay.
-//! - After a boot a node's clock may be behind by STATE_SKEW, and clocks of Redis servers may step back: hits count
-//!   that much longer, and nobody knows where aligned windows end.
+//! - After a boot a node's clock may be behind by STATE_SKEW, and clocks of Redis servers may step, or be others after
+//!   a failover: hits count that much longer or shorter, and nobody knows where aligned windows end.
 //! - When nodes differ in COLD_START, losses may be admitted once more, and a node may deny because of what was lost
 //!   long ago.
 //! - A candidate counts nothing while Redis does not answer, and when memory is small nobody knows whether it had room.
@@ -35,6 +37,7 @@
 //!   before its deadline or never.
 
 mod census;
+mod early;
 mod record;
 mod starved;
 mod trouble;
@@ -89,6 +92,8 @@ pub struct Rules<'s> {
     pub begins_cold: bool,
     /// The clock of counters may have gone back by so much, when a machine booted: hits count so much longer.
     pub lag: Time,
+    /// The clock of counters may have gone ahead by so much: hits count so much shorter.
+    pub lead: Time,
     /// How much of N a node admits that decides alone by `local`.
     pub local_share_percent: u32,
     /// Of a request that has a counter over, fixed windows that are not count nothing.
@@ -146,10 +151,10 @@ impl Rules<'_> {
         self.cold_max.is_some_and(|max| limit.empties_in(it.window) <= max)
     }
 
-    /// Whether it is known when a window of this algorithm begins, and where it ends: not after a clock has gone back.
+    /// Whether it is known when a window of this algorithm begins, and where it ends: not after a clock has stepped.
     fn knows_windows(&self, limit: &LimitSpec) -> bool {
         let is_aligned = matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted);
-        self.lag == 0 || !is_aligned
+        self.lag + self.lead == 0 || !is_aligned
     }
 }
 
@@ -158,10 +163,11 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
+        let early = |there: &[Record]| early::too_early(rules, limit, own, there);
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let there: Vec<Record> = own.iter().copied().filter(|it| rules.counts(limit, it)).collect();
         let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &there));
-        found.or_else(|| in_spite(limit, own))
+        found.or_else(|| in_spite(limit, own)).or_else(|| early(&there))
     })
 }
 
@@ -228,7 +234,7 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
     // What was reported may be beyond N. What was admitted is not.
     let admitted: Vec<Record> = own.iter().copied().filter(|it| it.outcome == Outcome::Admitted).collect();
     let own = if limit.is_reported { &admitted } else { own };
-    let window = own.first()?.window;
+    let window = own.first()?.window.saturating_sub(rules.lead);
     if !rules.knows_windows(limit) {
         return None;
     }
@@ -269,10 +275,11 @@ fn too_many_until(
     (hits > max).then(|| told(hits, max, from, end - from))
 }
 
-/// Hits that may have gone back to a node alone, and to Redis too: they make room twice.
+/// Hits that may have gone back to a node alone, and to Redis too: they make room twice. Or they were charged nowhere.
 fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
     let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
-    own.filter(|_| limit.failure == StoreFailure::Local).map(|refund| refund.hits).sum()
+    let may_make_room = matches!(limit.failure, StoreFailure::Local | StoreFailure::Allow);
+    own.filter(|_| may_make_room).map(|refund| refund.hits).sum()
 }
 
 /// More of these hits than a bucket holds, and lets through meanwhile.
@@ -289,7 +296,7 @@ fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) ->
         hits += it.hits;
         forgotten.add(it);
         let elapsed = it.answered - from;
-        let drained = limit.most() * elapsed / it.window + 1;
+        let drained = limit.most() * (elapsed + rules.lead) / it.window + 1;
         let most = (room + drained) * (100 + may_be_alone?) / 100;
         if hits <= most {
             return None;
@@ -369,7 +376,7 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
             let begins = |time: Time| time.saturating_sub((EPOCH_MICROS * MICRO + time) % it.window);
             Some(begins(it.asked)).filter(|&since| since == begins(it.answered))?
         }
-        _ => (it.answered + 1).saturating_sub(it.window),
+        _ => (it.answered + rules.lead + 1).saturating_sub(it.window),
     };
     let first = counting.partition_point(|other| other.asked < since);
     let there = counting[first..].iter().take_while(|other| other.asked < it.asked);
@@ -384,7 +391,7 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
         level = (level - drained(at, other.asked)).max(0.0) + other.hits as f64;
         at = other.asked;
     }
-    Some(((level - drained(at, it.answered)).max(0.0) as u64).saturating_sub(1))
+    Some(((level - drained(at, it.answered + rules.lead)).max(0.0) as u64).saturating_sub(1))
 }
 
 #[cfg(test)]

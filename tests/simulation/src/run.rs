@@ -106,7 +106,7 @@ struct Run {
     records: Mutex<Vec<Record>>,
     shelf: Arc<Shelf>,
     losses: Mutex<Vec<Loss>>,
-    /// Hits that went back, as was acknowledged.
+    /// Hits that went back, or may have.
     refunds: Mutex<Vec<Refund>>,
     /// When keys came to servers of a Cluster.
     moves: Mutex<Vec<(usize, Time)>>,
@@ -117,7 +117,7 @@ struct Run {
     sums: Arc<Sums>,
     violation: Mutex<Option<Violation>>,
     codes: Mutex<[u64; 3]>,
-    /// By how much the clock of a node without Redis was ever behind, because it moved to another boot.
+    /// By how much the clock of counters was ever set back: by a boot of a node without Redis, or at servers.
     lag: AtomicU64,
 }
 
@@ -231,7 +231,9 @@ impl Run {
         state.starts += 1;
         let (started, starts) = (self.world.now(), state.starts);
         let seed = self.scenario.seed ^ (number as u64) << 32 ^ starts;
+        let wall_ahead = state.home.as_ref().map(|home| Arc::clone(&home.wall_ahead)).unwrap_or_default();
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
+        let node = node.on_machine(wall_ahead);
         let begun = match &mut state.home {
             Some(home) => self.begin(home, &node),
             None => {

@@ -57,6 +57,8 @@ pub struct Scenario {
     pub timeout: Time,
     /// REDIS_WAIT_REPLICAS.
     pub wait_replicas: u32,
+    /// The clocks of replicas are ahead of those of their masters by so much.
+    pub replicas_ahead: Time,
     /// Bytes of the deny cache.
     pub deny_cache_bytes: usize,
     /// SHADOW_MODE, QUOTA_MODE, and STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
@@ -285,6 +287,16 @@ impl Scenario {
     /// How long leases last at most.
     pub fn lease_time(&self) -> Time {
         self.all_settings().map(|it| it.lease_time).max().unwrap_or(0)
+    }
+
+    /// By how much clocks of servers are set ahead, all in all.
+    pub fn lead(&self) -> Time {
+        let ahead = |fault: &Fault| match fault.what {
+            What::StepServers { by, is_ahead: true } => by,
+            What::FailOver { .. } => self.replicas_ahead,
+            _ => 0,
+        };
+        self.faults.iter().map(ahead).sum()
     }
 
     /// Whether nothing fails, and no message is slow.

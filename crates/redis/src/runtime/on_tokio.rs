@@ -21,6 +21,7 @@ use super::bounded::{Bounded, Unanswered};
 use super::{Runtime, Task, Transport};
 use crate::address::{Access, Address};
 use crate::clock;
+use tidegate_engine::time::Timestamp;
 
 /// Calls that wait for the connection's task to take them.
 const CALLS_QUEUED_MAX: usize = 1_024;
@@ -47,6 +48,10 @@ impl Runtime for Tokio {
 
     fn since_boot(&self) -> Duration {
         clock::since_boot()
+    }
+
+    fn wall(&self) -> Timestamp {
+        clock::wall()
     }
 
     /// 0 on a machine without randomness: then pauses are only longer.

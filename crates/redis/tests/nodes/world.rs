@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Arg, Cmd, RedisResult, Value};
 use tidegate_engine::clock::monotonic;
+use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Access, Address};
 use tidegate_redis::runtime::{Runtime, Task, Transport};
 
@@ -139,6 +140,10 @@ impl Runtime for Node {
 
     fn since_boot(&self) -> Duration {
         self.offset + self.world.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_nanos(u64::try_from(self.since_boot().as_nanos()).expect("a short time"))
     }
 
     fn random(&self) -> u64 {

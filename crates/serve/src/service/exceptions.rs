@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 
-use crate::clock::wall;
 use tidegate_engine::decision::{Decision, Status};
 use tidegate_engine::overlay::{Effect, Exceptions, Overlay};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
-use tidegate_engine::time::SECOND_NANOS;
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 /// The effects of exceptions, as metrics name them.
 pub const EFFECTS: [&str; 3] = ["limit", "unlimited", "deny"];
@@ -48,7 +47,7 @@ impl InForce {
     }
 
     /// Counts the exceptions that a decision met, and adds them to it. The wait of a denied request is the time until
-    /// the exception ends, by the wall clock.
+    /// the exception ends, by the `wall` clock.
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
     pub(super) fn report(
         &self,
@@ -56,6 +55,7 @@ impl InForce {
         request: &Request<'_>,
         plan: &Plan<'_>,
         decision: &mut Decision<'_>,
+        wall: impl Fn() -> Timestamp,
     ) {
         let met: Vec<_> = overlay.met(request, plan).collect();
         for met in met.iter().filter(|met| met.effect == Effect::Deny) {

@@ -41,6 +41,8 @@ pub struct Record {
     pub is_full: bool,
     /// How many hits are left, as the answer says.
     pub remaining: u64,
+    /// After so long the counter has room again or is empty, as the answer says.
+    pub reset_nanos: Time,
     /// What was answered.
     pub outcome: Outcome,
 }
@@ -82,7 +84,7 @@ pub struct Loss {
     pub acknowledged: bool,
 }
 
-/// Hits went back, as was acknowledged.
+/// Hits went back, or may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Refund {
     /// To this counter of this limit.
@@ -95,6 +97,6 @@ pub struct Refund {
     pub node: usize,
     /// When it was asked for.
     pub asked: Time,
-    /// When that was answered.
+    /// When that was answered; [`Time::MAX`]: it was not.
     pub done: Time,
 }

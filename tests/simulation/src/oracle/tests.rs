@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::scenario::Shape;
+use crate::world::MILLI;
 
 fn limit(algorithm: Algorithm) -> LimitSpec {
     LimitSpec {
@@ -43,6 +44,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         is_plain,
         deadline: None,
         remaining: 0,
+        reset_nanos: 0,
         outcome,
     }
 }
@@ -69,6 +71,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         cold_max,
         knows_losses: false,
         lag: 0,
+        lead: 0,
         begins_cold: true,
         local_share_percent: 100,
         stops_increment: false,
@@ -235,4 +238,27 @@ fn what_goes_back_makes_room() {
     assert!(is_fine(Rules { refunds: &[refund(100 + 1)], ..usual }), "it is not done yet");
     let census = census(&usual, &records);
     assert_eq!((census.answered, census.judged), (3, 3));
+}
+
+#[test]
+fn whoever_is_asked_to_come_back_too_early_is_found() {
+    let [first, second] = [(0, 1), (MILLI, 2 * MILLI)].map(|times| record(times, Outcome::Admitted));
+    let half = (SECOND / 2, SECOND / 2 + 1);
+    let denied = record(half, Outcome::Denied { over: true });
+    let limits = [limit(Algorithm::SlidingWindow)];
+    let is_fine = |reset_nanos, records: &[Record]| {
+        let denied = Record { reset_nanos, ..denied };
+        too_much(&rules(&limits, &[], true), &[records, &[denied]].concat()).is_none()
+    };
+    assert!(is_fine(SECOND / 2, &[first, second]), "the first hit leaves then");
+    assert!(!is_fine(SECOND / 3, &[first, second]), "both are there still");
+    assert!(is_fine(SECOND / 3, &[first]), "nobody knows what it was denied by");
+}
+
+#[test]
+fn windows_are_shorter_where_clocks_of_servers_went_ahead() {
+    let (limits, three) = ([limit(Algorithm::SlidingLog)], [(0, 1), (5, 6), (SECOND / 2, SECOND / 2 + 1)]);
+    let admitted = three.map(|times| record(times, Outcome::Admitted));
+    let is_fine = |lead| too_much(&Rules { lead, ..rules(&limits, &[], true) }, &admitted).is_none();
+    assert!(!is_fine(0) && !is_fine(SECOND / 3) && is_fine(SECOND * 2 / 3));
 }

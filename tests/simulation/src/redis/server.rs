@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use super::database::{Database, Reply};
 use super::scripts::{RunBy, Scripts};
+use crate::world::Time;
 
 /// Unix time when the world begins, in microseconds.
 pub const EPOCH_MICROS: u64 = 1_790_000_000_000_000;
@@ -49,6 +50,8 @@ pub struct Server {
     pub trouble: Option<Trouble>,
     /// Replicas that have everything at once.
     pub replicas: u32,
+    /// Its clock is ahead of those of others by so much.
+    pub ahead: Time,
     /// Who runs its scripts.
     run_by: RunBy,
     /// How often its process was another one: it was restarted, or somebody else took over.
@@ -84,6 +87,7 @@ impl Server {
             master: None,
             trouble: None,
             replicas: 1,
+            ahead: 0,
             run_by: RunBy::default(),
             restarts: 0,
             database: Database::default(),
@@ -91,10 +95,10 @@ impl Server {
         }
     }
 
-    /// The replica of a master.
+    /// The replica of a master, whose clock is ahead by so much.
     #[must_use]
-    pub fn replica(self) -> Self {
-        Self { is_replica: true, ..self }
+    pub fn replica(self, ahead: Time) -> Self {
+        Self { is_replica: true, ahead, ..self }
     }
 
     /// A sentinel that knows a master of this name.

@@ -7,7 +7,7 @@
 
 use std::fmt::{self, Formatter};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tidegate_engine::clock::Clock;
@@ -25,12 +25,11 @@ use tidegate_state::{
 
 use super::book::Kept;
 use super::{Kind, Run};
-use crate::node::Node;
+use crate::node::{Node, world_time};
 use crate::oracle::Loss;
 use crate::random::Random;
-use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Alone, Layout, Scenario};
-use crate::world::{MICRO, MILLI, Time, lock};
+use crate::world::{MILLI, Time, lock};
 
 /// How often expired counters are forgotten.
 const SWEEP_INTERVAL: Time = 250 * MILLI;
@@ -64,7 +63,7 @@ pub(super) struct Home {
     /// Since when hits are in no file, so that a kill loses them.
     unsaved_since: Time,
     /// By how much the wall clock is ahead, and by how much the clock of decisions was in the last life.
-    wall_ahead: Time,
+    pub(super) wall_ahead: Arc<AtomicU64>,
     clock_ahead: i128,
     /// The same of those by which the counters may have been made that are in a file: the least, and the most.
     saved_ahead: [i128; 2],
@@ -105,7 +104,7 @@ impl Machine for Clocks {
     }
 
     fn wall(&self) -> Timestamp {
-        self.node.wall().plus(self.wall_ahead)
+        self.node.world_time().plus(self.wall_ahead)
     }
 
     fn since_boot(&self) -> u64 {
@@ -131,7 +130,7 @@ impl Home {
             boot: (1, 0),
             clean: Belief::MustNot,
             unsaved_since: 0,
-            wall_ahead: 0,
+            wall_ahead: Arc::default(),
             clock_ahead: 0,
             saved_ahead: [0; 2],
             dies: None,
@@ -146,12 +145,12 @@ impl Home {
 
     /// The wall clock steps. The one of a process that runs has read it.
     pub(super) fn step_wall(&mut self, ahead: Time) {
-        self.wall_ahead = ahead;
+        self.wall_ahead.store(ahead, Relaxed);
     }
 
     /// What the wall clock says at a time of the world.
     pub(super) fn wall_at(&self, now: Time) -> Timestamp {
-        Timestamp::from_nanos(EPOCH_MICROS * MICRO + now + self.wall_ahead)
+        world_time(now).plus(self.wall_ahead.load(Relaxed))
     }
 
     /// The process was killed, if there was one.
@@ -204,7 +203,11 @@ impl Home {
             name: ShardName::default(),
             memory: MemoryOptions::new(self.alone.max_bytes).full(self.alone.full),
             deny_cold: self.denies_cold.then(|| Duration::from_nanos(self.alone.cold_max)),
-            machine: Arc::new(Clocks { node: node.clone(), boot: self.boot, wall_ahead: self.wall_ahead }),
+            machine: Arc::new(Clocks {
+                node: node.clone(),
+                boot: self.boot,
+                wall_ahead: self.wall_ahead.load(Relaxed),
+            }),
         }
     }
 }
@@ -280,7 +283,7 @@ impl Run {
             self.wrong(Kind::WrongStart, what);
         }
         let nanos = |time: Timestamp| i128::from(time.as_nanos());
-        let ahead = nanos(begun.clock.at(node.monotonic())) - nanos(node.wall());
+        let ahead = nanos(begun.clock.at(node.monotonic())) - nanos(node.world_time());
         // It goes on where it was, or after a boot that much behind: never ahead.
         let goes_on = begun.taken.as_ref().is_some_and(|(totals, _)| totals.all() > 0);
         let (back_max, [least, most]) = (2 * i128::from(home.alone.skew), home.saved_ahead);

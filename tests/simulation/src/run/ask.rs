@@ -10,7 +10,6 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
@@ -110,7 +109,7 @@ impl Run {
 
     /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
     fn still_counts(&self, ask: &Ask, at: Time) -> bool {
-        let latest = at + self.scenario.timeout + 10 * MILLI;
+        let latest = at + self.scenario.timeout + 10 * MILLI + self.scenario.lead();
         if lock(&self.losses).iter().any(|loss| loss.until >= ask.at) {
             return false;
         }
@@ -119,12 +118,6 @@ impl Run {
             let window = limit.window_secs[0] * SECOND;
             if limit.window_secs[1] != limit.window_secs[0] || limit.recorded.is_some() {
                 // They may go back to another counter.
-                return false;
-            }
-            let is_answered =
-                self.scenario.is_calm() && ask.deadline.is_none() && self.scenario.far[ask.node] == [0; 2];
-            if limit.failure == StoreFailure::Allow && !is_answered {
-                // They may have been charged nowhere.
                 return false;
             }
             match limit.algorithm {
@@ -142,13 +135,16 @@ impl Run {
     /// A client gives back what it was admitted.
     fn refund(self: &Arc<Self>, number: usize, node: usize) {
         let ask = &self.scenario.asks[number];
+        if !self.is_in_epochs_of(number, node) {
+            return;
+        }
         let Some(task) = self.request(number, node, (ask.items.clone(), ask.limitless), -1) else { return };
         let run = Arc::clone(self);
         self.world.spawn(node, async move {
             // The node may have stood still meanwhile.
             let asked = run.world.now();
-            if run.still_counts(&run.scenario.asks[number], asked) && task.await.is_some() {
-                let done = run.world.now();
+            if run.still_counts(&run.scenario.asks[number], asked) {
+                let done = task.await.map_or(Time::MAX, |_| run.world.now());
                 let refund = |it: &Record| Refund {
                     of: (it.limit, it.key),
                     epoch: it.epoch,
@@ -162,6 +158,14 @@ impl Run {
                 lock(&run.refunds).extend(own);
             }
         });
+    }
+
+    /// Whether a node asks the counters that a request was charged to. After a reset hits go back to others.
+    fn is_in_epochs_of(&self, number: usize, node: usize) -> bool {
+        let epochs = lock(&self.nodes)[node].epoch_numbers;
+        let records = lock(&self.records);
+        let own = records.iter().filter(|it| it.request == number);
+        own.into_iter().all(|it| epochs[it.limit % self.scenario.limits.len()][it.key as usize] == it.epoch)
     }
 
     /// A request to a node: whether it was admitted, or `None` without an answer. `sign`: -1 gives hits back.
@@ -295,6 +299,7 @@ impl Run {
                 is_refunded: false,
                 is_full: false,
                 remaining: 0,
+                reset_nanos: 0,
                 is_single: items.len() == 1,
                 is_plain: items.len() == 1 && deadline.is_none(),
                 deadline,

@@ -27,8 +27,8 @@ type Which = (usize, Option<u64>);
 #[derive(Default)]
 pub(super) struct Kept {
     book: Option<Arc<Book>>,
-    /// Those that were acknowledged and not ended, in the order in which they were made: until when each holds.
-    made: Vec<(Made, Option<Timestamp>)>,
+    /// Those that were acknowledged and not ended, in the order in which they were made.
+    made: Vec<Made>,
     /// How often they were put in force: a task that waits for an older end has nothing to do.
     puts: u64,
 }
@@ -75,11 +75,11 @@ impl Run {
         home.folder.disk(usize::MAX);
         let Kept { book, made: all, .. } = &mut home.excepted;
         let before = all.len();
-        all.retain(|(made, _)| (made.limit, made.key) != (limit, key));
+        all.retain(|made| (made.limit, made.key) != (limit, key));
         let was_there = all.len() < before;
         // Half of them end by themselves, the others when somebody ends them.
         let until = made.filter(|_| key.is_some()).map(|(_, lasts)| wall.plus(lasts));
-        all.extend(made.map(|(effect, _)| (Made { limit, key, effect }, until)));
+        all.extend(made.map(|(effect, _)| Made { limit, key, effect, until }));
         let wanted = match made {
             Some((effect, _)) => {
                 let exception = Exception { path: path(&self.scenario.limits, limit, key), effect };
@@ -109,10 +109,8 @@ impl Run {
         let wall = home.wall_at(now);
         let Kept { book: Some(book), made, puts } = &mut home.excepted else { return };
         *puts += 1;
-        let is_due = |until: &Option<Timestamp>| until.is_none_or(|until| until > wall);
-        state
-            .excepted
-            .put(now, made.iter().filter(|(_, until)| is_due(until)).map(|(made, _)| *made).collect());
+        let is_due = |made: &&Made| made.until.is_none_or(|until| until > wall);
+        state.excepted.put(now, made.iter().filter(is_due).copied().collect());
         let compiled = book.compile(wall);
         service.except(compiled.exceptions);
         let puts = *puts;
@@ -138,7 +136,7 @@ impl Run {
         let left = |node: usize| -> Vec<Which> {
             let nodes = lock(&self.nodes);
             let made = nodes[node].home.iter().flat_map(|home| &home.excepted.made);
-            made.map(|(made, _)| (made.limit, made.key)).collect()
+            made.map(|made| (made.limit, made.key)).collect()
         };
         for node in 0..self.scenario.clocks.len() {
             left(node).into_iter().for_each(|which| self.change_book(node, which, None));

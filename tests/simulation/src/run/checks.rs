@@ -226,6 +226,7 @@ impl Run {
                 },
             ),
             lag: self.lag.load(Relaxed),
+            lead: self.scenario.lead(),
             begins_cold: !matches!(self.scenario.layout, Layout::Alone(_)),
             local_share_percent: self
                 .scenario

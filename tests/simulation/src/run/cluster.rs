@@ -22,17 +22,17 @@ pub(super) const SECRET: [u8; 16] = [7; 16];
 
 /// The servers of a scenario.
 pub(super) fn servers(scenario: &Scenario) -> Vec<Server> {
-    let servers = servers_of(scenario.layout).into_iter();
+    let servers = servers_of(scenario).into_iter();
     servers.map(|server| server.scripts_run_by(scenario.scripts_run_by)).collect()
 }
 
-fn servers_of(layout: Layout) -> Vec<Server> {
-    match layout {
+fn servers_of(scenario: &Scenario) -> Vec<Server> {
+    match scenario.layout {
         Layout::Single => vec![Server::new("main", None)],
         Layout::PerSecond => ["main", "second"].map(|name| Server::new(name, None)).into(),
         Layout::Sentinel => vec![
             Server::new("one", None),
-            Server::new("other", None).replica(),
+            Server::new("other", None).replica(scenario.replicas_ahead),
             Server::new("sentinel", None).sentinel("one"),
         ],
         Layout::Cluster(masters) => (0..masters)
@@ -124,7 +124,7 @@ pub(super) fn counters(scenario: &Scenario, settings: Settings, node: &Node) -> 
         Layout::Alone(_) => unreachable!("its counters are in memory"),
     };
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
-    let clock = Clock::new(node.monotonic(), node.wall());
+    let clock = Clock::new(node.monotonic(), node.world_time());
     let options = SharedStoreOptions {
         deny_cache_bytes: scenario.deny_cache_bytes,
         local_share: f64::from(settings.local_share_percent) / 100.0,

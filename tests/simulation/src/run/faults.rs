@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 
 use super::Run;
 use super::alone::{Dies, Home};
-use super::told::Excepted;
+use super::told::{Excepted, Made};
+use crate::node::world_time;
 use crate::oracle::Loss;
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
@@ -65,9 +66,9 @@ impl Run {
                 lock(&self.nodes)[node].is_upgraded ^= true;
                 later(lasts, Self::heal);
             }
-            What::StepServers { by } => {
-                network.step_back(by);
-                self.lag.fetch_add(by, Relaxed);
+            What::StepServers { by, is_ahead } => {
+                network.step_servers(by, is_ahead);
+                self.lag.fetch_add(if is_ahead { 0 } else { by }, Relaxed);
             }
             What::Reload { node, version } => {
                 let state = &mut lock(&self.nodes)[node];
@@ -79,7 +80,8 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Except { node, limit, key, effect, lasts } => {
-                self.except(node, |excepted| excepted.make(now, (limit, key), effect));
+                let until = Some(world_time(now + lasts));
+                self.except(node, |excepted| excepted.make(now, Made { limit, key, effect, until }));
                 later(lasts, Self::heal);
             }
             What::Record { limit, key, terms, heard_within } => {
@@ -208,10 +210,15 @@ impl Run {
     }
 
     fn take_over(&self, server: usize, copy: Database) {
+        let replicas_ahead = self.scenario.replicas_ahead;
+        let has_own_clock = self.scenario.layout == Layout::Sentinel;
         self.network.server(server, |it| {
             it.restart(copy);
             it.is_replica = false;
+            // Its replica is another machine, and has been one since.
+            it.ahead = if has_own_clock { it.ahead } else { replicas_ahead - it.ahead };
         });
+        self.lag.fetch_add(replicas_ahead, Relaxed);
         let name = self.network.server(server, |it| it.name.clone());
         if self.scenario.layout == Layout::Sentinel {
             self.network.server(2, |it| it.master = Some(name));

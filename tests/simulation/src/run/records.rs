@@ -221,6 +221,13 @@ impl Run {
             terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
         };
         let mut may: Vec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
+        // Long into an outage nothing else holds than what its mode says.
+        let is_stale = |&(from, to): &(Time, Time)| {
+            from + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < to
+        };
+        if away.iter().any(is_stale) && self.scenario.stale_mode != StaleMode::Last {
+            may.clear();
+        }
         if !is_patient || stood.is_some() || !away.is_empty() {
             match self.scenario.stale_mode {
                 StaleMode::Rule => may.push(of(own)),

@@ -24,12 +24,22 @@ struct Sum {
     within: u64,
     /// How many descriptors were over that asked for hits.
     over: u64,
+    /// Hits that its candidate was asked for too, by what both said, as in [`SAID`].
+    on_trial: [u64; SAID.len()],
 }
+
+/// What a limit and its candidate say of hits, as metrics call it.
+const SAID: [&str; 4] = [
+    "limit=\"within\",candidate=\"within\"",
+    "limit=\"within\",candidate=\"over\"",
+    "limit=\"over\",candidate=\"within\"",
+    "limit=\"over\",candidate=\"over\"",
+];
 
 impl Sums {
     /// Adds a decision.
     pub(super) fn add(&self, request: &Request<'_>, decision: &Decision<'_>) {
-        for (status, descriptor) in decision.statuses.iter().zip(request.descriptors()) {
+        for (at, (status, descriptor)) in decision.statuses.iter().zip(request.descriptors()).enumerate() {
             let Status::Limited(limited) = status else { continue };
             let limit = descriptor.entries.last().and_then(|entry| place_of(entry.key));
             if let (Hits::Take(hits @ 1..), Some(limit)) = (limited.hits, limit) {
@@ -39,6 +49,11 @@ impl Sums {
                     true => sum.over += 1,
                     false => sum.within += hits,
                 }
+                for trial in decision.trials().iter().filter(|trial| trial.descriptor == at) {
+                    let said =
+                        2 * usize::from(limited.verdict.over) + usize::from(trial.limited.verdict.over);
+                    sum.on_trial[said] += hits;
+                }
             }
         }
     }
@@ -46,28 +61,33 @@ impl Sums {
     /// The first sum that these metrics say otherwise.
     pub(super) fn check(&self, metrics: &Arc<Metrics>) -> Option<String> {
         let (text, own): (String, _) = (metrics.scrape().collect(), *lock(&self.0));
-        let sum_of = |stat: &str, limit: usize| -> u64 {
-            let family = format!("ratelimit_service_rate_limit_{stat}{{");
-            let samples = text.lines().filter(|line| line.starts_with(&family));
-            let values = samples.filter_map(|line| {
-                let (labels, value) = line.rsplit_once(' ')?;
-                let (_, last) = labels.rsplit_once("=\"")?;
-                (place_of(last.get(..2)?)? == limit).then(|| value.parse::<u64>().ok()).flatten()
-            });
-            values.sum()
-        };
-        (0..).zip(own).find_map(|(limit, Sum { hits, within, over })| {
+        let stat = |stat, limit| sum_of(&text, &format!("ratelimit_service_rate_limit_{stat}{{"), "}", limit);
+        (0..).zip(own).find_map(|(limit, Sum { hits, within, over, on_trial })| {
             let [hits_told, within_told, over_told] =
-                ["total_hits", "within_limit", "over_limit"].map(|stat| sum_of(stat, limit));
-            let is_right = (hits_told, within_told) == (hits, within) && (over..=hits - within).contains(&over_told);
+                ["total_hits", "within_limit", "over_limit"].map(|name| stat(name, limit));
+            let on_trial_told =
+                SAID.map(|said| sum_of(&text, "tidegate_candidate_hits_total{", &format!(",{said}}}"), limit));
+            let is_right = (hits_told, within_told, on_trial_told) == (hits, within, on_trial)
+                && (over..=hits - within).contains(&over_told);
             (!is_right).then(|| {
                 format!(
-                    "limit {limit}: metrics say {hits_told} hits, {within_told} within and {over_told} over, though {hits} \
-                     were asked for, {within} of them within, and {over} descriptors were over"
+                    "limit {limit}: metrics say {hits_told} hits, {within_told} within and {over_told} over, and \
+                     {on_trial_told:?} on trial, though {hits} were asked for, {within} of them within, and {over} \
+                     descriptors were over, and {on_trial:?} on trial"
                 )
             })
         })
     }
+}
+
+/// The sum of the samples of a family whose labels end so, of the rules of a limit.
+fn sum_of(text: &str, family: &str, end: &str, limit: usize) -> u64 {
+    let samples = text.lines().filter_map(|line| line.strip_prefix(family)?.rsplit_once(' '));
+    let values = samples.filter_map(|(labels, value)| {
+        let (_, rule) = labels.strip_suffix(end)?.rsplit_once("=\"")?;
+        (place_of(rule.get(..2)?)? == limit).then(|| value.parse::<u64>().ok()).flatten()
+    });
+    values.sum()
 }
 
 fn place_of(name: &str) -> Option<usize> {

@@ -3,17 +3,21 @@
 //! In: what was put in force at each node, and when. Out: every limit by which a node may decide a descriptor. The
 //! judge takes N from here: the N of an answer has to be one of these.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use tidegate_engine::overlay::Effect;
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Label};
+use tidegate_engine::time::Timestamp;
 
 use super::names::path;
 use super::way::Counter;
-use super::{Kind, Run};
+use super::{Kind, Run, State};
+use crate::node::world_time;
 use crate::oracle::Record;
 use crate::scenario::LimitSpec;
-use crate::world::{MILLI, Time, lock};
-use tidegate_engine::overlay::{Exception, Exceptions};
+use crate::world::{MICRO, MILLI, SECOND, Time, lock};
+
+/// Whom an exception denies is asked to wait for so long at most.
+const WAIT_MAX: Time = 3_600 * SECOND;
 
 /// By which limit a descriptor is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,15 @@ pub(super) struct Made {
     /// For one counter of it, or for all.
     pub(super) key: Option<u64>,
     pub(super) effect: Effect,
+    /// When it ends, by the wall clock. `None`: when somebody ends it.
+    pub(super) until: Option<Timestamp>,
+}
+
+impl Made {
+    /// How long whoever it denies at this time is asked to wait.
+    fn waits(&self, wall: Timestamp) -> Time {
+        self.until.map_or(Time::MAX, |until| until.nanos_since(wall)).min(WAIT_MAX)
+    }
 }
 
 /// The exceptions of one node, in the order in which they were made: all that were ever in force together, since when.
@@ -44,8 +57,10 @@ impl Excepted {
     pub(super) fn all(&self, limits: &[LimitSpec]) -> Exceptions {
         let exception =
             |made: &Made| Exception { path: path(limits, made.limit, made.key), effect: made.effect };
-        let all: Vec<_> = self.now().iter().map(exception).collect();
-        Exceptions::new(&all)
+        let label = |made: &Made| Arc::new(Label { id: String::new(), made: None, until: made.until });
+        let made = self.now();
+        let all: Vec<_> = made.iter().map(exception).collect();
+        Exceptions::new(&all).labelled(made.iter().map(label).collect())
     }
 
     fn now(&self) -> Vec<Made> {
@@ -53,8 +68,8 @@ impl Excepted {
     }
 
     /// Makes an exception, instead of the one before for the same counters.
-    pub(super) fn make(&self, now: Time, (limit, key): (usize, Option<u64>), effect: Effect) {
-        self.change(now, (limit, key), Some(Made { limit, key, effect }));
+    pub(super) fn make(&self, now: Time, made: Made) {
+        self.change(now, (made.limit, made.key), Some(made));
     }
 
     /// Ends the exception for these counters.
@@ -74,33 +89,41 @@ impl Excepted {
         lock(&self.0).push((now, all));
     }
 
-    /// What any exception did to a counter at some time since then. `brings_limit`: the request brings its own limit, which
-    /// can only be denied.
-    fn effects(&self, since: Time, (limit, key): (usize, u64), brings_limit: bool) -> Vec<Option<Effect>> {
+    /// The exceptions that a counter met at any time since then. `brings_limit`: the request brings its own limit, which can
+    /// only be denied.
+    fn met(&self, since: Time, (limit, key): (usize, u64), brings_limit: bool) -> Vec<Option<Made>> {
         let history = lock(&self.0);
         let first = history.iter().rposition(|&(at, _)| at < since);
         let before = if first.is_none() { vec![None] } else { Vec::new() };
-        let effect = |(_, all): &(Time, Vec<Made>)| {
+        let met = |(_, all): &(Time, Vec<Made>)| {
             let mut own =
                 all.iter().filter(|made| made.limit == limit && made.key.is_none_or(|it| it == key));
-            let deny = own.clone().find(|made| made.effect == Effect::Deny);
+            // One for a counter comes before one for all of them.
+            let denies = own.clone().filter(|made| made.effect == Effect::Deny);
+            let deny = denies.max_by_key(|made| made.key.is_some());
             let other = own.rfind(|made| made.effect != Effect::Deny).filter(|_| !brings_limit);
-            deny.or(other).map(|made| made.effect)
+            deny.or(other).copied()
         };
-        before.into_iter().chain(history[first.unwrap_or(0)..].iter().map(effect)).collect()
+        before.into_iter().chain(history[first.unwrap_or(0)..].iter().map(met)).collect()
     }
 }
 
 impl Run {
     /// Judges by which limit a descriptor was decided, and whether the exception that the decision tells of is the one that
-    /// it was made under. `noted`: what its rule says. `is_patient`: the client waited.
+    /// it was made under; and how long whoever it denies is asked to wait. `noted`: what its rule says. `is_patient`: the client
+    /// waited.
     pub(super) fn check_limit(&self, noted: &Record, counter: &Counter, is_patient: bool) {
         let decided = counter.by;
         let limit = &self.scenario.limits[noted.limit];
         let of = (noted.limit, noted.key);
-        let effects = lock(&self.nodes)[noted.node].excepted.effects(noted.asked, of, limit.is_override);
+        let (met, wall) = {
+            let State { excepted, home, .. } = &lock(&self.nodes)[noted.node];
+            let now = self.world.now();
+            let wall = home.as_ref().map_or_else(|| world_time(now), |home| home.wall_at(now));
+            (excepted.met(noted.asked, of, limit.is_override), wall)
+        };
         let all = self.recorded_limits(noted, is_patient);
-        let under = |effect: Option<Effect>, own: Told| match effect {
+        let under = |made: &Option<Made>, own: Told| match made.map(|made| made.effect) {
             None => own,
             Some(Effect::Limit { requests, .. }) => {
                 Told { requests: requests.unwrap_or(own.requests), is_shadow: limit.is_shadow, ..own }
@@ -110,16 +133,23 @@ impl Run {
                 Told { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
             }
         };
-        let may = effects.iter().flat_map(|&effect| all.iter().map(move |&own| (under(effect, own), effect)));
-        if !may.clone().any(|told| told == (decided, counter.excepted)) {
+        let waits = |made: &Made| made.effect != Effect::Deny || made.waits(wall) == counter.reset_nanos;
+        let may = met.iter().flat_map(|made| all.iter().map(move |&own| (under(made, own), made)));
+        let is_due = |(told, made): (Told, &Option<Made>)| {
+            (told, made.map(|made| made.effect)) == (decided, counter.excepted)
+                && made.as_ref().is_none_or(waits)
+        };
+        if !may.clone().any(is_due) {
             let may: Vec<_> = may.collect();
             let what = format!(
-                "request {} was decided by {} in {} ms (shadow: {}), and tells of {:?}, though one of {may:?} was in force",
+                "request {} was decided by {} in {} ms (shadow: {}), and tells of {:?} and {} us to wait at {wall:?}, \
+                 though one of {may:?} was in force",
                 noted.request,
                 decided.requests,
                 decided.window / MILLI,
                 decided.is_shadow,
                 counter.excepted,
+                counter.reset_nanos / MICRO,
             );
             self.wrong(Kind::WrongLimit, what);
         }

@@ -52,6 +52,7 @@ impl Scenario {
             limits,
             timeout,
             wait_replicas: random.pick(&[0, 0, 0, 1]),
+            replicas_ahead: 0,
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
             settings: Settings { lease_time, denies_cold: random.one_in(3), local_share_percent: 100 },
             other: None,
@@ -70,7 +71,9 @@ impl Scenario {
         let mut own = Random::new(seed ^ alone::OWN);
         if own.one_in(4) && may_be_alone {
             alone::make(&mut own, &mut scenario);
+            widened::anew(&mut Random::new(seed ^ widened::ANEW), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
+            records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -87,8 +90,10 @@ impl Scenario {
         batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
         if staged.is_none() {
             widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
+            widened::anew(&mut Random::new(seed ^ widened::ANEW), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
+            records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
         }
         scenario
     }

@@ -104,10 +104,12 @@ pub enum What {
         /// It is away for so long.
         lasts: Time,
     },
-    /// The clocks of all servers step back.
+    /// The clocks of all servers step.
     StepServers {
         /// By so much.
         by: Time,
+        /// Ahead, not back.
+        is_ahead: bool,
     },
     /// A node without Redis dies, and comes back.
     Die {

@@ -1,4 +1,4 @@
-//! Fleets whose nodes differ: one with other settings, upgrades of one node after the other, and servers whose clocks step back.
+//! Fleets whose nodes differ: one with other settings, upgrades of one node after the other, and servers whose clocks step or differ.
 //!
 //! In: a scenario that was drawn. Out: the same with other settings for some nodes, some of the time.
 
@@ -20,7 +20,7 @@ pub struct Settings {
     pub local_share_percent: u32,
 }
 
-/// A quarter of all scenarios have nodes that differ, or are upgraded; in some of them clocks step.
+/// A quarter of all scenarios have nodes that differ, or are upgraded; in some of them clocks step, or a replica takes over whose clock is ahead.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if !random.one_in(4) || matches!(scenario.layout, Layout::Alone(_)) {
         return;
@@ -43,7 +43,16 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
     if random.one_in(3) {
         let by = random.pick(&[MILLI, 20 * MILLI, 300 * MILLI, 2 * SECOND]);
-        scenario.faults.push(Fault { at: random.below(ASKED), what: What::StepServers { by } });
+        let at = random.below(ASKED);
+        scenario.faults.push(Fault { at, what: What::StepServers { by, is_ahead: random.one_in(2) } });
+    }
+    if random.one_in(2) {
+        scenario.replicas_ahead = random.pick(&[MILLI, 20 * MILLI, 300 * MILLI]);
+        let (server, lacks) = (random.below(scenario.layout.servers() as u64) as usize, 5 * MILLI);
+        scenario.faults.push(Fault {
+            at: SECOND + random.below(ASKED - SECOND),
+            what: What::FailOver { server, lacks },
+        });
     }
     scenario.faults.sort_by_key(|fault| fault.at);
 }

@@ -18,8 +18,6 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
     if random.one_in(3) {
         (1..=random.pick(&[1, 1, 2, 6])).for_each(|epoch| reset(random, scenario, epoch));
-        // A refund after it goes to the counter of another epoch.
-        scenario.asks.iter_mut().for_each(|ask| ask.refunded = None);
     }
     scenario.faults.sort_by_key(|fault| fault.at);
 }

@@ -14,6 +14,8 @@ const KEY: u64 = 6;
 const WINDOW_SECS_MAX: u64 = 5;
 /// Of fewer hits too few are leased, and too few drain while an answer is late.
 const REQUESTS_MIN: u32 = 40;
+/// Makes the draws of close requests others than those of the rest.
+const CLOSE: u64 = 0x636c_6f73_6530_3031;
 
 /// Some scenarios have plots; one that was staged for a plot has that.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario, staged: Option<Plot>) {
@@ -99,14 +101,25 @@ fn late_call(random: &mut Random, scenario: &mut Scenario, (node, other): (usize
 }
 
 /// Requests ask a counter, and another one that denies them. When the hits of all of them have gone back, there is room again.
+/// In half of these scenarios they are so close and so large that another node is denied by hits that go back; it may remember
+/// that for a moment only.
 fn denials(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
     let limit = a_limit(random, scenario, |limit| !limit.is_leased)?;
     let denies = another(random, scenario, limit)?;
     let (too_many, (hits, window)) = (scenario.limits[denies].most() + 1, of_limit(scenario, limit));
-    let (asked, mut at) = (1 + random.below(hits / 4), moment(random, window.min(SECOND)));
-    for _ in 0..random.between(2, 5) {
-        ask(scenario, at, random.pick(&[node, other]), &[(limit, asked), (denies, too_many)]);
-        at += random.between(1, 200) * MILLI;
+    let (mut asked, mut at) = (1 + random.below(hits / 4), moment(random, window.min(SECOND)));
+    let mut close = Random::new(scenario.seed ^ CLOSE);
+    let is_close = close.one_in(2);
+    if is_close {
+        (asked, scenario.deny_cache_bytes) = (hits / 4 * 3, 1 << 20);
+    }
+    for place in 0..random.between(2, 5) {
+        let (mut by, mut apart) = (random.pick(&[node, other]), random.between(1, 200) * MILLI);
+        if is_close {
+            (by, apart) = (if place == 0 { node } else { other }, close.between(50, 250) * MICRO);
+        }
+        ask(scenario, at, by, &[(limit, asked), (denies, too_many)]);
+        at += apart;
     }
     // What is left of a bucket is rounded down.
     let all = hits - u64::from(scenario.limits[limit].algorithm.is_bucket());

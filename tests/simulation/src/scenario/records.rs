@@ -8,6 +8,9 @@ use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
+/// Makes the draws of interruptions others than those of the rest.
+pub(super) const INTERRUPT: u64 = 0x7265_636f_7264_3031;
+
 /// What a record says: N, and W in seconds if it is another than its rule's.
 pub type Terms = (u32, Option<u64>);
 
@@ -31,6 +34,24 @@ pub(super) fn of_limit(random: &mut Random, scenario: &mut Scenario, limit: usiz
     (0..changes).for_each(|_| change(random, scenario, limit));
     if random.one_in(2) {
         (0..1 + random.below(4)).for_each(|_| away(random, scenario));
+    }
+    scenario.faults.sort_by_key(|fault| fault.at);
+}
+
+/// Half of the scenarios with records have an outage right after a node has heard of a change: it knows nothing of that key then.
+pub(super) fn interrupt(random: &mut Random, scenario: &mut Scenario) {
+    let heard = |fault: &Fault| match fault.what {
+        What::Record { heard_within, .. } => Some(fault.at + heard_within),
+        _ => None,
+    };
+    let changes: Vec<Time> = scenario.faults.iter().filter_map(heard).filter(|at| *at < ASKED / 2).collect();
+    if changes.is_empty() || random.one_in(2) {
+        return;
+    }
+    for node in 0..scenario.clocks.len() {
+        let (at, lasts) =
+            (random.pick(&changes) + random.below(5 * MILLI), random.pick(&[50, 200, 1_000]) * MILLI);
+        scenario.faults.push(Fault { at, what: What::RecordsAway { node, lasts } });
     }
     scenario.faults.sort_by_key(|fault| fault.at);
 }

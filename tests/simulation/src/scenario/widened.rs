@@ -6,11 +6,14 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{LimitSpec, Scenario};
+use super::{Ask, Form, LimitSpec, Scenario, What};
 use crate::random::Random;
+use crate::world::SECOND;
 
 /// Makes the draws of this file others than those of the rest.
 pub(super) const OWN: u64 = 0x7769_6465_6e65_6431;
+/// The same of what comes where counters begin anew.
+pub(super) const ANEW: u64 = 0x7472_6961_6c30_3031;
 
 /// Half of all scenarios are wider.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
@@ -34,8 +37,33 @@ fn widen(random: &mut Random, limit: &mut LimitSpec) {
         limit.burst = Some(random.pick(&[1, 3, limit.requests[0].div_ceil(2), 2 * limit.requests[0]]));
     }
     if random.one_in(6) {
-        let candidate = random.pick(&[0, 1, limit.requests[0].div_ceil(2), 2 * limit.requests[0]]);
-        // It must not be the limit itself.
-        limit.candidate = Some(candidate).filter(|requests| !limit.requests.contains(requests));
+        limit.candidate = candidate(random, limit);
     }
+}
+
+/// Where counters begin anew, those of candidates do so too, and hits go back to the new ones: half of these scenarios have a
+/// candidate, and half of them more refunds.
+pub(super) fn anew(random: &mut Random, scenario: &mut Scenario) {
+    if !scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { .. })) {
+        return;
+    }
+    let is_free = |limit: &&mut LimitSpec| {
+        let is_plain = limit.excepted.is_none() && limit.recorded.is_none() && limit.candidate.is_none();
+        is_plain && !limit.is_override && !limit.is_leased
+    };
+    if let (true, Some(limit)) = (random.one_in(2), scenario.limits.iter_mut().find(is_free)) {
+        limit.candidate = candidate(random, limit);
+    }
+    let (nodes, has_refunds) = (scenario.clocks.len() as u64, random.one_in(2));
+    let is_usual = |ask: &&mut Ask| has_refunds && ask.form == Form::Usual;
+    for ask in scenario.asks.iter_mut().filter(is_usual) {
+        let refunded = random.one_in(3).then(|| (random.below(SECOND / 2), random.below(nodes) as usize));
+        ask.refunded = ask.refunded.or(refunded);
+    }
+}
+
+/// Another N than that of the limit itself.
+fn candidate(random: &mut Random, limit: &LimitSpec) -> Option<u32> {
+    let candidate = random.pick(&[0, 1, limit.requests[0].div_ceil(2), 2 * limit.requests[0]]);
+    Some(candidate).filter(|requests| !limit.requests.contains(requests))
 }

@@ -41,6 +41,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         other: None,
         timeout: 100 * MILLI,
         wait_replicas: 0,
+        replicas_ahead: 0,
         deny_cache_bytes: 0,
         modes: Modes::default(),
         unlimited_replaces: None,

@@ -1,0 +1,41 @@
+//! Waits that end before there can be room.
+//!
+//! In: what was asked of a counter. Out: the first denial whose reset time is too early. What surely counted before it was asked
+//! still counts then, and leaves no room.
+
+use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
+use crate::scenario::LimitSpec;
+use crate::world::MICRO;
+
+/// A denial that says too early when there is room. `counting`: what surely counts of `own`.
+pub(super) fn too_early(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    own: &[Record],
+    counting: &[Record],
+) -> Option<String> {
+    // What is remembered was answered a little earlier, for fewer hits perhaps; and before others reported theirs, passed by a
+    // larger N, or gave hits back at another node.
+    let (slack, remembers) = (LATE + rules.timeout, rules.remembers_denials || limit.is_leased);
+    let goes_back = |it: &Record| rules.refunds.iter().any(|refund| refund.of == (it.limit, it.key));
+    let may_be_old = limit.is_reported || !limit.is_steady() || own.first().is_some_and(goes_back);
+    if remembers && may_be_old {
+        return None;
+    }
+    // The wait of a reported cost is that of one hit.
+    let is_of_one = remembers || limit.is_reported;
+    let is_over = |it: &&Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
+    own.iter().filter(is_over).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
+        let (room, wanted) = (limit.room(it.requests), if is_of_one { 1 } else { it.hits.max(1) });
+        let at = Record { answered: it.answered + it.reset_nanos + slack, ..*it };
+        let there = before(rules, limit, counting, &at)?.saturating_sub(given_back_alone(rules, limit, it));
+        (wanted <= room && there + wanted > room).then(|| {
+            format!(
+                "request {} was denied {wanted} hits at {} us for {} us, though {there} of {room} are there still",
+                it.request,
+                it.answered / MICRO,
+                it.reset_nanos / MICRO
+            )
+        })
+    })
+}
