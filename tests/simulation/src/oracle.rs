@@ -11,6 +11,7 @@
 //!   N.
 //! - A request that gives hits back removes what it was admitted from every window.
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
+//! - No node remembers for long that a leased counter is full: other nodes may give hits back.
 //! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
 //!
 //! What is allowed nevertheless, and for how long:
@@ -39,6 +40,7 @@
 mod census;
 mod early;
 mod record;
+mod remembered;
 mod starved;
 mod trouble;
 
@@ -167,7 +169,10 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let there: Vec<Record> = own.iter().copied().filter(|it| rules.counts(limit, it)).collect();
         let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &there));
-        found.or_else(|| in_spite(limit, own)).or_else(|| early(&there))
+        found
+            .or_else(|| in_spite(limit, own))
+            .or_else(|| early(&there))
+            .or_else(|| remembered::too_long(rules, limit, own))
     })
 }
 
