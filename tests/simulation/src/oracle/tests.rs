@@ -44,7 +44,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         is_plain,
         deadline: None,
         remaining: 0,
-        reset_nanos: 0,
+        reset_nanos: SECOND,
         outcome,
     }
 }
