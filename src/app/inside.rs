@@ -10,6 +10,7 @@ mod samples;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayString;
 use parking_lot::Mutex;
 use tokio::runtime::{EnterGuard, Handle};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 pub use self::samples::Sample;
@@ -52,6 +54,9 @@ static IN_USE: Mutex<Vec<(Options, Weak<Inside>)>> = Mutex::new(Vec::new());
 /// The counters in memory of this process, once there are some, with the bounds of the first limiter.
 static COUNTERS: Mutex<Option<Kept>> = Mutex::new(None);
 
+/// Tasks that begin together. More of them begin after these have asked.
+const TOGETHER_MAX: usize = 64;
+
 thread_local! {
     /// The request that is checked on this thread of the host. Its memory is reused.
     static QUESTION: RefCell<RequestBuf> = RefCell::default();
@@ -76,10 +81,15 @@ pub struct Answer {
     pub rule: Option<ArrayString<RULE_BYTES_MAX>>,
 }
 
+/// What our thread does for a thread of the host.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A limiter without sockets.
 pub struct Inside {
     handler: Arc<Handler>,
     runtime: Handle,
+    /// Tasks that our thread has not begun yet.
+    tasks: UnboundedSender<Task>,
     /// Some counters are shared with others.
     is_shared: bool,
     /// What the host was shown of its metrics.
@@ -113,12 +123,14 @@ impl Inside {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let (started, start) = mpsc::sync_channel(1);
+        let (tasks, came) = unbounded_channel();
         // If they are shared, requests wait for our thread.
         let is_shared = configuration.redis.is_some() || configuration.limits.redis.is_some();
         let body = move || {
             if !is_shared {
                 control::lower_priority(CONTROL_NICENESS);
             }
+            runtime.spawn(begin_all(came));
             runtime.block_on(async move {
                 let mut tasks = Essential::new();
                 match App::inside(configuration, &mut tasks).await {
@@ -134,6 +146,7 @@ impl Inside {
         Ok(Self {
             handler,
             runtime: handle,
+            tasks,
             is_shared,
             shown: Mutex::default(),
             shown_at: Mutex::default(),
@@ -216,7 +229,18 @@ impl Inside {
 
     /// Runs a task on our thread: it waits for an answer that comes later.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(task);
+        // Our thread has ended: the task is dropped.
+        let _ = self.tasks.send(Box::pin(task));
+    }
+}
+
+/// Begins tasks, for as long as any can come. Those that have come together begin together, so that what they ask Redis
+/// goes there in one command. (Spawned one by one from other threads, each of them would get to its command before the
+/// next one began.)
+async fn begin_all(mut came: UnboundedReceiver<Task>) {
+    let mut together = Vec::new();
+    while came.recv_many(&mut together, TOGETHER_MAX).await > 0 {
+        together.drain(..).for_each(|task| drop(tokio::spawn(task)));
     }
 }
 
@@ -336,19 +360,51 @@ impl App {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Notify;
+
     use super::*;
+
+    fn limiter_that_cannot_reach_redis() -> Arc<Inside> {
+        let settings = [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TIMEOUT", "10ms")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let rules = Some("domain: d".to_owned());
+        Inside::with(&Options { settings, rules }).expect("it starts")
+    }
 
     /// Hits that go back to Redis are sent by a task, wherever they are found.
     #[test]
     fn what_a_hosts_thread_starts_while_it_decides_runs_on_ours() {
-        let settings = [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TIMEOUT", "10ms")];
-        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let rules = Some("domain: d".to_owned());
-        let inside = Inside::with(&Options { settings, rules }).expect("a limiter that cannot reach Redis");
+        let inside = limiter_that_cannot_reach_redis();
         let _entered = inside.enter();
         let (ran, where_it_runs) = mpsc::channel();
         Handle::current().spawn(async move { ran.send(thread::current().name().map(str::to_owned)) });
         let name = where_it_runs.recv().expect("it runs");
         assert_eq!(name.as_deref(), Some("tidegate"));
+    }
+
+    /// What sends to Redis is woken by the first that asks, and then finds what the others ask too.
+    #[test]
+    fn tasks_that_come_together_begin_before_what_they_wake() {
+        let inside = limiter_that_cannot_reach_redis();
+        let ((note, noted), (release, is_released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let asked = Arc::new(Notify::new());
+        let (asking, sent) = (Arc::clone(&asked), note.clone());
+        inside.spawn(async move {
+            asking.notified().await;
+            let _ = sent.send("sent");
+        });
+        // Until then our thread does nothing else.
+        inside.spawn(async move {
+            let _ = is_released.recv();
+        });
+        for name in ["one asks", "another asks"] {
+            let (asked, note) = (Arc::clone(&asked), note.clone());
+            inside.spawn(async move {
+                asked.notify_one();
+                let _ = note.send(name);
+            });
+        }
+        drop((release, note));
+        assert_eq!(noted.iter().collect::<Vec<_>>(), ["one asks", "another asks", "sent"]);
     }
 }

@@ -16,7 +16,7 @@ use crate::configuration::{Configured, Route, SendHeaders};
 #[derive(Default)]
 pub struct Filter {
     /// The state of a request that waits.
-    waiting: OnceCell<Arc<Mutex<Waiting>>>,
+    waiting: OnceCell<Arc<Waiting>>,
     /// The decision, if the response should have its headers.
     decided: Cell<Option<Answer>>,
     /// The costs that are charged at its end.
@@ -26,11 +26,12 @@ pub struct Filter {
 }
 
 /// A request that waits.
-enum Waiting {
-    Asked(Waker),
-    Answered(Result<Answer, Refusal>),
-    /// Its stream has ended, or has its answer.
-    Over,
+struct Waiting {
+    /// `None`: it was woken, or its stream has ended. The lock is held while it is woken, so that the stream cannot end
+    /// meanwhile.
+    waker: Mutex<Option<Waker>>,
+    /// Set before it is woken. It has a lock of its own, because the stream may run before the waker's is free.
+    answer: Mutex<Option<Result<Answer, Refusal>>>,
 }
 
 impl Filter {
@@ -53,11 +54,11 @@ impl Filter {
             Reply::Now(answer) => self.answered(configured, stream, answer),
             Reply::Later(answer) => {
                 stream.count(configured.counters.waited);
-                let waiting = Arc::new(Mutex::new(Waiting::Asked(stream.waker())));
-                let asked = Asked(Arc::clone(self.waiting.get_or_init(|| waiting)));
+                let waiting = Waiting { waker: Mutex::new(Some(stream.waker())), answer: Mutex::default() };
+                let asked = Asked(Arc::clone(self.waiting.get_or_init(|| Arc::new(waiting))));
                 configured.inside.spawn(async move {
                     let answer = answer.await;
-                    asked.0.lock().answer(answer);
+                    asked.0.answer(answer);
                 });
                 Flow::Wait
             }
@@ -66,10 +67,7 @@ impl Filter {
 
     /// Continues a request that waited. `None`: there is no answer yet.
     pub fn on_wake(&self, configured: &Configured, stream: &mut Stream<'_>) -> Option<Flow> {
-        let answer = match std::mem::replace(&mut *self.waiting.get()?.lock(), Waiting::Over) {
-            Waiting::Answered(answer) => answer,
-            Waiting::Asked(_) | Waiting::Over => return None,
-        };
+        let answer = self.waiting.get()?.answer.lock().take()?;
         Some(self.answered(configured, stream, answer))
     }
 
@@ -92,7 +90,7 @@ impl Filter {
     /// The stream is gone. From now on it is not woken.
     pub fn on_destroy(&self) {
         if let Some(waiting) = self.waiting.get() {
-            *waiting.lock() = Waiting::Over;
+            waiting.waker.lock().take();
         }
     }
 
@@ -140,21 +138,20 @@ fn domain<'c>(configured: &'c Configured, route: Option<&'c Route>) -> Option<&'
 
 /// A request that is being checked. If its task panics, or is dropped with its runtime, the request is still
 /// answered.
-struct Asked(Arc<Mutex<Waiting>>);
+struct Asked(Arc<Waiting>);
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.0.lock().answer(Err(Refusal::late("the limiter has ended")));
+        self.0.answer(Err(Refusal::late("the limiter has ended")));
     }
 }
 
 impl Waiting {
-    /// Keeps the answer and wakes the stream, if it still exists. The lock is held meanwhile, so that the stream
-    /// cannot end between the two.
-    fn answer(&mut self, answer: Result<Answer, Refusal>) {
-        if let Self::Asked(_) = self
-            && let Self::Asked(waker) = std::mem::replace(self, Self::Answered(answer))
-        {
+    /// Keeps the answer and wakes the stream, if it is still there.
+    fn answer(&self, answer: Result<Answer, Refusal>) {
+        let mut waker = self.waker.lock();
+        if let Some(waker) = waker.take() {
+            *self.answer.lock() = Some(answer);
             waker.wake();
         }
     }
