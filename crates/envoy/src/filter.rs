@@ -10,7 +10,7 @@ use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply};
 
 use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
-use crate::configuration::{Configured, Route, SendHeaders};
+use crate::configuration::{Configured, Route};
 
 /// The filter of one stream.
 #[derive(Default)]
@@ -105,21 +105,19 @@ impl Filter {
             Ok(answer) => answer,
             Err(refusal) => return configured.refused(stream, &refusal),
         };
-        for (key, number) in numbers(&answer) {
-            stream.set_number(key, number as f64);
+        let passes = answer.client.numbers.passes();
+        if configured.metadata.has(passes) {
+            set_metadata(stream, &answer);
         }
-        if let Some(rule) = &answer.rule {
-            stream.set_text("rule", rule);
-        }
-        if answer.client.numbers.passes() {
+        if passes {
             stream.count(configured.counters.ok);
-            self.decided.set((configured.send_headers == SendHeaders::Always).then_some(answer));
+            self.decided.set(configured.headers.has(passes).then_some(answer));
             return Flow::GoOn;
         }
         stream.count(configured.counters.over_limit);
         stream.add_flag("RL");
         let (mut headers, mut body) = (Vec::new(), "rate limited");
-        if configured.send_headers != SendHeaders::Never {
+        if configured.headers.has(passes) {
             headers.extend(answer.client.headers().map(|(name, value)| (name, text(&value))));
             if let Some(problem) = answer.client.problem() {
                 headers.push((CONTENT_TYPE, PROBLEM_JSON.to_owned()));
@@ -160,6 +158,15 @@ impl Waiting {
 /// The text of a field, which is ASCII.
 fn text(value: &HeaderValue) -> String {
     value.to_str().unwrap_or_default().to_owned()
+}
+
+fn set_metadata(stream: &mut Stream<'_>, answer: &Answer) {
+    for (key, number) in numbers(answer) {
+        stream.set_number(key, number as f64);
+    }
+    if let Some(rule) = &answer.rule {
+        stream.set_text("rule", rule);
+    }
 }
 
 /// The numbers of the tightest limit, if there is one.

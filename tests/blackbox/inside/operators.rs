@@ -27,13 +27,18 @@ fn the_rule_of_the_tightest_limit_is_in_the_metadata() {
                   mappers:
                     - filter: {{ status_code_filter: {{ comparison: {{ op: EQ, value: {{ default_value: 429, runtime_key: x }} }} }} }}
                       {header}");
-    let envoy = start_with_rules(RULES, &[("virtual_hosts:", &on_pass), ("stat_prefix: edge", &on_denial)]);
-    let rule = |user| {
-        let answer = get(&envoy, "/", ALICE, user);
-        (answer.status, answer.header("x-rule").unwrap_or_default().to_owned())
-    };
-    assert_eq!(rule("ann"), (200, "edge.user".to_owned()));
-    assert_eq!(rule("bot"), (429, "bots".to_owned()));
+    // Without the field, denials alone have it.
+    for (field, of_an_admitted) in [("metadata: always", "edge.user"), ("", "")] {
+        let changes =
+            [("virtual_hosts:", &*on_pass), ("stat_prefix: edge", &on_denial), ("headers: always", field)];
+        let envoy = start_with_rules(RULES, &changes);
+        let rule = |user| {
+            let answer = get(&envoy, "/", ALICE, user);
+            (answer.status, answer.header("x-rule").unwrap_or_default().to_owned())
+        };
+        assert_eq!(rule("ann"), (200, of_an_admitted.to_owned()));
+        assert_eq!(rule("bot"), (429, "bots".to_owned()));
+    }
 }
 
 /// Two filters with the same settings are two configurations of one limiter, which both show its metrics.
