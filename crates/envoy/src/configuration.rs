@@ -78,6 +78,8 @@ pub struct Counters {
     pub error: Counter,
     /// Costs that could not be read at the end of a stream.
     pub cost_unknown: Counter,
+    /// Panics in hooks.
+    panics: Counter,
 }
 
 /// The configuration of a filter, as it is written.
@@ -165,9 +167,12 @@ impl Configured {
         Ok(configured)
     }
 
-    /// Shows the limiter's metrics in Envoy's statistics.
-    pub fn show_stats(&self, host: &Host) {
+    /// Shows the limiter's metrics in Envoy's statistics, and so many more panics.
+    pub fn show_stats(&self, host: &Host, panics: u64) {
         self.stats.show(host, &self.inside);
+        if panics > 0 {
+            host.add(self.counters.panics, std::iter::empty(), panics);
+        }
     }
 
     /// The outcome of a request that was not decided. What a client sends must not lift its limits, so a request that
@@ -212,6 +217,7 @@ impl Counters {
             waited: host.counter("tidegate_waited", &[])?,
             error: host.counter("tidegate_error", &[])?,
             cost_unknown: host.counter("tidegate_cost_unknown", &[])?,
+            panics: host.counter("tidegate_panics", &[])?,
         })
     }
 }

@@ -9,6 +9,7 @@
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::abi::{Flow, Host, Level, Pointer, Stream, Text, log, look_up};
 use crate::configuration::{Configured, Route};
@@ -20,14 +21,23 @@ struct Made {
     filter: Filter,
 }
 
-/// Calls `body`. A panic is logged, and the result is `otherwise`.
+/// Panics that no configuration has shown yet.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Logs and counts a panic.
+fn caught() {
+    PANICS.fetch_add(1, Relaxed);
+    log(Level::Error, "tidegate: a hook panicked");
+}
+
+/// Calls `body`. If it panics, the result is `otherwise`.
 fn guarded<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
     let body = AssertUnwindSafe(|| {
         panic_for_test(&body);
         body()
     });
     catch_unwind(body).unwrap_or_else(|_| {
-        log(Level::Error, "tidegate: a hook panicked");
+        caught();
         otherwise()
     })
 }
@@ -90,7 +100,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
     _event: u64,
 ) {
     // SAFETY: as above.
-    guarded(|| (), || unsafe { (*configured).show_stats(&Host::of(host)) });
+    guarded(|| (), || unsafe { (*configured).show_stats(&Host::of(host), PANICS.swap(0, Relaxed)) });
 }
 
 /// # Safety
@@ -163,7 +173,7 @@ unsafe fn on<T>(
         hook(&made.filter, configured, &mut stream)
     });
     catch_unwind(hook).unwrap_or_else(|_| {
-        log(Level::Error, "tidegate: a hook panicked");
+        caught();
         otherwise(configured, &mut stream)
     })
 }

@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 
 use crate::harness::envoy::{Envoy, Launch};
+use crate::harness::eventually_true;
 use crate::harness::http::Client;
 use crate::harness::inside::{Inside, rules};
 use crate::harness::redis::Redis;
@@ -45,6 +46,9 @@ fn a_panic_costs_a_request_and_never_envoy() {
         for _ in 0..3 {
             let answer = client.send("GET", "/", &[("x-user", "ann")], "").expect("Envoy answers");
             assert_eq!(answer.status, status, "{hook}, {failure_mode_deny}: {answer:?}");
+        }
+        if hook != "http_filter_config_destroy" {
+            eventually_true(hook, || envoy.stat("dynamicmodulescustom.tidegate_panics") >= 3);
         }
         envoy.signal(Signal::TERM);
         assert_eq!(envoy.exit_code(), 0, "{hook}");
