@@ -1,7 +1,13 @@
 //! Envoys with the limiter inside and servers, all on one Redis: N together.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
+use crate::harness::admissions::Admissions;
+use crate::harness::envoy::Envoy;
 use crate::harness::grpc::{OK, question};
 use crate::harness::http::Client;
 use crate::harness::inside::{Inside, rules};
@@ -52,7 +58,10 @@ fn envoys_that_are_asked_unequally_use_all_of_the_limit() {
     let inside = Inside::new(&rules(&format!("{{window: 4s, requests_per_unit: {N}}}")))
         .setting("REDIS_URL", &redis.url())
         .setting("REDIS_TIMEOUT", "10s");
-    let envoys = [inside.start(), inside.start(), inside.start()];
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let upstreams = ["0", "1", "2"].map(|name| folder.path().join(name));
+    let envoys =
+        upstreams.each_ref().map(|upstream| Envoy::start_config(&logging(&inside.config(), upstream)));
     let user = |envoy: usize, per_second| User {
         port: envoys[envoy].port,
         name: "ann",
@@ -68,4 +77,46 @@ fn envoys_that_are_asked_unequally_use_all_of_the_limit() {
     // A busy machine does not send as much.
     assert!(used >= if soak() { 0.97 } else { 0.8 }, "used {used:.3}");
     assert_eq!((log.failed, log.lost), (0, 0));
+    for mut envoy in envoys {
+        // Then its log is written.
+        envoy.signal(Signal::TERM);
+        assert_eq!(envoy.exit_code(), 0);
+    }
+    let (mut decided, mut arrived, mut delay) = (Admissions::default(), Admissions::default(), 0);
+    for (came, reached) in upstreams.iter().flat_map(|upstream| requests(upstream)) {
+        decided.push(came, reached);
+        arrived.push(reached, reached);
+        delay = delay.max(reached - came);
+    }
+    assert_eq!(decided.len(), log.admitted.len(), "what was admitted reaches the upstream, and nothing else");
+    let arrived = arrived.most_in_a_window(WINDOW.as_micros() as u64);
+    println!("{arrived} reached the upstream in the fullest window, at most {delay} µs after they came");
+    let most = decided.most_in_a_window(WINDOW.as_micros() as u64);
+    assert!(most <= N, "{most} in a window, which no delay explains");
+}
+
+/// The configuration, with a log of the upstream: whose each request is, and when it came to Envoy and to the upstream.
+fn logging(config: &str, log: &Path) -> String {
+    let edge = "route_config:
+                  request_headers_to_add: [{ header: { key: x-came, value: \"%START_TIME(%s%6f)%\" } }]";
+    let upstream = format!(
+        "stat_prefix: application
+                access_log:
+                  - name: envoy.access_loggers.file
+                    typed_config:
+                      \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+                      path: {}
+                      log_format:
+                        text_format_source:
+                          inline_string: \"%REQ(x-user)% %REQ(x-came)% %START_TIME(%s%6f)%\\n\"",
+        log.display()
+    );
+    config.replacen("route_config:", edge, 1).replacen("stat_prefix: application", &upstream, 1)
+}
+
+/// When each request of ann came to Envoy, and when to the upstream, in microseconds.
+fn requests(log: &Path) -> Vec<(u64, u64)> {
+    let text = fs::read_to_string(log).expect("Envoy has written it");
+    let times = text.lines().filter_map(|line| line.strip_prefix("ann ")?.split_once(' '));
+    times.map(|(came, reached)| (came.parse().expect("a time"), reached.parse().expect("a time"))).collect()
 }
