@@ -208,6 +208,8 @@ fn all_crates_can_be_packed() {
         "--workspace",
         "--exclude",
         "tidegate-simulation",
+        "--exclude",
+        "tidegate-fuzz",
         "--offline",
         "--allow-dirty",
         "--no-verify",
