@@ -87,15 +87,23 @@ impl ClientAnswer {
         }
     }
 
-    /// The header fields.
-    pub fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<'_> {
+    /// Calls `add` with each header field.
+    pub fn headers(&self, mut add: impl FnMut(HeaderName, HeaderValue)) {
         let CheckAnswer { limit, remaining, reset_secs, retry_after_secs, .. } = self.numbers;
-        let tightest =
-            [(LIMIT, limit.map(u64::from)), (REMAINING, remaining.map(u64::from)), (RESET, reset_secs)];
-        let tightest = tightest.into_iter().filter(|_| self.is_legacy);
-        let numbers = tightest.chain([(RETRY_AFTER, retry_after_secs)]);
-        let numbers = numbers.filter_map(|(name, number)| Some((name, HeaderValue::from(number?))));
-        numbers.chain(self.draft.iter().flat_map(|draft| draft.headers()))
+        let mut number = |name, number: Option<u64>| {
+            if let Some(number) = number {
+                add(name, number.into());
+            }
+        };
+        if self.is_legacy {
+            number(LIMIT, limit.map(u64::from));
+            number(REMAINING, remaining.map(u64::from));
+            number(RESET, reset_secs);
+        }
+        number(RETRY_AFTER, retry_after_secs);
+        if let Some(draft) = &self.draft {
+            draft.headers().for_each(|(name, field)| add(name, field));
+        }
     }
 
     /// Problem details, if the request is denied and the format has them. They are JSON.

@@ -3,8 +3,8 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-use http::HeaderValue;
 use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply};
 
@@ -73,8 +73,10 @@ impl Filter {
 
     /// Adds the headers to a response of the upstream, if they are always sent.
     pub fn on_response(&self, _: &Configured, stream: &mut Stream<'_>) {
-        for (name, value) in self.decided.take().iter().flat_map(|answer| answer.client.headers()) {
-            stream.set_header(Headers::Response, name.as_str(), &text(&value));
+        if let Some(answer) = self.decided.take() {
+            let set =
+                |name: HeaderName, value| stream.set_header(Headers::Response, name.as_str(), &text(&value));
+            answer.client.headers(set);
         }
     }
 
@@ -118,7 +120,7 @@ impl Filter {
         stream.add_flag("RL");
         let (mut headers, mut body) = (Vec::new(), "rate limited");
         if configured.headers.has(passes) {
-            headers.extend(answer.client.headers().map(|(name, value)| (name, text(&value))));
+            answer.client.headers(|name, value| headers.push((name, text(&value))));
             if let Some(problem) = answer.client.problem() {
                 headers.push((CONTENT_TYPE, PROBLEM_JSON.to_owned()));
                 body = problem;

@@ -101,7 +101,7 @@ fn answered(answer: &ClientAnswer, deny_status: StatusCode) -> Page {
         (Code::OverLimit, None) => text(deny_status, "rate limited"),
         (Code::OverLimit, Some(problem)) => page(deny_status, PROBLEM_JSON, problem.to_owned()),
     };
-    page.headers_mut().extend(answer.headers());
+    answer.headers(|name, value| drop(page.headers_mut().insert(name, value)));
     page
 }
 
