@@ -38,7 +38,7 @@ pub(super) fn of_limit(random: &mut Random, scenario: &mut Scenario, limit: usiz
     scenario.faults.sort_by_key(|fault| fault.at);
 }
 
-/// Half of the scenarios with records have an outage right after a node has heard of a change: it knows nothing of that key then.
+/// Half of the scenarios with records have an outage right after a node has read a change: then it has no value of that key.
 pub(super) fn interrupt(random: &mut Random, scenario: &mut Scenario) {
     let heard = |fault: &Fault| match fault.what {
         What::Record { heard_within, .. } => Some(fault.at + heard_within),

@@ -12,7 +12,7 @@ use crate::world::SECOND;
 
 /// Makes the draws of this file others than those of the rest.
 pub(super) const OWN: u64 = 0x7769_6465_6e65_6431;
-/// The same of what comes where counters begin anew.
+/// The same for the draws of scenarios with resets.
 pub(super) const ANEW: u64 = 0x7472_6961_6c30_3031;
 
 /// Half of all scenarios are wider.
@@ -41,8 +41,8 @@ fn widen(random: &mut Random, limit: &mut LimitSpec) {
     }
 }
 
-/// Where counters begin anew, those of candidates do so too, and hits go back to the new ones: half of these scenarios have a
-/// candidate, and half of them more refunds.
+/// A reset also sets the counters of candidates to zero, and refunds go to the new counters: half of the scenarios with
+/// resets have a candidate, and half of them have more refunds.
 pub(super) fn anew(random: &mut Random, scenario: &mut Scenario) {
     if !scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { .. })) {
         return;
