@@ -2,7 +2,7 @@
 //! language, and problem details; through a real Envoy over gRPC, through `/check`, and from the module.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
@@ -10,6 +10,7 @@ use crate::admin::{TOKEN, exception, put};
 use crate::harness::envoy::{EXAMPLE_RULES, Envoy, Upstream, inside};
 use crate::harness::eventually_true;
 use crate::harness::http::{Answer, Client};
+use crate::harness::programs::python;
 use crate::harness::proxy::{EXAMPLE_RULES as PROXY_RULES, Kind, Proxy};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
@@ -18,9 +19,8 @@ const ALICE: &[(&str, &str)] = &[("x-forwarded-for", "203.0.113.1"), ("x-user", 
 
 /// The items of these fields, each with its parameters, as `structured_fields.py` reads them.
 fn items(fields: &[&str]) -> Vec<Value> {
-    let python = std::env::var_os("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is set by tests/run");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/harness/structured_fields.py");
-    let mut parser = Command::new(python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut parser = python().arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let parser = parser.as_mut().expect("Python runs");
     let input = parser.stdin.take().expect("its input").write_all(fields.join("\n").as_bytes());
     input.expect("it reads");

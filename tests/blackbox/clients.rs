@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::programs::{installed, run, succeed};
+use crate::harness::programs::{installed, python, run, succeed};
 use crate::harness::tidegate::{Setup, Tidegate};
 
 /// One worker, so that what comes in comes in at one time; users from u1 to u7, each with a limit of its own.
@@ -58,9 +58,7 @@ fn grpc_js_mixes_calls() {
 
 #[test]
 fn grpcio_mixes_calls() {
-    let python = std::env::var_os("TIDEGATE_PYTHON");
-    let python = python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it");
-    every_call_is_answered(Command::new(python).arg(file("blackbox/clients/python/mixed.py")));
+    every_call_is_answered(python().arg(file("blackbox/clients/python/mixed.py")));
 }
 
 /// Reflection is a stream that the client does not end before it is answered. grpcurl asks for the descriptors first,

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::envoy;
 use crate::harness::grpc::question;
-use crate::harness::programs::{run, succeed};
+use crate::harness::programs::{python, run, succeed};
 use crate::harness::tidegate::{Setup, binary};
 
 /// Each file of Kubernetes' own kinds, and how many documents it has.
@@ -20,15 +20,11 @@ fn example(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(path)
 }
 
-fn python() -> PathBuf {
-    std::env::var_os("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is set by tests/run").into()
-}
-
 /// The documents of a YAML file, as PyYAML reads them.
 fn documents(path: &Path) -> Vec<Value> {
     let read =
         "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1]))), default=str))";
-    let json = succeed(Command::new(python()).args(["-c", read]).arg(path));
+    let json = succeed(python().args(["-c", read]).arg(path));
     serde_json::from_str(&json).expect("python writes it")
 }
 
@@ -74,7 +70,7 @@ fn environment(workload: &Value) -> Vec<(&str, &str)> {
 
 #[test]
 fn the_manifests_follow_kubernetes_schemas() {
-    let validate = python().with_file_name("kubernetes-validate");
+    let validate = Path::new(python().get_program()).with_file_name("kubernetes-validate");
     for (name, documents) in MANIFESTS {
         let path = example("kubernetes").join(name);
         let shown = succeed(Command::new(&validate).arg("--strict").arg(path));

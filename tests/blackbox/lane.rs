@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use crate::harness::programs::{installed, run, succeed};
+use crate::harness::programs::{installed, python, run, succeed};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, h2};
 
@@ -33,10 +33,8 @@ fn every_case_of_h2spec_passes_strictly() {
 #[test]
 fn grpcio_is_answered_as_it_expects() {
     let limiter = lane();
-    let python = std::env::var_os("TIDEGATE_PYTHON");
-    let python = python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it");
     let client = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/lane/grpcio_client.py");
-    let said = succeed(Command::new(python).arg(client).arg(limiter.ports().grpc.to_string()));
+    let said = succeed(python().arg(client).arg(limiter.ports().grpc.to_string()));
     assert!(said.ends_with("ok\n"), "{said}");
     assert_eq!(limiter.scrape().sum("tidegate_lane_misbehaved_total", &[]), 0.0);
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::harness::grpc::{Client, question};
 use crate::harness::pki::Authority;
-use crate::harness::programs::succeed;
+use crate::harness::programs::{python, succeed};
 use crate::harness::prometheus::Prometheus;
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
@@ -27,9 +27,8 @@ fn rules() -> PathBuf {
 
 /// The documents of a file of YAML, read by somebody else.
 fn documents(path: &Path) -> Vec<Value> {
-    let python = std::env::var("TIDEGATE_PYTHON").expect("tests/run sets it");
     let code = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
-    let json = succeed(Command::new(python).args(["-c", code]).arg(path));
+    let json = succeed(python().args(["-c", code]).arg(path));
     serde_json::from_str(&json).expect("JSON")
 }
 

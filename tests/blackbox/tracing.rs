@@ -1,7 +1,6 @@
 //! Spans as a collector gets them: one that is written in Python, over both protocols.
 
 use std::net::TcpListener;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -10,7 +9,7 @@ use crate::harness::grpc::question;
 use crate::harness::lateness::Lateness;
 use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
-use crate::harness::programs::{installed, succeed};
+use crate::harness::programs::{installed, python, succeed};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true, free_port, http};
@@ -46,9 +45,7 @@ impl Collector {
     /// With these files: its certificate, its key, its clients' authority.
     fn start_with(protocol: &str, port: u16, files: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/harness/otlp_receiver.py");
-        let python = std::env::var_os("TIDEGATE_PYTHON");
-        let mut command =
-            Command::new(python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it"));
+        let mut command = python();
         command.args([script, protocol, &port.to_string()]).args(files);
         let mut process = Process::spawn(&mut command);
         eventually_true("the collector to be ready", || {

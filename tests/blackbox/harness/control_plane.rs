@@ -3,11 +3,11 @@
 
 use std::ops::Deref;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::process::Process;
+use super::programs::python;
 use super::{eventually, free_port};
 
 /// A running control plane. Ended when dropped.
@@ -24,10 +24,8 @@ impl ControlPlane {
 
     /// On this port; with the files of a certificate, its key and the authority of clients: with mutual TLS.
     pub fn on(port: u16, tls: &[&Path]) -> Self {
-        let python = std::env::var_os("TIDEGATE_PYTHON");
-        let python = python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/harness/control_plane.py");
-        let mut command = Command::new(python);
+        let mut command = python();
         let process = Process::spawn_with_input(command.arg(script).arg(port.to_string()).args(tls));
         let plane = Self { process, port };
         plane.event(0, "listening");

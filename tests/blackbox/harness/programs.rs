@@ -9,6 +9,12 @@ pub fn installed(name: &str) -> Command {
     Command::new(if Path::new(&path).exists() { path } else { name.to_owned() })
 }
 
+/// Python, with the packages that `tests/run` installs.
+pub fn python() -> Command {
+    let python = std::env::var_os("TIDEGATE_PYTHON");
+    Command::new(python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it"))
+}
+
 /// Runs a program; how it ended, and all that it said.
 pub fn run(command: &mut Command) -> (Output, String) {
     let output = command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
