@@ -225,18 +225,19 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("lib", &[]),
         ],
     ),
+    ("crates/disk/src", &[("mortal", &[]), ("tests", &[]), ("lib", &[])]),
     (
         "crates/state/src",
         &[
-            ("clock", &["serve::clock"]),
+            ("clock", &[]),
             ("format", &["moment", "outcome"]),
             ("writer", &["clock", "format"]),
             ("reader", &["format", "outcome"]),
-            ("folder", &["sequence", "writer", "operate::disk"]),
+            ("folder", &["sequence", "writer"]),
             ("moment", &["clock", "outcome"]),
             ("outcome", &[]),
             ("secret", &["format", "outcome"]),
-            ("sequence", &["operate::disk"]),
+            ("sequence", &[]),
             ("start", &["clock", "folder", "format", "moment", "outcome", "reader", "secret", "writer"]),
             ("checkpoints", &["folder", "outcome", "start", "writer"]),
             ("tests", &[]),
@@ -265,11 +266,10 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
     (
         "crates/operate/src",
         &[
-            ("disk", &[]),
             ("peer", &[]),
             ("bodies", &[]),
-            ("exceptions", &["bodies", "disk"]),
-            ("resets", &["bodies", "disk", "serve::service"]),
+            ("exceptions", &["bodies"]),
+            ("resets", &["bodies", "serve::service"]),
             ("records", &[]),
             (
                 "status",
@@ -337,7 +337,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("logging", &["clock", "operate::debug", "serve::report"]),
             // Nothing but a type: everybody may hold an address.
             ("url", &[]),
-            ("source", &["url", "operate::disk"]),
+            ("source", &["url"]),
             ("statsd", &["serve::metrics"]),
             ("spans", &["url"]),
             ("webhook", &["clock", "serve::events"]),
@@ -411,7 +411,6 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "source",
                     "app",
                     "operate::bodies",
-                    "operate::disk",
                     "serve::report",
                     "trial",
                 ],

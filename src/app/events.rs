@@ -12,7 +12,6 @@ use crate::clock::{Clock, monotonic};
 use crate::configuration::{self, WebhookSettings};
 use crate::webhook::{Endpoint, Webhook};
 use tidegate_engine::key::KeySecret;
-use tidegate_operate::disk;
 use tidegate_serve::events::{Events, KeyNames, Lines, Outlet, OutletTotals};
 use tidegate_serve::metrics::{Kind, Metrics};
 
@@ -82,7 +81,8 @@ impl EventTasks {
 
 fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError> {
     let file = |path: PathBuf| {
-        disk::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
+        tidegate_disk::read(&path)
+            .map_err(|source| AppError::File { path: path.display().to_string(), source })
     };
     let endpoint = Endpoint {
         url: settings.url.clone(),

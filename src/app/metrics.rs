@@ -6,7 +6,6 @@ use tidegate_engine::Timestamp;
 
 use crate::app::AppError;
 use crate::configuration;
-use tidegate_operate::disk;
 use tidegate_serve::metrics::{Mapping, Metrics, Names};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
@@ -26,7 +25,7 @@ pub(super) fn start(
 /// The names of metrics: those of the file, or `built_in` if it cannot be read at `now`.
 fn names(path: &str, built_in: Names, reloads: &ReloadLog, now: Timestamp) -> Result<Names, AppError> {
     let remember = |in_force, what: String| reloads.add(Reload::new(Subject::Mapping, now, in_force, what));
-    match disk::read_text(path.as_ref()) {
+    match tidegate_disk::read_text(path.as_ref()) {
         Ok(text) => {
             let mapping = Mapping::parse(path, &text).map_err(AppError::Mapping)?;
             remember(true, format!("mapping of metrics: {path} in force"));

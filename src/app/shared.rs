@@ -11,7 +11,6 @@ use crate::clock::Clock;
 use crate::configuration::{ClientTlsFiles, Redis, Server};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
-use tidegate_operate::disk;
 use tidegate_redis::runtime::Tokio;
 use tidegate_redis::tls::{TlsError, TlsFiles, config};
 use tidegate_redis::{
@@ -75,7 +74,7 @@ pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
 fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfig>, AppError> {
     let read = |name: &str, path: &Option<PathBuf>| match path {
         None => Ok(None),
-        Some(path) => disk::read(path)
+        Some(path) => tidegate_disk::read(path)
             .map(Some)
             .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.display()) }),
     };

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::app::AppError;
 use crate::configuration::Tracing;
 use crate::spans::Tracer;
-use tidegate_operate::disk;
 use tidegate_serve::metrics::{Kind, Metrics};
 
 /// The attribute that distinguishes the instances of a service.
@@ -43,7 +42,8 @@ pub(super) async fn finish(tracer: Option<Tracer>) {
 /// The contents of the file, if one is named.
 fn read(path: Option<PathBuf>) -> Result<Option<Vec<u8>>, AppError> {
     let read = |path: PathBuf| {
-        disk::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
+        tidegate_disk::read(&path)
+            .map_err(|source| AppError::File { path: path.display().to_string(), source })
     };
     path.map(read).transpose()
 }

@@ -13,7 +13,7 @@ use crate::app::{AppError, Essential, dead};
 use crate::clock::Clock;
 use crate::configuration::{Admin, Configuration};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
-use tidegate_operate::disk::{Disk, SystemDisk};
+use tidegate_disk::{Disk, SystemDisk};
 use tidegate_operate::gate::{AdminToken, Gate, TokenError};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 

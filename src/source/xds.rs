@@ -17,7 +17,6 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tidegate_operate::disk;
 
 use prost_types::{Struct, Value, value::Kind};
 use tokio::sync::mpsc;
@@ -272,7 +271,7 @@ impl XdsTls {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StreamError> {
-    disk::read(path).map_err(|error| StreamError::File(path.display().to_string(), error))
+    tidegate_disk::read(path).map_err(|error| StreamError::File(path.display().to_string(), error))
 }
 
 /// The problems, one per line, as many as fit.

@@ -36,7 +36,7 @@ use self::known::Known;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
-use crate::disk::{Disk, SystemDisk};
+use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{ConnectError, RedisStore};

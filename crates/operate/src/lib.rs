@@ -6,11 +6,9 @@
 //! - [`bodies`]: what requests and answers of that API may hold, as types
 //! - [`gate`]: who may change and see things, for the [`peer`] of a connection
 //! - [`page`]: requests and responses of an HTTP port, for all ports
-//! - [`disk`]: files that no crash leaves half written
 //!
 //! It opens no sockets and knows no settings. The items are for the program `tidegate`, and change with it.
 
-pub mod disk;
 pub mod bodies;
 pub mod exceptions;
 pub mod resets;

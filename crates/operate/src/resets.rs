@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::bodies::values::{id, read_id};
-use crate::disk::{Disk, SystemDisk};
+use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::runtime::Runtime;

@@ -15,11 +15,7 @@ pub fn timer() -> Instant {
 
 /// CPU time that all threads of the process have taken, in nanoseconds.
 pub fn cpu_nanos() -> u64 {
-    nanos(clock_gettime(ClockId::ProcessCPUTime))
-}
-
-/// A time of the system in nanoseconds.
-pub fn nanos(Timespec { tv_sec, tv_nsec }: Timespec) -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
     let [seconds, nanos] = [tv_sec, tv_nsec].map(|part| u64::try_from(part).unwrap_or_default());
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }

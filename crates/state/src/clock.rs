@@ -3,12 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
 
 use std::fmt::Debug;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::time::Timestamp;
-use tidegate_serve::clock::nanos;
 
 /// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -51,7 +50,8 @@ impl Machine for ThisMachine {
     }
 
     fn since_boot(&self) -> u64 {
-        nanos(clock_gettime(ClockId::Boottime))
+        let since = Duration::try_from(clock_gettime(ClockId::Boottime));
+        since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn boot_id(&self) -> [u8; 16] {

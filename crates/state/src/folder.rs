@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::sequence::{Sequence, SequenceError};
 use crate::writer::Writing;
-use tidegate_operate::disk::{Disk, DiskError, SystemDisk, beside};
+use tidegate_disk::{Disk, DiskError, SystemDisk, temporary_name};
 
 tidegate_engine::named! {
     /// A file of the folder.
@@ -80,7 +80,7 @@ impl Folder {
                 let folder = Self { path: path.to_owned(), disk, sequence: None, _lock: lock };
                 // A process that was killed while it wrote leaves half of a file, which only takes space.
                 for file in File::ALL {
-                    let _ = folder.disk.remove(&beside(&folder.file(file)));
+                    let _ = folder.disk.remove(&temporary_name(&folder.file(file)));
                 }
                 Ok(folder)
             }

@@ -3,7 +3,7 @@
 //! In: a folder, and the store of a process that ends. Out: the store, the clock and the secret of keys with which
 //! the next process continues, and an [`Outcome`] that says whether it could. It reads and writes files and starts
 //! one thread. It has no settings and no sockets: the program calls it at the right moments. Clocks and the disk are
-//! those of a [`Machine`] and of `tidegate-operate`: a simulation passes its own.
+//! those of a [`Machine`] and of `tidegate-disk`: a simulation passes its own.
 //!
 //! The folder of a running process has `lock`, which it has locked, and `checkpoint`: the counters at some moment of
 //! its life, at first those that it started with. A process that ends writes `counters` after its last decision. The

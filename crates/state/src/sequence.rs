@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use tidegate_operate::disk::{Disk, DiskError};
+use tidegate_disk::{Disk, DiskError};
 
 /// No number is longer.
 const FILE_BYTES_MAX: u64 = 32;

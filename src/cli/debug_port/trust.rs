@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use tidegate_operate::disk;
 
 use clap::{Arg, ArgMatches};
 use rustls::pki_types::pem::PemObject;
@@ -93,7 +92,8 @@ fn certificates(
 
 /// The file of an option; `None` if it is not given.
 fn pem(matches: &ArgMatches, option: &'static str) -> Result<Option<Vec<u8>>, TrustError> {
-    let read = |path: &String| disk::read(path.as_ref()).map_err(|error| bad(matches, option, error));
+    let read =
+        |path: &String| tidegate_disk::read(path.as_ref()).map_err(|error| bad(matches, option, error));
     matches.get_one::<String>(option).map(read).transpose()
 }
 

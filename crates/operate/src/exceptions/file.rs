@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Authored, EXCEPTIONS_MAX};
-use crate::disk::{Disk, DiskError};
+use tidegate_disk::{Disk, DiskError};
 use tidegate_engine::text::json_line;
 
 /// The most bytes of a file: as many as all exceptions take at their longest, and some more.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::text::{path, path_json};
 use crate::bodies::values::{id, read_id};
-use crate::disk::{Disk, DiskError};
+use tidegate_disk::{Disk, DiskError};
 use tidegate_engine::rules::{Epoch, Epochs, ResetPath};
 
 /// The most bytes that are read: more than all resets take.

@@ -4,7 +4,7 @@
 //! clean end that was written is found, once; a checkpoint is at least as new as the last that was written.
 
 use super::*;
-use tidegate_operate::disk::mortal::{Left, MortalFolder};
+use tidegate_disk::mortal::{Left, MortalFolder};
 
 /// A process died: what it would have done next did not happen.
 struct Died;

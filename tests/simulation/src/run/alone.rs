@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tidegate_disk::Disk;
+use tidegate_disk::mortal::{Left, MortalFolder};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::rules::Epochs;
 use tidegate_engine::time::Timestamp;
-use tidegate_operate::disk::Disk;
-use tidegate_operate::disk::mortal::{Left, MortalFolder};
 use tidegate_operate::resets::{put_in_force, read};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_serve::service::{Counters, Service};

@@ -34,15 +34,15 @@ fn wherever_it_dies_a_file_is_the_old_one_or_the_new_one() {
 fn a_file_that_is_renamed_before_it_is_synced_may_be_torn() {
     let folder = MortalFolder::new(&Left::new());
     let disk = folder.disk(usize::MAX);
-    let [beside, path] = ["file.new", "file"].map(|name| folder.path().join(name));
-    disk.create(&beside).and_then(|mut file| file.write_all(&[b'n'; 50])).expect("a disk");
-    disk.rename(&beside, &path).and_then(|()| disk.sync_folder(folder.path())).expect("a disk");
+    let [temporary, path] = ["file.new", "file"].map(|name| folder.path().join(name));
+    disk.create(&temporary).and_then(|mut file| file.write_all(&[b'n'; 50])).expect("a disk");
+    disk.rename(&temporary, &path).and_then(|()| disk.sync_folder(folder.path())).expect("a disk");
     let lengths: BTreeSet<_> = folder.after_a_crash().iter().map(|left| left["file"].len()).collect();
     assert_eq!(lengths, [0, 25, 50].into());
 }
 
 #[test]
-fn what_cannot_be_written_leaves_nothing_beside() {
+fn what_cannot_be_written_leaves_no_temporary_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("file");
     let disk: &dyn Disk = &SystemDisk;

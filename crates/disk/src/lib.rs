@@ -50,7 +50,7 @@ pub struct DiskError {
     pub source: io::Error,
 }
 
-/// The error of the system.
+/// The disk of the system.
 #[derive(Debug)]
 pub struct SystemDisk;
 
@@ -62,20 +62,20 @@ impl dyn Disk + '_ {
         path: &Path,
         write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
     ) -> Result<T, DiskError> {
-        let beside = beside(path);
-        let written = self.write_synced(&beside, write).map_err(|source| {
+        let temporary = temporary_name(path);
+        let written = self.write_synced(&temporary, write).map_err(|source| {
             // A half-written file only takes space.
-            let _ = self.remove(&beside);
-            DiskError { what: "write", path: beside.clone(), source }
+            let _ = self.remove(&temporary);
+            DiskError { what: "write", path: temporary.clone(), source }
         })?;
-        self.rename_synced(&beside, path)?;
+        self.rename_synced(&temporary, path)?;
         Ok(written)
     }
 
     /// Whether `replace` could write this file: creates a temporary one in its folder, and removes it.
     pub fn try_replace(&self, path: &Path) -> Result<(), DiskError> {
         // Another process may be writing under the temporary name.
-        let tried = beside(&beside(path));
+        let tried = temporary_name(&temporary_name(path));
         let written = self.write_synced(&tried, |out| out.write_all(b"\n"));
         let removed = self.remove(&tried);
         written.and(removed).map_err(|source| DiskError { what: "write", path: path.to_owned(), source })
@@ -119,10 +119,10 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// The temporary name of a file.
-pub fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.to_owned().into_os_string();
-    beside.push(".new");
-    PathBuf::from(beside)
+pub fn temporary_name(path: &Path) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(".new");
+    PathBuf::from(name)
 }
 
 impl Disk for SystemDisk {
