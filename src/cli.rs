@@ -14,6 +14,7 @@ mod limit;
 mod logs;
 mod man;
 mod replay;
+mod schema;
 mod sent;
 mod settings;
 mod shown;
@@ -111,6 +112,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
         Some(("counter", own)) => admin::counter(own, flag_of(own, &matches), variable),
         Some(("audit", own)) => admin::audit(own, flag_of(own, &matches), variable),
         Some(("limit", own)) => limit::run(own, flag_of(own, &matches), variable),
+        Some(("schema", own)) => Ok((schema::run(own), ExitCode::SUCCESS)),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => man::run(own),
         Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
@@ -198,6 +200,7 @@ fn command() -> Command {
         admin::counter_command(),
         limit::command(),
         admin::audit_command(),
+        schema::command(),
         completions::command(),
         man::command(),
     ];

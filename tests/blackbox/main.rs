@@ -78,6 +78,7 @@ mod reload_under_load;
 mod resets_redis;
 mod rollouts;
 mod settings;
+mod schema;
 mod sharded;
 mod starvation;
 mod status_exceptions;

@@ -53,6 +53,9 @@ use crate::rules::check::CheckedFile;
 use crate::rules::diagnostic::Diagnostics;
 use tidegate_yaml::{Budget, Place};
 
+/// The JSON Schema (draft 7) of rule files, for editors. [`load`] knows more.
+pub const SCHEMA: &str = include_str!("rules/schema.json");
+
 /// One file of rules, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceFile {

@@ -35,6 +35,9 @@ pub use self::output::{github, json, junit, text};
 const NOTHING_MET: &str = "not one request of its cases met a rule, so they say nothing about the rules (expected the domain \
                            and the entries of a rule; --allow-unmatched to pass)";
 
+/// The JSON Schema (draft 7) of files of cases, for editors.
+pub const SCHEMA: &str = include_str!("cases/schema.json");
+
 /// The contents of a file.
 #[derive(Debug)]
 struct CaseFile {

@@ -212,6 +212,8 @@ pub(super) fn misplaced_key(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -229,6 +231,38 @@ mod tests {
         assert!(Section::File.key("rate_limits").is_some());
         assert!(Section::Descriptor.key("rate_limits").is_none());
         assert!(Section::Actions.key("key").is_none());
+    }
+
+    /// Editors would underline a key that the schema does not have.
+    #[test]
+    fn the_schema_has_the_keys_of_each_section() {
+        let schema: serde_json::Value = serde_json::from_str(crate::rules::SCHEMA).expect("JSON");
+        for (name, section) in [
+            ("", Section::File),
+            ("/definitions/descriptor", Section::Descriptor),
+            ("/definitions/rate_limit", Section::RateLimit),
+            ("/definitions/candidate", Section::Candidate),
+            ("/definitions/replaces", Section::Replaces),
+            ("/definitions/rate_limits", Section::Actions),
+            ("/definitions/action", Section::Action),
+            ("/definitions/remote_address", Section::RemoteAddress),
+            ("/definitions/masked_remote_address", Section::MaskedRemoteAddress),
+            ("/definitions/request_headers", Section::RequestHeaders),
+            ("/definitions/query_parameters", Section::QueryParameters),
+            ("/definitions/generic_key", Section::GenericKey),
+            ("/definitions/header_value_match", Section::HeaderValueMatch),
+            ("/definitions/metadata", Section::Metadata),
+            ("/definitions/metadata_key", Section::MetadataKey),
+            ("/definitions/metadata_segment", Section::MetadataSegment),
+            ("/definitions/hits_addend", Section::HitsAddend),
+            ("/definitions/header_matcher", Section::HeaderMatcher),
+            ("/definitions/string_match", Section::StringMatch),
+        ] {
+            let properties = schema.pointer(&format!("{name}/properties")).and_then(|it| it.as_object());
+            let properties: BTreeSet<_> = properties.expect("an object").keys().map(String::as_str).collect();
+            let shared = KEYS.iter().filter(|(_, places)| places.contains(&section)).map(|(key, _)| *key);
+            assert_eq!(properties, shared.chain(section.own_keys().iter().copied()).collect(), "{name}");
+        }
     }
 
     #[test]

@@ -182,6 +182,28 @@ fn what_is_wrong_with_a_file_is_reported_with_its_place() {
     assert!(missing.problems[0].what.starts_with("/nowhere: No such file"), "{:?}", missing.problems);
 }
 
+/// The message for an unknown key names all keys that are known.
+#[test]
+fn the_schema_has_the_keys_of_each_mapping() {
+    let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
+    let step = |step: &str| format!("rules: r\ncases: [{{name: a, steps: [{step}]}}]");
+    for (mapping, file) in [
+        ("", "no: 1".to_owned()),
+        ("/definitions/case", "rules: r\ncases: [{no: 1}]".to_owned()),
+        ("/definitions/step", step("{no: 1}")),
+        ("/definitions/http", step("{http: {no: 1}}")),
+        ("/definitions/expected", step("{request: {user: a}, expect: {no: 1}}")),
+    ] {
+        let known = schema.pointer(&format!("{mapping}/properties")).and_then(|it| it.as_object());
+        let known: Vec<_> = known.expect("an object").keys().map(String::as_str).collect();
+        let problem = ran(&file).problems[0].to_string();
+        let named = problem.split_once("(expected ").and_then(|(_, rest)| rest.strip_suffix(")"));
+        let mut named: Vec<_> = named.unwrap_or(&problem).split(", ").collect();
+        named.sort_unstable();
+        assert_eq!(named, known, "{mapping}");
+    }
+}
+
 #[test]
 fn problems_have_their_places_in_every_form() {
     let files = [one_case("      - {request: {user: a}}\n")];
