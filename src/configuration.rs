@@ -40,7 +40,7 @@ pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::metrics::Metrics;
 pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
-pub use self::state::State;
+pub use self::state::StateOptions;
 pub use self::tracing::Tracing;
 pub use crate::settings::value::{GrpcFront, HostPort};
 
@@ -87,7 +87,7 @@ pub struct Configuration {
     /// Counters in memory.
     pub memory: MemoryOptions,
     /// Whether these survive restarts.
-    pub state: State,
+    pub state: StateOptions,
     /// The shared store, if there is one.
     pub redis: Option<Redis>,
     /// Metrics, and where they are sent.

@@ -53,7 +53,7 @@ pub struct Answer {
 }
 
 /// The answer to a check, for fronts that send no message.
-pub type CheckAnswer = tidegate_engine::Answer;
+pub type CheckAnswer = tidegate_engine::Outcome;
 
 /// An answer, now or later. Dropping a pending one cancels it.
 pub enum Reply<T> {

@@ -1,6 +1,6 @@
 //! StatsD: sends counters and timers to a receiver, as plain StatsD over TCP or UDP, or as DogStatsD.
 //!
-//! In: [`Metrics`], read on the control thread. Out: lines in batches. A counter's line has its growth since the last
+//! In: [`Metrics`], read on the control thread. Out: payloads of lines. A counter's line has its growth since the last
 //! line. So nothing is queued while the receiver is away or slow: counters just grow, timers are dropped and counted.
 //! A decision never waits for any of this.
 //!
@@ -44,7 +44,7 @@ pub struct Sender {
 
 /// Lines that are sent together, and the counts of their counters, by index.
 #[derive(Default)]
-struct Batch {
+struct Payload {
     text: String,
     counts: Vec<(usize, u64)>,
 }
@@ -118,7 +118,7 @@ impl Sender {
 
     async fn send_counters(&mut self, connection: &mut Connection) -> io::Result<()> {
         let metrics = Arc::clone(&self.metrics);
-        let mut batch = Batch::default();
+        let mut payload = Payload::default();
         for (step, counter) in metrics.statsd_counters().enumerate() {
             if step % STEP == STEP - 1 {
                 tokio::task::yield_now().await;
@@ -126,13 +126,13 @@ impl Sender {
             let (index, count) = (counter.index(), metrics.count(&counter));
             let grown = count.wrapping_sub(self.sent.get(index).copied().unwrap_or(0));
             if grown > 0 {
-                let before = batch.text.len();
-                self.dialect.counter(&mut batch.text, &counter.name, grown);
-                batch = self.send_if_full(connection, batch, before).await?;
-                batch.counts.push((index, count));
+                let before = payload.text.len();
+                self.dialect.counter(&mut payload.text, &counter.name, grown);
+                payload = self.send_if_full(connection, payload, before).await?;
+                payload.counts.push((index, count));
             }
         }
-        self.send(connection, batch).await
+        self.send(connection, payload).await
     }
 
     async fn send_timers(&self, connection: &mut Connection) -> io::Result<()> {
@@ -142,7 +142,7 @@ impl Sender {
         for timed in taken {
             let before = text.len();
             self.dialect.timer(&mut text, &timed.name, timed.nanos);
-            if text.len() > connection.batch_bytes() && before > 0 {
+            if text.len() > connection.payload_bytes() && before > 0 {
                 let line = text.split_off(before);
                 connection.write(&text).await?;
                 text = line;
@@ -151,25 +151,25 @@ impl Sender {
         connection.write(&text).await
     }
 
-    /// If the batch is too long with the line that begins at `last`, sends all but that line.
+    /// If the payload is too long with the line that begins at `last`, sends all but that line.
     async fn send_if_full(
         &mut self,
         connection: &mut Connection,
-        mut batch: Batch,
+        mut payload: Payload,
         last: usize,
-    ) -> io::Result<Batch> {
-        if batch.text.len() <= connection.batch_bytes() || last == 0 {
-            return Ok(batch);
+    ) -> io::Result<Payload> {
+        if payload.text.len() <= connection.payload_bytes() || last == 0 {
+            return Ok(payload);
         }
-        let text = batch.text.split_off(last);
-        self.send(connection, batch).await?;
-        Ok(Batch { text, counts: Vec::new() })
+        let text = payload.text.split_off(last);
+        self.send(connection, payload).await?;
+        Ok(Payload { text, counts: Vec::new() })
     }
 
-    /// Sends a batch. Its counters count as sent only when that succeeds.
-    async fn send(&mut self, connection: &mut Connection, batch: Batch) -> io::Result<()> {
-        connection.write(&batch.text).await?;
-        for (index, count) in batch.counts {
+    /// Sends a payload. Its counters count as sent only when that succeeds.
+    async fn send(&mut self, connection: &mut Connection, payload: Payload) -> io::Result<()> {
+        connection.write(&payload.text).await?;
+        for (index, count) in payload.counts {
             if self.sent.len() <= index {
                 self.sent.resize(index + 1, 0);
             }

@@ -468,32 +468,21 @@ const OF_THE_RUNTIME: &[&str] = &[
 
 /// Types with the name of a word of the glossary that have another meaning: the name, the file, and why.
 const OTHER_TYPES: &[(&str, &str, &str)] = &[
-    ("Answer", "crates/engine/src/limiter.rs", "the answer to programs that embed the engine"),
     ("Answer", "src/app/inside.rs", "the answer to Envoy, for the module inside it"),
-    ("Batch", "crates/operate/src/api/records/load.rs", "records that are stored together"),
-    ("Batch", "src/statsd.rs", "lines that are sent in one packet"),
     ("Counter", "crates/envoy/src/abi.rs", "Envoy's word: a counter of its statistics"),
-    ("Counter", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
-    ("Counter", "crates/redis/src/lease/counter.rs", "what a node knows of a counter in Redis"),
-    ("Descriptor", "crates/trial/src/envoy.rs", "one that owns its texts"),
-    ("Entry", "crates/engine/src/known/set.rs", "an entry of a cache"),
     ("Entry", "crates/grpc/src/hpack/table.rs", "RFC 7541's word: an entry of a table"),
-    ("Entry", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
+    (
+        "Entry",
+        "crates/operate/src/bodies/asked.rs",
+        "its form in JSON, by the name of its schema in openapi.json",
+    ),
     ("Entry", "crates/redis/src/values.rs", "Redis' word: an entry of a stream"),
-    ("Entry", "crates/trial/src/replay/map.rs", "one whose value is read from a line of a log"),
-    ("Event", "crates/serve/src/service/records/oracle.rs", "what happens in a test"),
-    ("Event", "src/front/lane/calls.rs", "the result of a pending call"),
-    ("Exception", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
-    ("Record", "crates/trial/src/replay/format.rs", "the values of a line of a log"),
-    ("Rule", "crates/operate/src/bodies/asked.rs", "its form in JSON"),
-    ("Rule", "crates/serve/src/metrics/mapping.rs", "statsd_exporter's word: a rule of a mapping"),
+    (
+        "Exception",
+        "crates/operate/src/bodies/asked.rs",
+        "its form in JSON, by the name of its schema in openapi.json",
+    ),
     ("State", "crates/grpc/src/connection/streams.rs", "RFC 9113's word: the state of a stream"),
-    ("State", "src/app/shared/contact.rs", "whether Redis answers"),
-    ("State", "src/configuration/state.rs", "its options"),
-    ("Store", "crates/operate/src/exceptions/redis.rs", "the Redis that keeps exceptions"),
-    ("Store", "crates/operate/src/records.rs", "the store of records"),
-    ("Store", "crates/records/src/folder.rs", "the folder of records, open or not"),
-    ("Worker", "src/front/connections/spin.rs", "what a worker has learnt about its wake-ups"),
 ];
 
 /// A line of code: comments and the contents of string literals are blanked out.

@@ -25,7 +25,7 @@ use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::text::{json_line, one_line};
-use tidegate_trial::envoy::Descriptor;
+use tidegate_trial::envoy::DescriptorBuf;
 
 /// The settings that say where the limiter is, and how rules alone are read.
 const SETTINGS: &str = "
@@ -81,7 +81,7 @@ pub(super) fn command() -> Command {
 /// The request to explain.
 struct Question {
     domain: String,
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<DescriptorBuf>,
     hits: u32,
     as_json: bool,
 }
@@ -151,10 +151,10 @@ fn as_json(matches: &ArgMatches) -> bool {
 }
 
 fn question(matches: &ArgMatches) -> Result<Question, Problem> {
-    let mut descriptors = vec![Descriptor::default()];
+    let mut descriptors = vec![DescriptorBuf::default()];
     for word in matches.get_many::<String>("entries").into_iter().flatten() {
         match (word.as_str(), word.split_once('='), descriptors.last_mut()) {
-            (NEXT_DESCRIPTOR, ..) => descriptors.push(Descriptor::default()),
+            (NEXT_DESCRIPTOR, ..) => descriptors.push(DescriptorBuf::default()),
             (_, Some((key, value)), Some(last)) => last.entries.push((key.to_owned(), value.to_owned())),
             _ => {
                 let what = format!("{word:?} is no entry (expected KEY=VALUE)");
@@ -223,7 +223,7 @@ impl Question {
     /// The body of the request, in the form of `/json`.
     fn body(&self) -> String {
         let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
-        let descriptor = |descriptor: &Descriptor| {
+        let descriptor = |descriptor: &DescriptorBuf| {
             let mut shown = json!({"entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>()});
             let options = descriptor.options;
             if let Some(hits) = options.hits_addend {

@@ -17,7 +17,7 @@ use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
 use super::{Done, flag_of, given, read_only, sent, shown};
 use crate::settings::Row;
-use tidegate_operate::bodies::asked::{Counter, ListRecords};
+use tidegate_operate::bodies::asked::{DomainEntries, ListRecords};
 use tidegate_operate::bodies::{json, read};
 
 /// Records of a page that is fetched.
@@ -165,7 +165,7 @@ fn list_one(mut asked: ListRecords, most: u64, asking: &Asking, limiter: &Limite
         left -= (records.len() as u64).min(left);
         match &page["next"] {
             Value::Null => break,
-            next => match read::<Counter>(next) {
+            next => match read::<DomainEntries>(next) {
                 Ok(next) => asked.after = Some(next),
                 Err(mistake) => {
                     let why = format!("next: {mistake}");

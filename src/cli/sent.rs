@@ -6,8 +6,8 @@ use clap::ArgMatches;
 use super::given;
 use tidegate_engine::time::Timestamp;
 use tidegate_operate::bodies::asked::{
-    Counter, CounterEntry, DeleteRecord, Entry, Exception, KeyLevel, Level, ListRecords, PutRecord,
-    ResetBelow, ResetCounter, Rule, RuleNode, Who,
+    CounterEntry, DeleteRecord, DomainEntries, Entry, Exception, KeyLevel, Level, ListRecords, PutRecord,
+    ResetBelow, ResetCounter, RuleNode, TopCounters, Who,
 };
 use tidegate_operate::bodies::values::{List, Number, ResetId, Text, Time, Words};
 
@@ -41,8 +41,8 @@ pub(super) fn end(own: &ArgMatches) -> Who {
 }
 
 /// A counter, or the key of a record.
-pub(super) fn counter(own: &ArgMatches) -> Counter {
-    Counter { domain: domain(own), entries: List(entries(own, entry)) }
+pub(super) fn counter(own: &ArgMatches) -> DomainEntries {
+    DomainEntries { domain: domain(own), entries: List(entries(own, entry)) }
 }
 
 /// The reset of a counter.
@@ -72,8 +72,8 @@ pub(super) fn reset_below(own: &ArgMatches, id: ResetId) -> ResetBelow {
 }
 
 /// A rule whose counters are asked for.
-pub(super) fn rule(own: &ArgMatches) -> Rule {
-    Rule {
+pub(super) fn rule(own: &ArgMatches) -> TopCounters {
+    TopCounters {
         domain: text(own, "domain").map(Text::from),
         entries: given::<String>(own, "entries").is_some().then(|| List(entries(own, node))),
         most: number(own, "most"),
@@ -100,7 +100,7 @@ pub(super) fn record(own: &ArgMatches) -> PutRecord {
 
 /// The end of a record.
 pub(super) fn delete(own: &ArgMatches) -> DeleteRecord {
-    let Counter { domain, entries } = counter(own);
+    let DomainEntries { domain, entries } = counter(own);
     DeleteRecord { domain, entries, who: words(own, "who"), why: text(own, "why").map(Text::from) }
 }
 

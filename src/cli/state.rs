@@ -13,7 +13,7 @@ use clap::{ArgMatches, Command};
 
 use super::{Done, arguments_of, flag_of, print_error, read_only};
 use crate::app::{AppError, declare_whole};
-use crate::configuration::{Configuration, Redis, State};
+use crate::configuration::{Configuration, Redis, StateOptions};
 use crate::settings::Row;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::limit::Algorithm;
@@ -115,15 +115,15 @@ pub(super) fn run(
     })
 }
 
-fn folder(state: &State) -> Result<&Path, StateError> {
+fn folder(state: &StateOptions) -> Result<&Path, StateError> {
     state.folder.as_deref().ok_or(StateError::NoFolder)
 }
 
-fn own_secret(state: &State) -> Result<Option<KeySource>, SecretError> {
+fn own_secret(state: &StateOptions) -> Result<Option<KeySource>, SecretError> {
     state.secret_file.as_deref().map(KeySource::of_file).transpose()
 }
 
-fn begin_without(state: &State) -> Result<String, StateError> {
+fn begin_without(state: &StateOptions) -> Result<String, StateError> {
     let folder = state.folder.as_deref().ok_or(StateError::Nowhere)?;
     let folder = Folder::lock(folder)?.counted_in(state.sequence_file.as_deref())?;
     let (secret, name) = (own_secret(state)?, ShardName::of(state.name.as_deref()));
@@ -141,7 +141,7 @@ fn begin_without_in_redis(redis: Redis) -> Result<String, StateError> {
 }
 
 /// Shows both files, as far as they can be read.
-fn show(state: &State) -> Result<String, StateError> {
+fn show(state: &StateOptions) -> Result<String, StateError> {
     let folder = folder(state)?;
     let mut text = String::new();
     for file in File::ALL {
@@ -157,7 +157,7 @@ fn show(state: &State) -> Result<String, StateError> {
 }
 
 /// Checks the file that the next start reads.
-fn verify(state: &State) -> Result<String, StateError> {
+fn verify(state: &StateOptions) -> Result<String, StateError> {
     let folder = folder(state)?;
     let path = folder.join(File::Counters.name());
     let distrusted = |distrust| match distrust {

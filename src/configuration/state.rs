@@ -8,7 +8,7 @@ use crate::settings::{Problem, Settings};
 
 /// Counters that survive restarts.
 #[derive(Clone)]
-pub struct State {
+pub struct StateOptions {
     /// The folder that holds them. `None`: they end with the process.
     pub folder: Option<PathBuf>,
     /// Where starts are counted outside of the folder.
@@ -31,7 +31,7 @@ pub struct State {
     pub deny_cold: Option<Duration>,
 }
 
-pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State {
+pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> StateOptions {
     let deny_cold = settings.cold_start == ColdStart::Deny;
     if settings.backend_type == Some(Backend::Redis) {
         problems.extend(
@@ -60,7 +60,7 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State
             what: format!("{} is in STATE_DIR (expected a file outside of it)", file.display()),
         });
     }
-    State {
+    StateOptions {
         folder,
         sequence_file,
         secret_file: settings.key_secret_file.as_ref().map(|path| path.0.clone()),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 
-/// How long opening a connection, or writing a batch, may take.
+/// How long opening a connection, or writing a payload, may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a batch over UDP: they fit into a packet on nearly every network.
+/// Bytes of a payload over UDP: they fit into a packet on nearly every network.
 const DATAGRAM_BYTES: usize = 1_432;
-/// Bytes of a batch over TCP.
+/// Bytes of a payload over TCP.
 const STREAM_BYTES: usize = 16 * 1_024;
 
 /// Where a receiver is.
@@ -56,7 +56,7 @@ impl Connection {
     }
 
     /// The most bytes to write at a time, unless a single line is longer.
-    pub(super) fn batch_bytes(&self) -> usize {
+    pub(super) fn payload_bytes(&self) -> usize {
         match self {
             Self::Tcp(_) => STREAM_BYTES,
             Self::Udp(_) => DATAGRAM_BYTES,

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use foldhash::fast::FixedState;
 
 use self::packed::{Packed, pack, unpack};
-use self::set::{Elsewhere, Entry, Name, PairImage, Set};
+use self::set::{CacheEntry, Elsewhere, Name, PairImage, Set};
 use crate::key::Key;
 use crate::overlay::Record;
 use crate::sync::{AtomicU32, Mutex};
@@ -128,7 +128,7 @@ impl Known {
             *known = packed;
             return;
         }
-        match image.put(Entry::new(name, packed)) {
+        match image.put(CacheEntry::new(name, packed)) {
             Ok(()) => writing.len += 1,
             Err(entry) if !writing.has_been_full => {
                 self.overflow.lock().insert(name, entry.packed);
@@ -216,7 +216,7 @@ impl Known {
     fn take_out(&self, pair: usize, name: Name, writing: &mut Writing) {
         let mut image = self.read(pair);
         if let Some(known) = image.find(name) {
-            *known = Entry::default();
+            *known = CacheEntry::default();
             writing.len -= 1;
             self.write(pair, &image);
         }
@@ -230,11 +230,11 @@ impl Known {
         }
         let from = new - (1 << new.ilog2());
         let before = self.read(from);
-        let mut moving: Vec<Entry> = before.entries().collect();
+        let mut moving: Vec<CacheEntry> = before.entries().collect();
         let mut overflow = self.overflow.lock();
         if before.has_overflow(0) || before.has_overflow(1) {
             let of_pair = overflow.extract_if(|name, _| place(*name, new).0 == from);
-            moving.extend(of_pair.map(|(name, packed)| Entry::new(name, packed)));
+            moving.extend(of_pair.map(|(name, packed)| CacheEntry::new(name, packed)));
         }
         let (mut stay, mut go) = (PairImage::default(), PairImage::default());
         for entry in moving {
@@ -259,7 +259,7 @@ impl Known {
             let (pair, _) = place(name, self.pairs());
             let mut image = self.read(pair);
             image.overflows_no_more();
-            match image.put(Entry::new(name, packed)) {
+            match image.put(CacheEntry::new(name, packed)) {
                 Ok(()) => writing.len += 1,
                 Err(entry) => image.put_instead(entry),
             }

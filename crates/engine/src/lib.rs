@@ -97,7 +97,7 @@ pub use crate::clock::Clock;
 pub use crate::decision::{Code, Decision, Limited, Status};
 #[doc(inline)]
 pub use crate::limit::Algorithm;
-pub use crate::limiter::{Answer, Limiter, LimiterBuilder};
+pub use crate::limiter::{Limiter, LimiterBuilder, Outcome};
 #[doc(inline)]
 pub use crate::memory::StoreFull;
 #[doc(inline)]

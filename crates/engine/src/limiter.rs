@@ -41,7 +41,7 @@ pub struct LimiterBuilder {
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Answer {
+pub struct Outcome {
     /// Whether it may pass.
     pub code: Code,
     /// N of the tightest limit. `None`, like the next two, when no counter was checked.
@@ -54,7 +54,7 @@ pub struct Answer {
     pub retry_after_secs: Option<u64>,
 }
 
-impl Answer {
+impl Outcome {
     /// It may pass.
     pub fn passes(&self) -> bool {
         self.code == Code::Ok
@@ -84,8 +84,8 @@ impl Limiter {
 
     /// Decides, and charges the hits if the request passes: to all of its counters or to none. `now` is one reading of
     /// the caller's clock, which should not go back; a [`Clock`](crate::Clock) never does.
-    pub fn decide(&self, request: &Request<'_>, now: Timestamp) -> Answer {
-        self.decide_with(request, now, Answer::of)
+    pub fn decide(&self, request: &Request<'_>, now: Timestamp) -> Outcome {
+        self.decide_with(request, now, Outcome::of)
     }
 
     /// Like [`decide`](Self::decide), but passes `render` the complete decision, with the status of each descriptor.

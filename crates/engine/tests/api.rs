@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 
 use tidegate_engine::{
-    Algorithm, Answer, Clock, Code, Decision, Diagnostic, Limited, Limiter, LimiterBuilder, Request, Status,
+    Algorithm, Clock, Code, Decision, Diagnostic, Limited, Limiter, LimiterBuilder, Outcome, Request, Status,
     StoreFull, Timestamp,
 };
 
@@ -33,7 +33,7 @@ fn a_limiter_is_built_asked_reloaded_and_swept() {
         .build()
         .unwrap();
     let now = Timestamp::from_secs(1_000_000);
-    let first: Answer = limiter.decide(&question("alice"), now);
+    let first: Outcome = limiter.decide(&question("alice"), now);
     assert!(first.passes());
     assert_eq!((first.code, first.limit, first.remaining), (Code::Ok, Some(2), Some(1)));
     assert_eq!((first.reset_secs, first.retry_after_secs), (Some(60), None));

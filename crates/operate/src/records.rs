@@ -43,14 +43,14 @@ pub enum StoreError {
 
 /// All records, in their store.
 pub struct RecordStore {
-    store: Store,
+    store: Backend,
     listener: OnceLock<Listener>,
     /// Whether Redis answers, as the follower of its changes has noted.
     answers: AtomicBool,
 }
 
 /// Where records are kept.
-enum Store {
+enum Backend {
     /// In a folder of this machine.
     Folder(FolderStore),
     /// In Redis, for several nodes.
@@ -62,22 +62,22 @@ impl RecordStore {
     /// its priority.
     /// Fails when the system gives no threads.
     pub fn in_folder(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
-        let store = Store::Folder(FolderStore::new(path, prepare)?);
+        let store = Backend::Folder(FolderStore::new(path, prepare)?);
         Ok(Self::kept_in(store))
     }
 
     /// The records in this Redis, which is connected when workers [attach](Self::attach).
     pub fn in_redis(store: RedisStore) -> Self {
-        Self::kept_in(Store::Redis(InRedis::new(store)))
+        Self::kept_in(Backend::Redis(InRedis::new(store)))
     }
 
-    fn kept_in(store: Store) -> Self {
+    fn kept_in(store: Backend) -> Self {
         Self { store, listener: OnceLock::new(), answers: AtomicBool::new(false) }
     }
 
     /// Connects the calling worker to the store, in the background.
     pub fn attach(&self) {
-        if let Store::Redis(redis) = &self.store {
+        if let Backend::Redis(redis) = &self.store {
             redis.attach();
         }
     }
@@ -85,7 +85,7 @@ impl RecordStore {
     /// Opens the folder, which is created if it does not exist. If that fails, it is logged: the store is away then,
     /// and [`keep`](Self::keep) tries again.
     pub async fn open(&self) {
-        if let Store::Folder(store) = &self.store {
+        if let Backend::Folder(store) = &self.store {
             store.open().await;
             self.tell_if_opened(store);
         }
@@ -94,16 +94,16 @@ impl RecordStore {
     /// Reopens the folder whenever it cannot be used. Never returns.
     pub async fn keep(&self) -> Infallible {
         match &self.store {
-            Store::Folder(store) => store.keep(|| self.tell_if_opened(store)).await,
-            Store::Redis(_) => std::future::pending().await,
+            Backend::Folder(store) => store.keep(|| self.tell_if_opened(store)).await,
+            Backend::Redis(_) => std::future::pending().await,
         }
     }
 
     /// Whether the store answers, as far as is known.
     pub fn is_up(&self) -> bool {
         match &self.store {
-            Store::Folder(store) => store.is_up(),
-            Store::Redis(_) => self.answers.load(Relaxed),
+            Backend::Folder(store) => store.is_up(),
+            Backend::Redis(_) => self.answers.load(Relaxed),
         }
     }
 
@@ -114,15 +114,15 @@ impl RecordStore {
 
     /// Whether other nodes change it too.
     pub fn is_shared(&self) -> bool {
-        matches!(self.store, Store::Redis(_))
+        matches!(self.store, Backend::Redis(_))
     }
 
     /// The position of now, for [`changes`](Self::changes). `None`: nobody else changes the store.
     /// Fails when the store is away.
     pub async fn now(&self) -> Result<Option<Position>, StoreError> {
         match &self.store {
-            Store::Folder(_) => Ok(None),
-            Store::Redis(redis) => Ok(Some(redis.now().await?)),
+            Backend::Folder(_) => Ok(None),
+            Backend::Redis(redis) => Ok(Some(redis.now().await?)),
         }
     }
 
@@ -130,8 +130,8 @@ impl RecordStore {
     /// Fails when the store is away.
     pub async fn changes(&self, since: &Position) -> Result<Changed, StoreError> {
         match &self.store {
-            Store::Folder(_) => Ok(Changed { keys: Some(Vec::new()), position: since.clone() }),
-            Store::Redis(redis) => Ok(redis.changes(since).await?),
+            Backend::Folder(_) => Ok(Changed { keys: Some(Vec::new()), position: since.clone() }),
+            Backend::Redis(redis) => Ok(redis.changes(since).await?),
         }
     }
 
@@ -144,8 +144,8 @@ impl RecordStore {
     /// Fails when the store is away.
     pub async fn get(&self, key: RecordKey) -> Result<Option<Record>, StoreError> {
         match &self.store {
-            Store::Folder(store) => store.read(move |folder| folder.get(&key)).await,
-            Store::Redis(redis) => Ok(redis.get(&key).await?),
+            Backend::Folder(store) => store.read(move |folder| folder.get(&key)).await,
+            Backend::Redis(redis) => Ok(redis.get(&key).await?),
         }
     }
 
@@ -158,18 +158,18 @@ impl RecordStore {
         most: usize,
     ) -> Result<Vec<(RecordKey, Record)>, StoreError> {
         match &self.store {
-            Store::Folder(store) => {
+            Backend::Folder(store) => {
                 store.read(move |folder| folder.page(&prefix, after.as_ref(), most)).await
             }
-            Store::Redis(redis) => Ok(redis.page(&prefix, after.as_ref(), most).await?),
+            Backend::Redis(redis) => Ok(redis.page(&prefix, after.as_ref(), most).await?),
         }
     }
 
     /// How many records there are, roughly. `None`: not known.
     pub fn count(&self) -> Option<u64> {
         match &self.store {
-            Store::Folder(store) => store.count(),
-            Store::Redis(_) => None,
+            Backend::Folder(store) => store.count(),
+            Backend::Redis(_) => None,
         }
     }
 
@@ -184,12 +184,12 @@ impl RecordStore {
     ) -> Result<bool, StoreError> {
         let changed = key.clone();
         let was_before = match &self.store {
-            Store::Folder(store) => {
+            Backend::Folder(store) => {
                 let done = store.write(move |folder| folder.exchange(&key, before, after)).await;
                 self.tell_if_opened(store);
                 done?
             }
-            Store::Redis(redis) => redis.exchange(&key, before, after).await?,
+            Backend::Redis(redis) => redis.exchange(&key, before, after).await?,
         };
         if was_before {
             self.changed(Some(&changed));
@@ -203,12 +203,12 @@ impl RecordStore {
         let batch = Arc::new(batch);
         let loaded = Arc::clone(&batch);
         match &self.store {
-            Store::Folder(store) => {
+            Backend::Folder(store) => {
                 let done = store.write(move |folder| folder.load(&loaded)).await;
                 self.tell_if_opened(store);
                 done?;
             }
-            Store::Redis(redis) => redis.load(&loaded).await?,
+            Backend::Redis(redis) => redis.load(&loaded).await?,
         }
         batch.iter().for_each(|(key, _)| self.changed(Some(key)));
         Ok(())

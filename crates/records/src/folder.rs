@@ -48,13 +48,13 @@ pub struct Folder {
     path: PathBuf,
     /// Held by the call that writes, and by the one that opens.
     writing: Mutex<()>,
-    store: RwLock<Store>,
+    store: RwLock<TreeState>,
     /// A change failed, so the open store accepts no other. It still answers reads.
     refuses: AtomicBool,
     times_opened: AtomicU64,
 }
 
-enum Store {
+enum TreeState {
     Open(Tree),
     /// Why it is not open.
     Closed(String),
@@ -79,7 +79,7 @@ impl Folder {
         Self {
             path: path.to_owned(),
             writing: Mutex::new(()),
-            store: RwLock::new(Store::Closed(why)),
+            store: RwLock::new(TreeState::Closed(why)),
             refuses: AtomicBool::new(false),
             times_opened: AtomicU64::new(0),
         }
@@ -98,7 +98,7 @@ impl Folder {
         }
         let may_be_used = self.make(is_open);
         if let (Err(error), false) = (&may_be_used, is_open) {
-            self.replace(Store::Closed(error.to_string()));
+            self.replace(TreeState::Closed(error.to_string()));
         }
         may_be_used.and_then(|()| self.open_anew())
     }
@@ -114,12 +114,12 @@ impl Folder {
     /// Closes the open store, which holds the lock of the folder, and opens it again.
     fn open_anew(&self) -> Result<(), FolderError> {
         let why = format!("LIMITS_DIR: {} is being opened", self.path.display());
-        let before = self.replace(Store::Closed(why));
+        let before = self.replace(TreeState::Closed(why));
         drop(before);
         let opened = Tree::open(&self.path);
         let (store, result) = match opened {
-            Ok(tree) => (Store::Open(tree), Ok(())),
-            Err(error) => (Store::Closed(error.to_string()), Err(error)),
+            Ok(tree) => (TreeState::Open(tree), Ok(())),
+            Err(error) => (TreeState::Closed(error.to_string()), Err(error)),
         };
         self.refuses.store(false, Relaxed);
         self.times_opened.fetch_add(u64::from(result.is_ok()), Relaxed);
@@ -127,13 +127,13 @@ impl Folder {
         result
     }
 
-    fn replace(&self, store: Store) -> Store {
+    fn replace(&self, store: TreeState) -> TreeState {
         std::mem::replace(&mut self.store.write(), store)
     }
 
     /// Whether it answers reads.
     pub fn is_open(&self) -> bool {
-        matches!(*self.store.read(), Store::Open(_))
+        matches!(*self.store.read(), TreeState::Open(_))
     }
 
     /// How often it was opened. A change that failed may be there since the last time.
@@ -260,8 +260,8 @@ impl Folder {
 
     fn with_tree<T>(&self, call: impl FnOnce(&Tree) -> fjall::Result<T>) -> Result<T, FolderError> {
         match &*self.store.read() {
-            Store::Open(tree) => call(tree).map_err(|error| FolderError::of("use", &self.path, error)),
-            Store::Closed(why) => Err(FolderError::Closed(why.clone())),
+            TreeState::Open(tree) => call(tree).map_err(|error| FolderError::of("use", &self.path, error)),
+            TreeState::Closed(why) => Err(FolderError::Closed(why.clone())),
         }
     }
 

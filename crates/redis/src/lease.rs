@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::script::Granted;
 pub(super) use counter::Source;
-use counter::{Counter, LEASES_MAX, Lease};
+use counter::{LEASES_MAX, Lease, LeasedCounter};
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::limit::Verdict;
@@ -58,7 +58,7 @@ pub(super) struct Leases {
 
 #[derive(Default)]
 struct Shard {
-    counters: KeyMap<Counter>,
+    counters: KeyMap<LeasedCounter>,
     hits_spent: u64,
 }
 
@@ -140,7 +140,7 @@ impl Leases {
             Place::Occupied(known) => known.into_mut(),
             Place::Vacant(new) if has_room => {
                 self.in_use.fetch_or(bit_of(check.key), Relaxed);
-                new.insert(Counter::default())
+                new.insert(LeasedCounter::default())
             }
             Place::Vacant(_) => return None,
         };
@@ -173,14 +173,14 @@ impl Leases {
     }
 
     /// Renews the counter's lease if it is time.
-    fn renew(&self, key: Key, counter: &mut Counter, now: u64) {
+    fn renew(&self, key: Key, counter: &mut LeasedCounter, now: u64) {
         let Some((source, hits)) = counter.next(now, self.time) else { return };
         self.due.lock().push(Due { key, source: Arc::clone(source), hits });
         self.begin_demand(counter);
         self.came_due.notify_one();
     }
 
-    fn begin_demand(&self, counter: &mut Counter) {
+    fn begin_demand(&self, counter: &mut LeasedCounter) {
         counter.demanded = true;
         self.demands.send_modify(|demands| *demands += 1);
     }

@@ -105,12 +105,12 @@ pub struct Call {
     /// The domain.
     pub domain: String,
     /// The descriptors, in order.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<DescriptorBuf>,
 }
 
 /// A descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct DescriptorBuf {
     /// Its entries, in order.
     pub entries: Vec<(String, String)>,
     /// The limit and the hits in the configuration.

@@ -2,7 +2,7 @@
 //! `cases` decide through the engine itself, at times that they are given.
 //!
 //! ```text
-//! log ─▶ input ─▶ lines ─▶ format ─Record─▶ map ──Request──▶ plan ─▶ order ─▶ decide ─▶ tally ─▶ Report ─▶ text, JSON, HTML
+//! log ─▶ input ─▶ lines ─▶ format ─LogLine─▶ map ──Request──▶ plan ─▶ order ─▶ decide ─▶ tally ─▶ Report ─▶ text, JSON, HTML
 //!       (gz, zstd) (bounded) (compiled once)                         (by time)  (the engine)       └──▶ conditions of CI
 //!
 //! cases (YAML) ─▶ steps, each at a time ─▶ decide ─▶ failures ─▶ text, JUnit, JSON, annotations

@@ -40,18 +40,19 @@ async fn watch(
     let mut contacts: Vec<Watched> = shared.stores().map(|(name, store)| Watched::new(name, store)).collect();
     let began = monotonic();
     loop {
-        let now: Vec<State> = contacts.iter_mut().map(|watched| watched.update(events.as_deref())).collect();
+        let now: Vec<ContactState> =
+            contacts.iter_mut().map(|watched| watched.update(events.as_deref())).collect();
         let (mut reached, waited) = (true, monotonic().saturating_duration_since(began));
         for state in &now {
             match state {
-                State::Unusable(why) => return dead("redis", why),
-                State::Never(why) => {
+                ContactState::Unusable(why) => return dead("redis", why),
+                ContactState::Never(why) => {
                     reached = false;
                     if startup_timeout.is_some_and(|timeout| waited >= timeout) {
                         return dead("redis", why.as_deref().unwrap_or("it was not reached in time"));
                     }
                 }
-                State::Up | State::Lost(_) => {}
+                ContactState::Up | ContactState::Lost(_) => {}
             }
         }
         report(&health, health_follows, &now);
@@ -65,11 +66,11 @@ async fn watch(
 }
 
 /// Sets readiness by the state of these contacts.
-fn report(health: &Health, health_follows: bool, states: &[State]) {
+fn report(health: &Health, health_follows: bool, states: &[ContactState]) {
     let trouble = states.iter().find_map(|state| match state {
-        State::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
-        State::Lost(why) | State::Unusable(why) => Some((false, why.as_str())),
-        State::Up => None,
+        ContactState::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
+        ContactState::Lost(why) | ContactState::Unusable(why) => Some((false, why.as_str())),
+        ContactState::Up => None,
     });
     let Some((never, why)) = trouble else {
         health.withdraw(NOT_REACHED);
@@ -105,24 +106,24 @@ impl Watched {
     }
 
     /// Reads the current state. Logs it if it has changed, and emits an event.
-    fn update(&mut self, events: Option<&Events>) -> State {
+    fn update(&mut self, events: Option<&Events>) -> ContactState {
         let contact = self.contact.borrow_and_update();
         let explain = |error| self.names.explain(error);
         let state = match &*contact {
-            Contact::Up => State::Up,
-            Contact::Never(why) => State::Never(why.as_ref().map(explain)),
-            Contact::Lost(why) => State::Lost(explain(why)),
-            Contact::Unusable(why) => State::Unusable(explain(why)),
+            Contact::Up => ContactState::Up,
+            Contact::Never(why) => ContactState::Never(why.as_ref().map(explain)),
+            Contact::Lost(why) => ContactState::Lost(explain(why)),
+            Contact::Unusable(why) => ContactState::Unusable(explain(why)),
         };
         match &state {
-            State::Up if self.logged_up != Some(true) => {
+            ContactState::Up if self.logged_up != Some(true) => {
                 let is_back = self.logged_up.replace(true) == Some(false);
                 tracing::info!("redis: {} answers", self.place);
                 if let Some(events) = events.filter(|_| is_back) {
                     events.store_back(&self.name, monotonic());
                 }
             }
-            State::Never(Some(why)) | State::Lost(why) if self.logged_up != Some(false) => {
+            ContactState::Never(Some(why)) | ContactState::Lost(why) if self.logged_up != Some(false) => {
                 self.logged_up = Some(false);
                 tracing::error!("redis: {} does not answer: {why}", self.place);
                 if let Some(events) = events {
@@ -136,7 +137,7 @@ impl Watched {
 }
 
 /// A [`Contact`] with its reason as text.
-enum State {
+enum ContactState {
     Up,
     Never(Option<String>),
     Lost(String),

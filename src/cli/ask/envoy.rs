@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::settings::Problem;
 use tidegate_engine::request::DescriptorOptions;
 use tidegate_engine::text::one_line;
-use tidegate_trial::envoy::{Asked, Call, Described, Descriptor, EnvoyError, Instance, describe};
+use tidegate_trial::envoy::{Asked, Call, Described, DescriptorBuf, EnvoyError, Instance, describe};
 
 /// The longest configuration that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -153,7 +153,7 @@ pub(super) fn head(described: &Described) -> String {
     text
 }
 
-fn descriptor_text(descriptor: &Descriptor) -> String {
+fn descriptor_text(descriptor: &DescriptorBuf) -> String {
     let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}"));
     let mut words: Vec<_> = entries.collect();
     let DescriptorOptions { limit, hits_addend, is_negative_hits, .. } = descriptor.options;
@@ -166,7 +166,7 @@ fn descriptor_text(descriptor: &Descriptor) -> String {
 /// The calls, for programs.
 pub(super) fn json(described: &Described) -> Value {
     let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
-    let descriptor = |it: &Descriptor| {
+    let descriptor = |it: &DescriptorBuf| {
         let limit = it.options.limit;
         json!({
             "entries": it.entries.iter().map(entry).collect::<Vec<_>>(),

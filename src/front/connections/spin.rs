@@ -38,7 +38,7 @@ pub(super) fn note_read() {
 pub(super) struct Spinner(Arc<Inner>);
 
 struct Inner {
-    worker: Mutex<Worker>,
+    policy: Mutex<SpinPolicy>,
     /// Waking this task keeps the runtime from sleeping: it polls its sockets and comes back.
     waker: Mutex<Option<Waker>>,
 }
@@ -46,14 +46,14 @@ struct Inner {
 impl Spinner {
     /// A spinner that spins for this long at a time.
     pub(super) fn new(time: Duration) -> Self {
-        Self(Arc::new(Inner { worker: Mutex::new(Worker::new(time)), waker: Mutex::new(None) }))
+        Self(Arc::new(Inner { policy: Mutex::new(SpinPolicy::new(time)), waker: Mutex::new(None) }))
     }
 
     /// What the runtime calls before it sleeps.
     pub(super) fn hook(&self) -> impl Fn() + Send + Sync + 'static {
         let inner = Arc::clone(&self.0);
         move || {
-            let looks_again = inner.worker.lock().looks_again(clock::monotonic(), READS.get());
+            let looks_again = inner.policy.lock().looks_again(clock::monotonic(), READS.get());
             if let Some(waker) = inner.waker.lock().as_ref().filter(|_| looks_again) {
                 waker.wake_by_ref();
             }
@@ -63,7 +63,7 @@ impl Spinner {
     /// Starts the task that the hook wakes, and opens the figures of the calling thread, which is the worker's.
     /// Fails when the system does not say how long threads wait for a core. Then the worker does not spin.
     pub(super) fn start(&self, runtime: &Runtime) -> io::Result<()> {
-        self.0.worker.lock().rivals = Some(Rivals::new(RunDelay::of_this_thread()?, clock::monotonic()));
+        self.0.policy.lock().rivals = Some(Rivals::new(RunDelay::of_this_thread()?, clock::monotonic()));
         let task = WakeTask(Arc::clone(&self.0));
         runtime.spawn(std::future::poll_fn(move |context| {
             let mut waker = task.0.waker.lock();
@@ -86,7 +86,7 @@ impl Drop for WakeTask {
 }
 
 /// What a worker has learnt. `D` measures how long it had to wait for its core.
-struct Worker<D = RunDelay> {
+struct SpinPolicy<D = RunDelay> {
     time: Duration,
     habit: Habit,
     /// `None`: it never spins.
@@ -96,7 +96,7 @@ struct Worker<D = RunDelay> {
     reads: u64,
 }
 
-impl<D: Delay> Worker<D> {
+impl<D: Delay> SpinPolicy<D> {
     fn new(time: Duration) -> Self {
         Self { time, habit: Habit::default(), rivals: None, spins_since: None, reads: 0 }
     }

@@ -44,11 +44,11 @@ const fn serving(kept: &'static [&'static str]) -> Served {
 pub struct Calls {
     front: LaneFront,
     /// Pending answers, each with the identifier of its stream.
-    pub waiting: JoinSet<(u32, Event)>,
+    pub waiting: JoinSet<(u32, Completion)>,
 }
 
 /// The result of a pending answer.
-pub enum Event {
+pub enum Completion {
     /// The answer to a call.
     Answer(Result<Bytes, Status>),
     /// A health status, its message unless that was already sent, and the receiver of the next status.
@@ -151,14 +151,14 @@ impl Calls {
             let status =
                 watcher.wait_for(differs).await.map_or(HealthStatus::Draining, |status| status.clone());
             let has_changed = health::report(&status) != health::report(&reported);
-            Event::Health(status.clone(), has_changed.then(|| report(&status)), watcher)
+            Completion::Health(status.clone(), has_changed.then(|| report(&status)), watcher)
         })
     }
 }
 
 fn decide_later(
     handler: &Handler,
-    waiting: &mut JoinSet<(u32, Event)>,
+    waiting: &mut JoinSet<(u32, Completion)>,
     call: &Call<'_, CallSpan>,
     message: &[u8],
     span: Option<CallSpan>,
@@ -172,16 +172,16 @@ fn decide_later(
     // Boxed, because it is moved several times before it runs.
     let answer = Box::pin(handler.finish(Front::Grpc, message, timeout, span));
     Outcome::Later(wait(waiting, call.stream, async {
-        Event::Answer(answer.await.map(|answer| answer.message).map_err(refused))
+        Completion::Answer(answer.await.map(|answer| answer.message).map_err(refused))
     }))
 }
 
 fn wait(
-    waiting: &mut JoinSet<(u32, Event)>,
+    waiting: &mut JoinSet<(u32, Completion)>,
     stream: u32,
-    event: impl Future<Output = Event> + Send + 'static,
+    completion: impl Future<Output = Completion> + Send + 'static,
 ) -> Waiting {
-    Waiting(waiting.spawn(async move { (stream, event.await) }))
+    Waiting(waiting.spawn(async move { (stream, completion.await) }))
 }
 
 impl Serve for Calls {

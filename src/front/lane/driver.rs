@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::LaneFront;
-use super::calls::{Calls, Event};
+use super::calls::{Calls, Completion};
 use crate::clock;
 use crate::front::Life;
 use tidegate_grpc::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
@@ -332,10 +332,10 @@ fn poll_events(connection: &mut Connection<Calls>, turn: &mut Turn<'_, Calls>, c
         }
         let Poll::Ready(Some(finished)) = turn.serve.waiting.poll_join_next(context) else { return };
         match finished {
-            Ok((stream, Event::Answer(answer))) => {
+            Ok((stream, Completion::Answer(answer))) => {
                 connection.complete(stream, answer.as_deref().map_err(Clone::clone), turn.now, turn.out);
             }
-            Ok((stream, Event::Health(status, news, watcher))) => {
+            Ok((stream, Completion::Health(status, news, watcher))) => {
                 let more =
                     (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
                 connection.push(stream, news.as_deref(), more, turn.now, turn.out);

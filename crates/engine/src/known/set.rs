@@ -44,7 +44,7 @@ pub(super) struct Set {
 /// The contents of a set at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Image {
-    slots: [Entry; SLOTS],
+    slots: [CacheEntry; SLOTS],
     /// An entry with this home may be in the overflow.
     has_overflow: bool,
 }
@@ -62,7 +62,7 @@ pub(super) struct PairImage(pub(super) [Image; 2]);
 
 /// What is known of a key, and how often it was used. A free slot has one that is not known.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct CacheEntry {
     name: Name,
     pub(super) packed: Packed,
     used: u32,
@@ -89,7 +89,7 @@ impl Name {
     }
 }
 
-impl Entry {
+impl CacheEntry {
     /// An entry that was not used yet.
     pub(super) fn new(name: Name, packed: Packed) -> Self {
         Self { name, packed, used: 0 }
@@ -163,7 +163,7 @@ impl Set {
             let name = Name { high: self.highs[slot].load(Relaxed), low: self.lows[slot].load(Relaxed) };
             let requests = self.requests[slot].load(Relaxed);
             let packed = Packed { flags: mark & FLAGS, requests, more: self.more(slot) };
-            Entry { name, packed, used: mark & USE }
+            CacheEntry { name, packed, used: mark & USE }
         });
         Image { slots, has_overflow: marks & HAS_OVERFLOW != 0 }
     }
@@ -173,7 +173,7 @@ impl Set {
         let version = self.version.load(Relaxed);
         self.version.store(version.wrapping_add(1), Relaxed);
         self.marks.store(image.marks(has_beside), Release);
-        for (slot, Entry { name, packed, .. }) in image.slots.iter().enumerate() {
+        for (slot, CacheEntry { name, packed, .. }) in image.slots.iter().enumerate() {
             self.highs[slot].store(name.high, Release);
             self.lows[slot].store(name.low, Release);
             self.requests[slot].store(packed.requests, Release);
@@ -192,21 +192,21 @@ impl Image {
         marks.fold(beside | overflow, |all, mark| all | mark)
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry> {
-        self.slots.into_iter().filter(Entry::is_known)
+    fn entries(&self) -> impl Iterator<Item = CacheEntry> {
+        self.slots.into_iter().filter(CacheEntry::is_known)
     }
 
     fn free(&self) -> Option<usize> {
         self.slots.iter().position(|entry| !entry.is_known())
     }
 
-    fn find(&mut self, name: Name) -> Option<&mut Entry> {
+    fn find(&mut self, name: Name) -> Option<&mut CacheEntry> {
         self.slots.iter_mut().find(|entry| entry.is_known() && entry.name == name)
     }
 }
 
 impl PairImage {
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = CacheEntry> {
         self.0.iter().flat_map(Image::entries)
     }
 
@@ -217,7 +217,7 @@ impl PairImage {
         let mut unused = 0;
         for entry in self.0.iter_mut().flat_map(|image| &mut image.slots).filter(|entry| entry.is_known()) {
             if entry.used == 0 {
-                *entry = Entry::default();
+                *entry = CacheEntry::default();
                 unused += 1;
             } else {
                 entry.used = entry.aged();
@@ -227,19 +227,19 @@ impl PairImage {
     }
 
     /// The entry of a key.
-    pub(super) fn find(&mut self, name: Name) -> Option<&mut Entry> {
+    pub(super) fn find(&mut self, name: Name) -> Option<&mut CacheEntry> {
         self.0.iter_mut().find_map(|image| image.find(name))
     }
 
     /// Adds an entry to a free slot of its home or, if that is full, of the other set. Returns it if both are full.
-    pub(super) fn put(&mut self, entry: Entry) -> Result<(), Entry> {
+    pub(super) fn put(&mut self, entry: CacheEntry) -> Result<(), CacheEntry> {
         let home = entry.name.home();
         let free = [home, 1 - home].into_iter().find_map(|set| Some((set, self.0[set].free()?)));
         free.map(|(set, slot)| self.0[set].slots[slot] = entry).ok_or(entry)
     }
 
     /// Puts an entry into the slot of the least used one.
-    pub(super) fn put_instead(&mut self, entry: Entry) {
+    pub(super) fn put_instead(&mut self, entry: CacheEntry) {
         let slots = self.0.iter_mut().flat_map(|image| &mut image.slots);
         *slots.min_by_key(|slot| slot.used).expect("there are slots") = entry;
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{AdminApi, Answer, Problem, line, lines, refused, shown};
 use crate::bodies::answered::{CounterKey, Denied, Fullest, LeftOut, Reset, ResetDone, Top};
-use crate::bodies::asked::{Counter, ResetCounter, Rule};
+use crate::bodies::asked::{DomainEntries, ResetCounter, TopCounters};
 use crate::bodies::values::{ResetId, Time};
 use crate::exceptions::{Author, Caller};
 use tidegate_engine::Timestamp;
@@ -23,13 +23,13 @@ use tidegate_serve::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 const ALL_MAX: usize = RULES_MAX / 2;
 
 impl AdminApi {
-    pub(super) async fn peek(&self, counter: Counter) -> Answer {
+    pub(super) async fn peek(&self, counter: DomainEntries) -> Answer {
         Ok(shown(StatusCode::OK, &self.look(&counter).await?))
     }
 
     /// Sets one counter to zero.
     pub(super) async fn reset(&self, asked: ResetCounter, caller: Caller) -> Answer {
-        let (counter, path) = (Counter::from(&asked), asked.path());
+        let (counter, path) = (DomainEntries::from(&asked), asked.path());
         let (author, why) = (Author { who: asked.who.into_string(), caller }, asked.why);
         let before = self.look_or_say_why(&counter).await;
         let wanted = self.resets.plan(path, asked.id.map(|ResetId(number)| number), wall())?;
@@ -41,7 +41,7 @@ impl AdminApi {
     }
 
     /// The fullest counters of the rule, and those that deny most.
-    pub(super) async fn top(&self, asked: Rule) -> Answer {
+    pub(super) async fn top(&self, asked: TopCounters) -> Answer {
         let (path, most) = (asked.path()?, asked.most.map_or(COUNTERS_MAX, |most| most.as_usize()));
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
         let Some(path) = path else { return self.top_of_all(&live, most) };
@@ -68,11 +68,11 @@ impl AdminApi {
     }
 
     /// The contents of a counter, or why they are not known.
-    async fn look_or_say_why(&self, counter: &Counter) -> Value {
+    async fn look_or_say_why(&self, counter: &DomainEntries) -> Value {
         self.look(counter).await.unwrap_or_else(|Problem(_, why)| json!({"error": why}))
     }
 
-    async fn look(&self, counter: &Counter) -> Result<Value, Problem> {
+    async fn look(&self, counter: &DomainEntries) -> Result<Value, Problem> {
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
         let explained = self.service.explain(live.in_force(), &request(counter), |shown| shown.json()).await;
         explained.map_err(Refusal::from).map_err(|refusal| refused(&refusal))
@@ -111,7 +111,7 @@ fn hex(Key(key): Key) -> CounterKey {
 }
 
 /// A request of one hit that leads to a counter.
-fn request(counter: &Counter) -> Request<'_> {
+fn request(counter: &DomainEntries) -> Request<'_> {
     let mut request = Request::new(&counter.domain, 1);
     let entries = counter.entries.0.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
     request.push(entries, DescriptorOptions::default());

@@ -18,7 +18,7 @@ use super::unmet::of_record;
 use super::{AdminApi, Answer, Problem, invalid, shown};
 use crate::bodies::Mistake;
 use crate::bodies::answered::{self, RecordDone};
-use crate::bodies::asked::{Counter, DeleteRecord, Entry, ListRecords, PutRecord};
+use crate::bodies::asked::{DeleteRecord, DomainEntries, Entry, ListRecords, PutRecord};
 use crate::bodies::values::{List, Text};
 use crate::exceptions::{Author, Caller};
 use crate::records::{RecordStore, StoreError};
@@ -134,7 +134,7 @@ impl AdminApi {
     }
 }
 
-async fn get(records: &RecordStore, asked: Counter) -> Answer {
+async fn get(records: &RecordStore, asked: DomainEntries) -> Answer {
     let key = key_of(&asked.domain, &asked.entries)?;
     match records.get(key.clone()).await? {
         Some(record) => Ok(shown(StatusCode::OK, &show(&key, &record))),
@@ -151,7 +151,7 @@ async fn list(records: &RecordStore, asked: ListRecords) -> Answer {
     let next = page.last().filter(|_| page.len() == most).map(|(key, _)| {
         let (domain, entries) = key.decode();
         let entries = entries.into_iter().map(|(key, value)| Entry { key, value }).collect();
-        Counter { domain, entries: List(entries) }
+        DomainEntries { domain, entries: List(entries) }
     });
     let records = page.iter().map(|(key, record)| show(key, record)).collect();
     Ok(shown(StatusCode::OK, &answered::Records { records, next }))

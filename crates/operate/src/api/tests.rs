@@ -30,15 +30,15 @@ fn bodies(does: Operation) -> (Option<String>, Option<String>) {
         Operation::PutException => (some::<asked::Exception>(), some::<answered::Changed>()),
         Operation::EndException => (some::<asked::Who>(), some::<answered::Changed>()),
         Operation::PeekCounter => {
-            (some::<asked::Counter>(), Some("#/components/schemas/Explanation".to_owned()))
+            (some::<asked::DomainEntries>(), Some("#/components/schemas/Explanation".to_owned()))
         }
-        Operation::TopCounters => (some::<asked::Rule>(), some::<answered::Top>()),
+        Operation::TopCounters => (some::<asked::TopCounters>(), some::<answered::Top>()),
         Operation::ResetCounter => (some::<asked::ResetCounter>(), some::<answered::Reset>()),
         Operation::ListResets => (None, some::<answered::LastReset>()),
         Operation::ResetBelow => (some::<asked::ResetBelow>(), some::<answered::ResetDone>()),
         Operation::PutRecord => (some::<asked::PutRecord>(), some::<answered::Done>()),
         Operation::DeleteRecord => (some::<asked::DeleteRecord>(), some::<answered::Done>()),
-        Operation::GetRecord => (some::<asked::Counter>(), some::<Record>()),
+        Operation::GetRecord => (some::<asked::DomainEntries>(), some::<Record>()),
         Operation::ListRecords => (some::<asked::ListRecords>(), some::<answered::Records>()),
         // It takes lines, which the document describes.
         Operation::LoadRecords => (None, some::<answered::Loaded>()),

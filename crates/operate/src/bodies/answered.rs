@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::asked::{Counter, Exception, RuleNode};
+use super::asked::{DomainEntries, Exception, RuleNode};
 use super::values::{List, ResetId, Text, Time};
 
 /// Why the request failed.
@@ -186,7 +186,7 @@ pub struct Records {
     #[cfg_attr(test, schemars(with = "Vec<super::tests::Record>"))]
     pub records: Vec<Value>,
     /// What to pass as `after` for the next page. Null: this is the last.
-    pub next: Option<Counter>,
+    pub next: Option<DomainEntries>,
 }
 
 /// The outcome of a change of a record.

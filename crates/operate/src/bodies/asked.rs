@@ -129,7 +129,7 @@ pub struct Who {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object with `domain` and `entries`")]
-pub struct Counter {
+pub struct DomainEntries {
     /// The domain.
     pub domain: String,
     /// The entries of a descriptor, all of them and in order.
@@ -177,7 +177,7 @@ pub struct ResetBelow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, expecting = "an object")]
-pub struct Rule {
+pub struct TopCounters {
     /// Without it and without entries: the first eight rules that have a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Text>,
@@ -260,7 +260,7 @@ pub struct ListRecords {
     pub entries: List<KeyLevel, 0>,
     /// Where the page begins: `next` of the page before.
     #[serde(default, deserialize_with = "unless_null", skip_serializing_if = "Option::is_none")]
-    pub after: Option<Counter>,
+    pub after: Option<DomainEntries>,
     /// The most records of the page.
     #[serde(default = "page")]
     pub most: Number<1, PAGE_MAX>,
@@ -325,7 +325,7 @@ impl ResetCounter {
     }
 }
 
-impl From<&ResetCounter> for Counter {
+impl From<&ResetCounter> for DomainEntries {
     fn from(reset: &ResetCounter) -> Self {
         let text = |text: &Text| text.as_str().to_owned();
         let entry = |entry: &CounterEntry| Entry { key: text(&entry.key), value: text(&entry.value) };
@@ -340,7 +340,7 @@ impl ResetBelow {
     }
 }
 
-impl Rule {
+impl TopCounters {
     /// The path to the rule. `None`: the first rules are asked for.
     /// Fails for entries without a domain.
     pub fn path(&self) -> Result<Option<Path>, Mistake> {

@@ -10,7 +10,8 @@ use super::answered::{
     Changed, CounterKey, Done, Error, LastReset, LeftOut, Listed, Loaded, Records, Reset, ResetDone, Top,
 };
 use super::asked::{
-    Counter, DeleteRecord, Entry, Exception, ListRecords, PutRecord, ResetBelow, ResetCounter, Rule, Who,
+    DeleteRecord, DomainEntries, Entry, Exception, ListRecords, PutRecord, ResetBelow, ResetCounter,
+    TopCounters, Who,
 };
 use super::values::{
     LEVELS_MAX, List, Number, Positive, Requests, ResetId, TEXT_BYTES_MAX, Text, Time, Words,
@@ -91,10 +92,10 @@ pub(crate) fn schemas() -> Map<String, Value> {
     let mut asked = generator(Contract::Deserialize);
     asked.subschema_for::<Exception>();
     asked.subschema_for::<Who>();
-    asked.subschema_for::<Counter>();
+    asked.subschema_for::<DomainEntries>();
     asked.subschema_for::<ResetCounter>();
     asked.subschema_for::<ResetBelow>();
-    asked.subschema_for::<Rule>();
+    asked.subschema_for::<TopCounters>();
     asked.subschema_for::<PutRecord>();
     asked.subschema_for::<DeleteRecord>();
     asked.subschema_for::<ListRecords>();

@@ -17,7 +17,7 @@ pub(super) const PAGE: usize = 1_000;
 pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, ConnectError>> + Send + 'a>>;
 
 /// A store that several nodes share. Values are never empty.
-pub(super) trait Store: Send + Sync {
+pub(super) trait ExceptionStore: Send + Sync {
     /// Connects, in the background.
     fn attach(&self);
 
@@ -94,7 +94,7 @@ impl InRedis {
     }
 }
 
-impl Store for InRedis {
+impl ExceptionStore for InRedis {
     fn attach(&self) {
         self.values.store().attach();
     }

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use self::trouble::Trouble;
 use super::known::Known;
 use super::pages::Planned;
-use super::redis::{PAGE, Store};
+use super::redis::{ExceptionStore, PAGE};
 use super::{Author, Book, Change, ChangeError, WantedChange, audited};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::ConnectError;
@@ -45,7 +45,7 @@ const AT_A_TIME: usize = 250;
 
 /// What a book that shares its exceptions has in addition.
 pub(super) struct Shared {
-    store: Box<dyn Store>,
+    store: Box<dyn ExceptionStore>,
     /// Makes changes one at a time: each is compared with the result of the one before.
     one_at_a_time: tokio::sync::Mutex<()>,
     /// Changes of this node whose announcement it has not read yet. If Redis has lost one since, it is never
@@ -70,7 +70,7 @@ enum Found {
 }
 
 impl Shared {
-    pub(super) fn new(store: impl Store + 'static) -> Self {
+    pub(super) fn new(store: impl ExceptionStore + 'static) -> Self {
         Self {
             store: Box::new(store),
             one_at_a_time: tokio::sync::Mutex::default(),

@@ -23,7 +23,7 @@ const RENEWED_PART: u64 = 5;
 
 /// One counter. It is small, because every hit reads it. Times are nanoseconds of the table's clock.
 #[derive(Default)]
-pub(super) struct Counter {
+pub(super) struct LeasedCounter {
     /// The unit and limit of its leases.
     limit: Option<(Unit, Limit)>,
     /// When the last period began in which the counter was used. A period lasts T.
@@ -70,7 +70,7 @@ pub(crate) struct Source {
     pub(crate) memory: Option<Arc<Memory>>,
 }
 
-impl Counter {
+impl LeasedCounter {
     /// Notes that the counter is asked for so many hits, in periods of `time`.
     pub(super) fn see(&mut self, hits: u64, now: u64, time: u64) {
         let age = now.saturating_sub(self.began);

@@ -12,7 +12,7 @@ use regex::Regex;
 /// Rules in the order of their file.
 #[derive(Clone, Debug, Default)]
 pub struct Mapping {
-    rules: Vec<Rule>,
+    rules: Vec<MappingRule>,
 }
 
 /// The kind of metric that a name belongs to.
@@ -26,7 +26,7 @@ pub(super) enum Metric {
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct MappingRule {
     matches: Match,
     /// Matches only this kind of metric.
     only: Option<Metric>,

@@ -13,7 +13,7 @@ use super::matchers::{headers_hold, parameters_hold};
 use super::route::Found;
 use super::seen::Seen;
 use super::tree::{Node, snake};
-use super::{Descriptor, EnvoyError};
+use super::{DescriptorBuf, EnvoyError};
 
 /// The fields of an item that are understood.
 const FIELDS: [&str; 6] =
@@ -41,10 +41,10 @@ enum Added {
 
 impl<'n, 't> Facts<'_, 'n, 't> {
     /// The descriptor that an item of `rate_limits` makes, if it makes one. It has no hits of its own yet.
-    pub(super) fn descriptor(self, item: Node<'n, 't>) -> Result<Option<Descriptor>, EnvoyError> {
+    pub(super) fn descriptor(self, item: Node<'n, 't>) -> Result<Option<DescriptorBuf>, EnvoyError> {
         item.knows(&FIELDS, "a descriptor depends on")?;
         let options = DescriptorOptions { limit: limit(item)?, ..DescriptorOptions::default() };
-        let mut descriptor = Descriptor { entries: Vec::new(), options };
+        let mut descriptor = DescriptorBuf { entries: Vec::new(), options };
         for action in item.items("actions") {
             match self.added(action)? {
                 Added::Entry(key, value) => descriptor.entries.push((key, value)),

@@ -5,7 +5,7 @@
 
 use super::actions::Facts;
 use super::tree::Node;
-use super::{Call, Descriptor, EnvoyError};
+use super::{Call, DescriptorBuf, EnvoyError};
 
 /// The fields of a filter that do not change its calls, and those that are understood.
 const FIELDS: [&str; 19] = [
@@ -144,7 +144,7 @@ fn unwrapped<'n, 't>(said: Node<'n, 't>) -> Option<Node<'n, 't>> {
 }
 
 /// Gives a descriptor the hits of its item.
-fn with_hits(descriptor: &mut Descriptor, hits: Node<'_, '_>) -> Result<(), EnvoyError> {
+fn with_hits(descriptor: &mut DescriptorBuf, hits: Node<'_, '_>) -> Result<(), EnvoyError> {
     if let Some(format) = hits.get("format") {
         return Err(format.needs("the hits are computed while the request is under way"));
     }

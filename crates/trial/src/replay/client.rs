@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tidegate_engine::rules::{Actions, ClientRequest, Field, Need};
 use tidegate_engine::text::query_parameter;
 
-use super::format::{Format, Record, UnknownVariable, Variable};
+use super::format::{Format, LogLine, UnknownVariable, Variable};
 
 /// Where a line has the facts that the actions need.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Client {
 /// The request of a line.
 pub(super) struct Described<'c, 'r> {
     pub(super) client: &'c Client,
-    pub(super) record: Record<'r>,
+    pub(super) line: LogLine<'r>,
 }
 
 /// A fact that a line does not have.
@@ -63,7 +63,7 @@ impl ClientRequest for Described<'_, '_> {
 
     fn first(&self, field: &Field) -> Result<Option<&str>, Unclear> {
         let variable = self.client.fields.iter().find(|(known, _)| known == field);
-        let value = variable.and_then(|(_, variable)| variable.bytes(&self.record));
+        let value = variable.and_then(|(_, variable)| variable.bytes(&self.line));
         value.map(|value| str::from_utf8(value).map_err(|_| Unclear("UTF-8"))).transpose()
     }
 
@@ -79,7 +79,7 @@ impl ClientRequest for Described<'_, '_> {
     }
 
     fn address(&self) -> Result<IpAddr, Unclear> {
-        let address = self.client.address.as_ref().and_then(|address| address.value(&self.record));
+        let address = self.client.address.as_ref().and_then(|address| address.value(&self.line));
         let address = address.and_then(|address| address.parse::<IpAddr>().ok());
         address.map(|address| address.to_canonical()).ok_or(Unclear("the address of a client"))
     }

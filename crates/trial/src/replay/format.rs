@@ -1,7 +1,7 @@
 //! Formats of access logs: a text that describes a line, compiled once, and the values in each line.
 //!
 //! In: the name of a format (`combined`, `envoy`, `json`), or a format in the syntax of NGINX (`$remote_addr …`) or
-//! of Envoy (`%REQ(:PATH)% …`). Out: a [`Record`] per line, whose values are read by [`Variable`]s. Variables have
+//! of Envoy (`%REQ(:PATH)% …`). Out: a [`LogLine`] per line, whose values are read by [`Variable`]s. Variables have
 //! NGINX's names in all formats: see `variable`.
 
 mod envoy;
@@ -105,7 +105,7 @@ pub(super) struct Fields {
 
 /// The values of one line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record<'r> {
+pub(super) struct LogLine<'r> {
     base: &'r [u8],
     spans: &'r [Span],
     /// The time of the request, as the log has it.
@@ -151,7 +151,7 @@ impl Format {
 
     /// The values of a line.
     #[inline]
-    pub(super) fn read<'r>(&self, line: &'r [u8], fields: &'r mut Fields) -> Result<Record<'r>, Unreadable> {
+    pub(super) fn read<'r>(&self, line: &'r [u8], fields: &'r mut Fields) -> Result<LogLine<'r>, Unreadable> {
         fields.spans.clear();
         let base = match &self.kind {
             Kind::Template(template) => {
@@ -168,17 +168,17 @@ impl Format {
         let spans = &fields.spans;
         let column = if is_template { spans[self.stamp].0 as usize + 1 } else { 1 };
         let stamp = slice(base, spans[self.stamp]).unwrap_or_default();
-        Ok(Record { base, spans, stamp, column })
+        Ok(LogLine { base, spans, stamp, column })
     }
 
-    /// The time of a record.
+    /// The time of a line.
     #[inline]
-    pub(super) fn time(&self, record: &Record<'_>) -> Result<Timestamp, Unreadable> {
+    pub(super) fn time(&self, line: &LogLine<'_>) -> Result<Timestamp, Unreadable> {
         let found = match &self.stamp_format {
-            Stamp::Of(format) => format.read(record.stamp),
-            Stamp::Any(formats) => formats.iter().find_map(|format| format.read(record.stamp)),
+            Stamp::Of(format) => format.read(line.stamp),
+            Stamp::Any(formats) => formats.iter().find_map(|format| format.read(line.stamp)),
         };
-        found.ok_or_else(|| Unreadable { column: record.column, expected: "a time".to_owned() })
+        found.ok_or_else(|| Unreadable { column: line.column, expected: "a time".to_owned() })
     }
 
     /// A variable that no line had so far, if there is one.
@@ -195,7 +195,7 @@ fn slice(base: &[u8], span: Span) -> Option<&[u8]> {
     base.get(span.0 as usize..span.1 as usize)
 }
 
-impl<'r> Record<'r> {
+impl<'r> LogLine<'r> {
     /// The value of a field; `None`: the request had none, which logs write as `-` or as nothing.
     #[inline]
     fn value(&self, field: usize) -> Option<&'r [u8]> {

@@ -6,14 +6,14 @@
 
 use tidegate_engine::request::RequestBuf;
 
-use super::format::{Format, Record, UnknownVariable, Variable};
+use super::format::{Format, LogLine, UnknownVariable, Variable};
 
 /// A map, compiled.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Map(Vec<Vec<Entry>>);
+pub(super) struct Map(Vec<Vec<EntryTemplate>>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct EntryTemplate {
     key: String,
     value: Vec<Part>,
 }
@@ -61,7 +61,7 @@ impl Map {
 
     /// The path of the rules for each descriptor: its keys, and the values that are the same for all lines.
     pub(super) fn levels(&self) -> Vec<Vec<Level>> {
-        let level = |entry: &Entry| match &entry.value[..] {
+        let level = |entry: &EntryTemplate| match &entry.value[..] {
             [Part::Text(text)] => (entry.key.clone(), Some(text.clone())),
             _ => (entry.key.clone(), None),
         };
@@ -69,9 +69,9 @@ impl Map {
     }
 
     /// Adds the descriptors of a line.
-    pub(super) fn describe(&self, record: &Record<'_>, buf: &mut RequestBuf) {
+    pub(super) fn describe(&self, line: &LogLine<'_>, buf: &mut RequestBuf) {
         for descriptor in &self.0 {
-            match descriptor.iter().all(|entry| entry.write(record, buf)) {
+            match descriptor.iter().all(|entry| entry.write(line, buf)) {
                 true => buf.close(),
                 false => buf.reopen(),
             }
@@ -79,11 +79,11 @@ impl Map {
     }
 }
 
-impl Entry {
+impl EntryTemplate {
     /// Adds this entry; `false`: it has no value.
-    fn write(&self, record: &Record<'_>, buf: &mut RequestBuf) -> bool {
+    fn write(&self, line: &LogLine<'_>, buf: &mut RequestBuf) -> bool {
         let write = |text: &mut String| {
-            Ok::<_, std::convert::Infallible>(self.value.iter().all(|part| part.write(record, text)))
+            Ok::<_, std::convert::Infallible>(self.value.iter().all(|part| part.write(line, text)))
         };
         buf.entry(&self.key, write).unwrap_or(false)
     }
@@ -91,10 +91,10 @@ impl Entry {
 
 impl Part {
     #[inline]
-    fn write(&self, record: &Record<'_>, into: &mut String) -> bool {
+    fn write(&self, line: &LogLine<'_>, into: &mut String) -> bool {
         match self {
             Self::Text(text) => into.push_str(text),
-            Self::Variable(variable) => match variable.value(record) {
+            Self::Variable(variable) => match variable.value(line) {
                 Some(value) => into.push_str(&value),
                 None => return false,
             },
@@ -144,7 +144,7 @@ impl<'t> Reader<'t> {
     }
 
     /// `key=value`, up to the `,` or `;` after it.
-    fn entry(&mut self, format: &mut Format) -> Result<Entry, MapError> {
+    fn entry(&mut self, format: &mut Format) -> Result<EntryTemplate, MapError> {
         self.rest = self.rest.trim_start();
         let mut key = Text::default();
         loop {
@@ -156,7 +156,7 @@ impl<'t> Reader<'t> {
         }
         self.next();
         self.rest = self.rest.trim_start();
-        Ok(Entry { key: key.trimmed(), value: self.value(format)? })
+        Ok(EntryTemplate { key: key.trimmed(), value: self.value(format)? })
     }
 
     fn value(&mut self, format: &mut Format) -> Result<Vec<Part>, MapError> {
@@ -226,9 +226,9 @@ mod tests {
         let mut format = Format::parse("combined", None).expect("known");
         let map = Map::parse(map, &mut format)?;
         let mut fields = Fields::default();
-        let record = format.read(LINE, &mut fields).expect("good");
+        let line = format.read(LINE, &mut fields).expect("good");
         let mut buf = RequestBuf::new("shop");
-        map.describe(&record, &mut buf);
+        map.describe(&line, &mut buf);
         let request = buf.as_request();
         let entry = |entry: &tidegate_engine::request::Entry<'_>| format!("{}={}", entry.key, entry.value);
         let one = |entries: &[_]| entries.iter().map(entry).collect::<Vec<_>>().join("|");

@@ -15,7 +15,7 @@ use tidegate_engine::text::{cut, one_line};
 use tidegate_engine::time::SECOND_NANOS;
 
 use super::client::{Client, Described};
-use super::format::{Fields, Format, Record, Unreadable, Variable};
+use super::format::{Fields, Format, LogLine, Unreadable, Variable};
 use super::input::Input;
 use super::lines::{LINE_BYTES_MAX, Line, Lines};
 use super::map::Map;
@@ -222,10 +222,10 @@ impl<'r, A> Reader<'r, A> {
         text: &[u8],
         decider: &mut impl Decider<Asked = A>,
     ) -> Result<(), Unreadable> {
-        let record = self.format.read(text, &mut self.fields)?;
-        let at = self.stamps.time(&self.format, &record)?;
+        let line = self.format.read(text, &mut self.fields)?;
+        let at = self.stamps.time(&self.format, &line)?;
         if let Some((status, without)) = &self.without {
-            let status = status.value(&record).unwrap_or_default();
+            let status = status.value(&line).unwrap_or_default();
             if without.iter().any(|without| *without == status) {
                 self.counts.left_out += 1;
                 return Ok(());
@@ -233,9 +233,9 @@ impl<'r, A> Reader<'r, A> {
         }
         self.buf.begin(&self.domain);
         match &self.descriptors {
-            Descriptors::Map(map) => map.describe(&record, &mut self.buf),
+            Descriptors::Map(map) => map.describe(&line, &mut self.buf),
             Descriptors::Actions(actions, client) => {
-                let described = Described { client, record };
+                let described = Described { client, line };
                 actions
                     .describe(&described, &mut self.buf, REQUEST_BYTES_MAX)
                     .map_err(|unclear| Unreadable { column: 1, expected: unclear.0.to_owned() })?;
@@ -286,16 +286,16 @@ impl<'r, A> Reader<'r, A> {
 
 impl Stamps {
     #[inline]
-    fn time(&mut self, format: &Format, record: &Record<'_>) -> Result<Timestamp, Unreadable> {
-        let known = self.known.iter().find(|(text, _)| *text == record.stamp && !text.is_empty());
+    fn time(&mut self, format: &Format, line: &LogLine<'_>) -> Result<Timestamp, Unreadable> {
+        let known = self.known.iter().find(|(text, _)| *text == line.stamp && !text.is_empty());
         if let Some((_, at)) = known {
             return Ok(*at);
         }
-        let at = format.time(record)?;
+        let at = format.time(line)?;
         let (text, known_at) = &mut self.known[self.oldest];
         self.oldest = (self.oldest + 1) % STAMPS_KNOWN;
         text.clear();
-        text.extend_from_slice(record.stamp);
+        text.extend_from_slice(line.stamp);
         *known_at = at;
         while !at.as_nanos().is_multiple_of(self.resolution_nanos) {
             self.resolution_nanos /= 1_000;

@@ -16,7 +16,7 @@ impl Delay for Thread {
 
 /// A worker whose calls come after pauses.
 struct Run {
-    worker: Worker<Thread>,
+    policy: SpinPolicy<Thread>,
     thread: Thread,
     now: Instant,
     reads: u64,
@@ -26,12 +26,12 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let (thread, now) = (Thread::default(), clock::monotonic());
-        let worker = Worker { rivals: Some(Rivals::new(thread.clone(), now)), ..Worker::new(TIME) };
-        Self { worker, thread, now, reads: 0, spun: Duration::ZERO }
+        let policy = SpinPolicy { rivals: Some(Rivals::new(thread.clone(), now)), ..SpinPolicy::new(TIME) };
+        Self { policy, thread, now, reads: 0, spun: Duration::ZERO }
     }
 
     fn looks_again(&mut self) -> bool {
-        self.worker.looks_again(self.now, self.reads)
+        self.policy.looks_again(self.now, self.reads)
     }
 
     /// A call, and then a pause. Returns whether the worker was awake when the pause ended.
@@ -110,7 +110,7 @@ fn a_worker_whose_core_others_want_sleeps_for_longer_each_time() {
     // The others are gone: it spins again, and a while later forgets them.
     run.now += Duration::from_secs(10);
     assert_eq!(run.awake(10_000, SOON), 10_000);
-    assert_eq!(run.worker.rivals.map(|rivals| rivals.quiet_next), Some(Rivals::<Thread>::QUIET.0));
+    assert_eq!(run.policy.rivals.map(|rivals| rivals.quiet_next), Some(Rivals::<Thread>::QUIET.0));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn threads_that_wake_for_a_moment_are_no_rivals() {
 #[test]
 fn a_thread_that_does_not_know_its_delay_never_spins() {
     let mut run = Run::new();
-    run.worker.rivals = None;
+    run.policy.rivals = None;
     assert_eq!(run.awake(100, SOON), 0);
     assert_eq!(run.spun, Duration::ZERO);
 }

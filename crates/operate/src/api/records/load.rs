@@ -48,15 +48,15 @@ pub(super) struct Load {
 struct Progress {
     service: Arc<Service>,
     reader: Option<Reader>,
-    batch: Batch,
+    batch: RecordBatch,
     /// Batches that are full, and not stored yet.
-    full: Vec<Batch>,
+    full: Vec<RecordBatch>,
     report: Loaded,
 }
 
 /// Lines that are stored together.
 #[derive(Default)]
-struct Batch {
+struct RecordBatch {
     lines: u64,
     records: Vec<(RecordKey, Record)>,
     has_bad: bool,
@@ -117,7 +117,7 @@ impl Load {
 impl Progress {
     fn new(format: Format, service: Arc<Service>) -> Self {
         let reader = Some(Reader::new(format));
-        Self { service, reader, batch: Batch::default(), full: Vec::new(), report: Loaded::default() }
+        Self { service, reader, batch: RecordBatch::default(), full: Vec::new(), report: Loaded::default() }
     }
 
     async fn read(&mut self, records: &RecordStore, mut body: Incoming) -> Result<(), Problem> {

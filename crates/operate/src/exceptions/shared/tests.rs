@@ -87,7 +87,7 @@ impl Redis {
     }
 }
 
-impl Store for Link {
+impl ExceptionStore for Link {
     fn attach(&self) {}
 
     fn is_away(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::{Mapping, Match, Metric, Rule, Template};
+use super::{Mapping, MappingRule, Match, Metric, Template};
 use tidegate_engine::rules::Diagnostic;
 use tidegate_yaml::Place;
 use tidegate_yaml::{Budget, Content, Document, NodeId};
@@ -61,7 +61,7 @@ impl Mapping {
 }
 
 impl File<'_> {
-    fn rules(&self, problems: &mut Vec<Problem>) -> Vec<Rule> {
+    fn rules(&self, problems: &mut Vec<Problem>) -> Vec<MappingRule> {
         let mut rules = Vec::new();
         let top = self.document.root.map_or(Ok(Vec::new()), |root| self.entries(root));
         for (at, key, value) in top.unwrap_or_else(|problem| report(problems, problem)) {
@@ -79,7 +79,7 @@ impl File<'_> {
         rules
     }
 
-    fn rule(&self, id: NodeId) -> Result<Rule, Problem> {
+    fn rule(&self, id: NodeId) -> Result<MappingRule, Problem> {
         let mut fields = RuleFields::default();
         for (at, key, value) in self.entries(id)? {
             self.read(&mut fields, at, key, value)?;
@@ -196,7 +196,7 @@ impl File<'_> {
 }
 
 impl RuleFields<'_> {
-    fn check(self, at: Place) -> Result<Rule, Problem> {
+    fn check(self, at: Place) -> Result<MappingRule, Problem> {
         let (pattern_at, pattern) = self.pattern.ok_or_else(|| (at, "`match` is missing".to_owned()))?;
         let matches = match self.is_regex {
             true => Regex::new(pattern).map(Match::Regex).map_err(|error| (pattern_at, error.to_string()))?,
@@ -219,7 +219,7 @@ impl RuleFields<'_> {
             scale: self.scale.unwrap_or(1.0),
             histogram: self.is_histogram.then(|| self.buckets.unwrap_or_else(|| BUCKETS.to_vec())),
         };
-        Ok(Rule { matches, only: self.only, target: (!self.is_drop).then_some(template) })
+        Ok(MappingRule { matches, only: self.only, target: (!self.is_drop).then_some(template) })
     }
 }
 

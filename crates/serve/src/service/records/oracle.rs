@@ -11,7 +11,7 @@ const RULE: u32 = 3;
 
 /// What happens.
 #[derive(Clone, Debug)]
-enum Event {
+enum Step {
     Wait(u64),
     Ask,
     Change(Option<u32>),
@@ -19,12 +19,12 @@ enum Event {
     Forget,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0_u64..20).prop_map(Event::Wait),
-        6 => Just(Event::Ask),
-        2 => proptest::option::of(0_u32..8).prop_map(Event::Change),
-        1 => Just(Event::Forget),
+        2 => (0_u64..20).prop_map(Step::Wait),
+        6 => Just(Step::Ask),
+        2 => proptest::option::of(0_u32..8).prop_map(Step::Change),
+        1 => Just(Step::Forget),
     ]
 }
 
@@ -39,19 +39,19 @@ impl History {
     }
 }
 
-async fn judged(events: Vec<Event>) -> Result<(), TestCaseError> {
+async fn judged(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let shop = Shop::with(StaleMode::Rule, 100);
     let (mut now, mut history, mut passed) = (1_000_u64, History(vec![(0, RULE)]), Vec::new());
-    for event in events {
-        match event {
-            Event::Wait(seconds) => now += seconds,
-            Event::Forget => shop.records.forget_all(),
-            Event::Change(requests) => {
+    for step in steps {
+        match step {
+            Step::Wait(seconds) => now += seconds,
+            Step::Forget => shop.records.forget_all(),
+            Step::Change(requests) => {
                 shop.source.set("alice", requests.map(Record::of));
                 shop.records.forget(&key("alice"));
                 history.0.push((now, requests.unwrap_or(RULE)));
             }
-            Event::Ask => {
+            Step::Ask => {
                 if shop.asks("alice", now).await.0 {
                     passed.push(now);
                 }
@@ -68,8 +68,8 @@ async fn judged(events: Vec<Event>) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_window_holds_more_than_the_largest_n_in_force_in_it(events in prop::collection::vec(event(), 1..120)) {
+    fn no_window_holds_more_than_the_largest_n_in_force_in_it(steps in prop::collection::vec(step(), 1..120)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        runtime.block_on(judged(events))?;
+        runtime.block_on(judged(steps))?;
     }
 }

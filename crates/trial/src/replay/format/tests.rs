@@ -7,9 +7,9 @@ fn read(format: &str, line: &str, names: &[&str]) -> Result<(String, Vec<Option<
     let variables = names.iter().map(|name| format.variable(name, None));
     let variables = variables.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     let mut fields = Fields::default();
-    let record = format.read(line.as_bytes(), &mut fields).map_err(|error| error.to_string())?;
-    let time = format.time(&record).map_err(|error| error.to_string())?;
-    let values = variables.iter().map(|variable| variable.value(&record).map(|value| value.into_owned()));
+    let line = format.read(line.as_bytes(), &mut fields).map_err(|error| error.to_string())?;
+    let time = format.time(&line).map_err(|error| error.to_string())?;
+    let values = variables.iter().map(|variable| variable.value(&line).map(|value| value.into_owned()));
     Ok((stamp::show(time), values.collect()))
 }
 

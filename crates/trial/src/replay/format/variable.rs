@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use tidegate_engine::rules::normalized_path;
 use tidegate_engine::text::query_parameter;
 
-use super::{Format, Kind, Record};
+use super::{Format, Kind, LogLine};
 
 /// Names that mean the same.
 const ALIASES: &[(&str, &[&str])] = &[
@@ -132,8 +132,8 @@ impl Format {
 impl Variable {
     /// The value in a line; `None`: the request had none.
     #[inline]
-    pub(in crate::replay) fn value<'r>(&self, record: &Record<'r>) -> Option<Cow<'r, str>> {
-        let target = String::from_utf8_lossy(self.bytes(record)?);
+    pub(in crate::replay) fn value<'r>(&self, line: &LogLine<'r>) -> Option<Cow<'r, str>> {
+        let target = String::from_utf8_lossy(self.bytes(line)?);
         match &self.view {
             View::Whole | View::Method => Some(target),
             View::Path => Some(path_of(target)),
@@ -145,8 +145,8 @@ impl Variable {
 
     /// The part of the line that the value is made from.
     #[inline]
-    pub(in crate::replay) fn bytes<'r>(&self, record: &Record<'r>) -> Option<&'r [u8]> {
-        let whole = record.value(self.field)?;
+    pub(in crate::replay) fn bytes<'r>(&self, line: &LogLine<'r>) -> Option<&'r [u8]> {
+        let whole = line.value(self.field)?;
         match (&self.view, self.of_request_line) {
             (View::Method, _) => split_request(whole).map(|(method, _)| method),
             (_, true) => split_request(whole).map(|(_, target)| target),
