@@ -53,6 +53,7 @@ pub mod request;
 pub mod limit;
 #[doc(hidden)]
 pub mod key;
+mod pattern;
 #[doc(hidden)]
 pub mod path;
 mod sip;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::pattern::Matcher;
 use crate::request::Entry;
 
 /// A domain and entries from the top.
@@ -25,7 +26,12 @@ pub struct PathEntry {
 impl PathEntry {
     /// Whether it has an exact value.
     pub fn is_exact(&self) -> bool {
-        self.value.as_ref().is_some_and(|value| !value.contains('*'))
+        matches!(self.matcher(), Matcher::Exact(_))
+    }
+
+    /// The values that it matches.
+    pub(crate) fn matcher(&self) -> Matcher {
+        Matcher::of_text(self.value.as_deref())
     }
 
     /// As an entry of a descriptor, with its value as it is written.

@@ -1,7 +1,7 @@
 //! Rule sets: texts in, a compiled [`RuleSet`] or every problem out; and how a request finds its limits.
 //!
 //! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
-//! and compiled (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. Either all of
+//! and compiled (`compile` into `set`, `tree`, `rule`, `actions`): a type and a file each. Either all of
 //! a set is loaded, or nothing. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
 //! `excerpt` shows lines, `quote` texts; `hash` is what nodes compare.
 //!
@@ -19,7 +19,6 @@ mod hash;
 mod hint;
 mod keys;
 mod lint;
-mod matcher;
 mod quote;
 mod url_path;
 mod scalar;
@@ -28,7 +27,6 @@ mod text;
 mod tree;
 mod unmet;
 mod walk;
-mod wildcard;
 
 pub use actions::{Actions, ClientRequest, Costs, Field, Metadata, MetadataSource, Need};
 pub use diagnostic::Diagnostic;
@@ -38,7 +36,6 @@ pub use excerpt::{Excerpt, Ink, excerpts};
 pub use set::{Example, RuleSet};
 pub use url_path::normalized as normalized_path;
 pub use walk::{End, Fit, Level, Met, NameList, Tried, Walk};
-pub(crate) use wildcard::Pattern;
 
 pub use crate::cost::Cost;
 pub use crate::metric_name::{MetricName, MetricPath};

@@ -17,10 +17,10 @@ use hashbrown::HashTable;
 
 use crate::limit::{Algorithm, Limit};
 use crate::path::{Path, PathEntry};
+use crate::pattern::Matcher;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Request};
 use crate::rule::Rule;
-use crate::rules::Pattern;
 use crate::time::SECOND_NANOS;
 
 pub use self::met::{Label, Made, Met};
@@ -80,16 +80,8 @@ struct Exact {
 
 #[derive(Debug)]
 struct Patterns {
-    levels: Box<[Values]>,
+    levels: Box<[Matcher]>,
     place: Place,
-}
-
-/// The values that a level matches.
-#[derive(Debug)]
-enum Values {
-    Any,
-    This(Box<str>),
-    Like(Pattern),
 }
 
 /// An exception's index, and its effect.
@@ -164,7 +156,7 @@ impl Exceptions {
 impl Shape {
     fn add(&mut self, hasher: &FixedState, exception: &Exception, place: Place) {
         if !exception.is_exact() {
-            let levels = exception.path.entries.iter().map(Values::of).collect();
+            let levels = exception.path.entries.iter().map(PathEntry::matcher).collect();
             return self.patterns.push(Patterns { levels, place });
         }
         let values = exception.path.entries.iter().map(|level| level.value.as_deref().unwrap_or_default());
@@ -198,25 +190,7 @@ impl Shape {
 
 impl Patterns {
     fn fit(&self, entries: &[Entry<'_>]) -> bool {
-        self.levels.iter().zip(entries).all(|(values, entry)| values.fit(entry.value))
-    }
-}
-
-impl Values {
-    fn of(level: &PathEntry) -> Self {
-        match &level.value {
-            None => Self::Any,
-            Some(value) if level.is_exact() => Self::This(value.as_str().into()),
-            Some(value) => Self::Like(Pattern::of(value)),
-        }
-    }
-
-    fn fit(&self, value: &str) -> bool {
-        match self {
-            Self::Any => true,
-            Self::This(own) => **own == *value,
-            Self::Like(pattern) => pattern.matches(value),
-        }
+        self.levels.iter().zip(entries).all(|(matcher, entry)| matcher.matches(entry.value))
     }
 }
 

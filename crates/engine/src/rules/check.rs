@@ -13,12 +13,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::limit::Limit;
+use crate::pattern::Matcher;
 use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader};
 use crate::rules::hash::{self, FileHash};
 use crate::rules::keys::Section;
-use crate::rules::matcher::ValueMatcher;
 use crate::rules::quote::quote;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
 use crate::unit::Window;
@@ -47,7 +47,7 @@ pub(super) struct CheckedFile<'f> {
 pub(super) struct CheckedNode {
     pub(super) at: Place,
     pub(super) key: String,
-    pub(super) value: ValueMatcher,
+    pub(super) value: Matcher,
     pub(super) value_at: Option<Place>,
     pub(super) share_threshold: bool,
     pub(super) shadow_mode: bool,
@@ -85,11 +85,7 @@ pub(super) struct CheckedLimit {
 impl CheckedNode {
     /// Requests with different values match this node, and have different counters.
     pub(super) fn varies(&self) -> bool {
-        match self.value {
-            ValueMatcher::Any => true,
-            ValueMatcher::Exact(_) => false,
-            ValueMatcher::Wildcard(_) => !self.share_threshold,
-        }
+        !self.share_threshold && !matches!(self.value, Matcher::Exact(_))
     }
 }
 
@@ -200,7 +196,7 @@ impl Checker<'_, '_> {
         let fields = self.reader.fields(&[node], Section::Descriptor)?;
         let key = self.required(&fields, "key");
         let (value_at, value) = self.reader.text(&fields, "value").unzip();
-        let value = ValueMatcher::new(value);
+        let value = Matcher::of_text(value);
         let share_threshold = self.share_threshold(&fields, &value);
         // Control planes name a node by one text, `*` included, as key and value.
         let is_name = |key: &str| value.text() == Some(key);
@@ -238,9 +234,9 @@ impl Checker<'_, '_> {
         key.map(|(at, key)| CheckedNode { at, key, ..checked })
     }
 
-    fn share_threshold(&mut self, fields: &Fields, value: &ValueMatcher) -> bool {
+    fn share_threshold(&mut self, fields: &Fields, value: &Matcher) -> bool {
         let share_threshold = self.reader.flag(fields, "share_threshold");
-        if share_threshold && !matches!(value, ValueMatcher::Wildcard(_)) {
+        if share_threshold && !matches!(value, Matcher::Pattern(_)) {
             let at = fields.last("share_threshold").map_or(fields.at, |node| self.reader.at(node));
             self.reader
                 .error(at, || "`share_threshold` without a wildcard (expected `*` in `value`)".to_owned());

@@ -14,7 +14,6 @@ use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
-use crate::rules::matcher::ValueMatcher;
 use crate::rules::quote::quote;
 use crate::rules::set::Domain;
 use crate::rules::tree::NodeId;
@@ -45,12 +44,7 @@ pub(super) fn compile(
 
 /// An example request for the rule at the end of this path.
 fn example(domain: &Arc<str>, path: &[Level<'_>]) -> Example {
-    let value = |node: &CheckedNode| match &node.value {
-        ValueMatcher::Wildcard(pattern) => pattern.replace('*', "x"),
-        ValueMatcher::Exact(value) => value.clone(),
-        ValueMatcher::Any => "alice".to_owned(),
-    };
-    let entries = path.iter().map(|level| (level.node.key.clone(), value(level.node))).collect();
+    let entries = path.iter().map(|level| (level.node.key.clone(), level.node.value.example())).collect();
     Example { domain: domain.clone(), entries }
 }
 
@@ -152,12 +146,7 @@ impl<'f> Compiler<'_, 'f> {
     /// A level is the level above, its key, the kind of its value, and the value or pattern: each with its length in
     /// front.
     fn level<'n>(&self, node: &'n CheckedNode, above: Option<&Level<'_>>) -> Level<'n> {
-        let kind = match &node.value {
-            ValueMatcher::Any => "any",
-            ValueMatcher::Exact(_) => "value",
-            ValueMatcher::Wildcard(_) if node.share_threshold => "shared pattern",
-            ValueMatcher::Wildcard(_) => "pattern",
-        };
+        let kind = format!("{}{}", if node.share_threshold { "shared " } else { "" }, node.value.kind());
         let value = node.value.text();
         let digest = above.map_or(0, |level| level.digest).to_le_bytes();
         let SharedId(shared) = above.map_or(SharedId([0; 16]), |level| level.shared);

@@ -7,11 +7,11 @@ mod spread;
 
 use std::collections::{HashMap, HashSet};
 
+use crate::pattern::Matcher;
 use crate::rules::actions::{Action, Field, TextTest, TextTestKind, Value};
 use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hint;
-use crate::rules::matcher::ValueMatcher;
 use crate::rules::quote::quote;
 use tidegate_yaml::Place;
 
@@ -244,7 +244,7 @@ fn may_meet(nodes: &[CheckedNode], actions: &[Action], visits: &mut usize) -> bo
 /// Whether an entry of this value may lead to a node with its key.
 fn may_have(node: &CheckedNode, value: &Value) -> bool {
     match (&node.value, value) {
-        (ValueMatcher::Exact(own), Value::Constant(value) | Value::HeaderValueMatch { value, .. }) => {
+        (Matcher::Exact(own), Value::Constant(value) | Value::HeaderValueMatch { value, .. }) => {
             **own == **value
         }
         _ => true,

@@ -9,10 +9,9 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
+use crate::pattern::{Matcher, Pattern, Patterns};
 use crate::request::Entry;
 use crate::rules::Written;
-use crate::rules::matcher::ValueMatcher;
-use crate::rules::wildcard::Wildcards;
 
 /// A node of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,9 +48,10 @@ struct Family {
     has_values: bool,
     /// The child without a value.
     any: Option<NodeId>,
-    /// The children whose value is a pattern, in file order; compiled when the tree is complete.
-    patterns: Vec<NodeId>,
-    wildcards: Option<Box<Wildcards<NodeId>>>,
+    /// The children whose value is a pattern, in file order.
+    patterns: Vec<(NodeId, Pattern)>,
+    /// The same, compiled when the tree is complete.
+    compiled: Option<Box<Patterns<NodeId>>>,
 }
 
 /// The nodes that an entry may lead to, for explanations: those with its key, in the order in which they are tried.
@@ -63,16 +63,13 @@ pub(super) struct Choices<'t> {
     pub(super) has_values: bool,
     /// The node with exactly this value.
     pub(super) exact: Option<NodeId>,
-    pub(super) patterns: &'t [NodeId],
+    pub(super) patterns: &'t [(NodeId, Pattern)],
     /// The node without a value.
     pub(super) any: Option<NodeId>,
 }
 
 /// The most patterns that are tested for being shadowed. Nobody writes so many by hand.
 const SHADOWED_MAX: usize = 100_000;
-
-/// Stands for a character that `*` matches: one that is in no text.
-const ANYTHING: &str = "\u{10FFFF}";
 
 /// The family of a root: there is none.
 const NO_FAMILY: u32 = u32::MAX;
@@ -95,12 +92,7 @@ impl Tree {
     }
 
     /// Adds a child; `Err` is the node that is already there with the same key and value.
-    pub(super) fn add(
-        &mut self,
-        parent: NodeId,
-        key: &str,
-        matcher: &ValueMatcher,
-    ) -> Result<NodeId, NodeId> {
+    pub(super) fn add(&mut self, parent: NodeId, key: &str, matcher: &Matcher) -> Result<NodeId, NodeId> {
         let (family, value) = (self.family_or_new(parent, key), matcher.text());
         if let Some(equal) = self.child_of(family, value) {
             return Err(equal);
@@ -108,13 +100,14 @@ impl Tree {
         let id = self.push(Node { family, value: value.map(Box::from), has_children: false, rule: None });
         self.nodes[parent.0 as usize].has_children = true;
         let of = &mut self.families[family as usize];
-        match value {
-            None => of.any = Some(id),
-            Some(value) => {
-                of.has_values = true;
-                of.patterns.extend(matches!(matcher, ValueMatcher::Wildcard(_)).then_some(id));
-                self.insert_exact(id, family, value);
-            }
+        match matcher {
+            Matcher::Any => of.any = Some(id),
+            Matcher::Exact(_) => {}
+            Matcher::Pattern(pattern) => of.patterns.push((id, pattern.clone())),
+        }
+        if let Some(value) = value {
+            of.has_values = true;
+            self.insert_exact(id, family, value);
         }
         Ok(id)
     }
@@ -124,12 +117,10 @@ impl Tree {
         self.nodes[node.0 as usize].rule = Some(rule);
     }
 
-    /// Compiles the wildcards. Called once, when all nodes are there.
+    /// Compiles the patterns. Called once, when all nodes are there.
     pub(super) fn complete(&mut self) {
-        let nodes = &self.nodes;
         for family in self.families.iter_mut().filter(|family| !family.patterns.is_empty()) {
-            let text = |&id: &NodeId| (nodes[id.0 as usize].value.as_deref().unwrap_or_default(), id);
-            family.wildcards = Some(Box::new(Wildcards::new(family.patterns.iter().map(text))));
+            family.compiled = Some(Box::new(Patterns::new(&family.patterns)));
         }
     }
 
@@ -170,18 +161,15 @@ impl Tree {
 
     /// Nodes that no value leads to (except the text of their own pattern), each with the earlier pattern that takes
     /// all of its values.
-    ///
-    /// A pattern takes all values of another one exactly when it matches the other's text with each `*` replaced by a
-    /// character that it does not hold itself: only its own `*` can match that character.
     pub(super) fn shadowed(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
         let several = |family: &&Family| family.patterns.len() + usize::from(family.any.is_some()) > 1;
         let nodes = self.families.iter().filter(several).flat_map(|family| {
-            let nodes = family.patterns.iter().chain(&family.any).copied();
-            nodes.filter_map(|node| Some((node, family.wildcards.as_deref()?)))
+            let patterns = family.patterns.iter().map(|(node, pattern)| (*node, Some(pattern)));
+            let nodes = patterns.chain(family.any.map(|any| (any, None)));
+            nodes.filter_map(|(node, pattern)| Some((node, pattern, family.compiled.as_deref()?)))
         });
-        nodes.take(SHADOWED_MAX).filter_map(|(node, wildcards)| {
-            let pattern = self.nodes[node.0 as usize].value.as_deref().unwrap_or("*");
-            let by = wildcards.find(&pattern.replace('*', ANYTHING))?;
+        nodes.take(SHADOWED_MAX).filter_map(|(node, pattern, compiled)| {
+            let by = compiled.covering(pattern)?;
             (by != node).then_some((node, by))
         })
     }
@@ -192,7 +180,9 @@ impl Tree {
             let family = self.families.get(node.family as usize)?;
             let is_exception = match &node.value {
                 None => false,
-                Some(_) => family.any.is_some() || family.patterns.last().is_some_and(|last| *last != id),
+                Some(_) => {
+                    family.any.is_some() || family.patterns.last().is_some_and(|(last, _)| *last != id)
+                }
             };
             (node.rule.is_none() && !node.has_children && !is_exception).then_some(id)
         })
@@ -245,7 +235,7 @@ impl Tree {
         if !family.has_values {
             return family.any;
         }
-        self.exact(index, entry.value).or_else(|| family.wildcards.as_ref()?.find(entry.value)).or(family.any)
+        self.exact(index, entry.value).or_else(|| family.compiled.as_ref()?.find(entry.value)).or(family.any)
     }
 
     fn push(&mut self, node: Node) -> NodeId {
@@ -284,7 +274,7 @@ impl Tree {
         }
         let index = self.families.len() as u32;
         let (key, patterns) = (Box::from(key), Vec::new());
-        self.families.push(Family { parent, key, has_values: false, any: None, patterns, wildcards: None });
+        self.families.push(Family { parent, key, has_values: false, any: None, patterns, compiled: None });
         let (hasher, families) = (&self.hasher, &self.families);
         let rehash =
             |&index: &u32| hash(hasher, families[index as usize].parent.0, &families[index as usize].key);

@@ -123,7 +123,7 @@ impl RuleSet {
             let is_taken = choices.exact.is_some();
             self.try_node(&mut level, choices, Met::Exact, choices.exact, is_taken);
         }
-        for (place, &pattern) in choices.patterns.iter().enumerate() {
+        for (place, &(pattern, _)) in choices.patterns.iter().enumerate() {
             let met = Met::Pattern(self.tree.value(pattern).unwrap_or_default());
             let is_taken = choices.exact.is_none() && choices.taken == Some(pattern);
             if place < NAMES_MAX || is_taken {

@@ -18,6 +18,7 @@ mod src {
     mod named;
     pub mod overlay;
     pub mod path;
+    pub mod pattern;
     pub mod plan;
     pub mod reported;
     pub mod request;
@@ -39,6 +40,6 @@ mod explore;
 mod models;
 
 use src::{
-    cost, decision, key, known, limit, look, memory, metric_name, overlay, path, plan, reported, request,
-    rule, rules, settle, sip, text, time, unit,
+    cost, decision, key, known, limit, look, memory, metric_name, overlay, path, pattern, plan, reported,
+    request, rule, rules, settle, sip, text, time, unit,
 };

@@ -4,7 +4,6 @@
 
 use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::matcher::ValueMatcher;
 use crate::rules::quote::quote;
 
 /// Reports every limit in whose path `key` is missing, or has values that share a counter.
@@ -32,6 +31,5 @@ fn below(file: &str, nodes: &[CheckedNode], key: &str, found: &mut Diagnostics) 
 
 /// Whether every counter at this node and below belongs to one value of `key`.
 fn chooses(node: &CheckedNode, key: &str) -> bool {
-    let shares = node.share_threshold && matches!(node.value, ValueMatcher::Wildcard(_));
-    node.key == key && !shares
+    node.key == key && !node.share_threshold
 }

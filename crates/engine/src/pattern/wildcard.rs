@@ -30,7 +30,7 @@ pub(super) struct Wildcards<T> {
 
 /// A pattern, split at its stars.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern {
+pub(crate) struct Wildcard {
     /// Its place in file order.
     order: u32,
     prefix: Box<str>,
@@ -68,7 +68,7 @@ struct Affix {
     /// The first in file order of the patterns that are only this affix, or only one of its ancestors.
     plain: Option<u32>,
     /// The patterns with this affix that have to be tested, in file order.
-    tested: Vec<Pattern>,
+    tested: Vec<Wildcard>,
     /// The nearest ancestor that has patterns to be tested.
     next_tested: Option<u32>,
 }
@@ -76,10 +76,10 @@ struct Affix {
 impl<T: Copy> Wildcards<T> {
     /// Compiles patterns, given in file order.
     pub(super) fn new<'a>(patterns: impl IntoIterator<Item = (&'a str, T)>) -> Self {
-        let (patterns, targets): (Vec<Pattern>, _) =
-            (0..).zip(patterns).map(|(order, (text, target))| (Pattern::new(order, text), target)).unzip();
+        let (patterns, targets): (Vec<Wildcard>, _) =
+            (0..).zip(patterns).map(|(order, (text, target))| (Wildcard::new(order, text), target)).unzip();
         let placements = placements(&patterns);
-        let take = |placement: Placement, patterns: &mut Vec<(Placement, Pattern)>| -> Vec<Pattern> {
+        let take = |placement: Placement, patterns: &mut Vec<(Placement, Wildcard)>| -> Vec<Wildcard> {
             patterns.extract_if(.., |(its, _)| *its == placement).map(|(_, pattern)| pattern).collect()
         };
         let mut patterns: Vec<_> = placements.into_iter().zip(patterns).collect();
@@ -107,16 +107,16 @@ impl<T: Copy> Wildcards<T> {
 }
 
 /// Where each of these patterns is filed.
-fn placements(patterns: &[Pattern]) -> Vec<Placement> {
+fn placements(patterns: &[Wildcard]) -> Vec<Placement> {
     let (prefixes, suffixes) = (End::Prefix.counts(patterns), End::Suffix.counts(patterns));
     let count = |counts: &HashMap<&str, usize>, text: &str| counts.get(text).copied().unwrap_or_default();
-    let placement = |pattern: &Pattern| {
+    let placement = |pattern: &Wildcard| {
         pattern.placement(count(&prefixes, &pattern.prefix), count(&suffixes, &pattern.suffix))
     };
     patterns.iter().map(placement).collect()
 }
 
-impl Pattern {
+impl Wildcard {
     /// A pattern by itself. `text` has at least one `*`.
     pub(crate) fn of(text: &str) -> Self {
         Self::new(0, text)
@@ -159,7 +159,7 @@ impl Pattern {
 
 impl Affixes {
     /// Files patterns (in file order) under their affixes.
-    fn new(end: End, mut patterns: Vec<Pattern>) -> Self {
+    fn new(end: End, mut patterns: Vec<Wildcard>) -> Self {
         // Stable, so that patterns with the same affix stay in file order.
         patterns.sort_by(|a, b| end.compare(end.of(a), end.of(b)));
         let mut affixes = Self { end, sorted: Vec::new() };
@@ -170,7 +170,7 @@ impl Affixes {
     }
 
     /// Files the next pattern in sorted order.
-    fn file(&mut self, pattern: Pattern) {
+    fn file(&mut self, pattern: Wildcard) {
         let text = self.end.of(&pattern);
         if self.sorted.last().is_none_or(|last| *last.text != *text) {
             let affix = self.child(text);
@@ -237,7 +237,7 @@ impl Affixes {
 
 impl End {
     /// The literal text at this end of a pattern.
-    fn of(self, pattern: &Pattern) -> &str {
+    fn of(self, pattern: &Wildcard) -> &str {
         match self {
             Self::Prefix => &pattern.prefix,
             Self::Suffix => &pattern.suffix,
@@ -245,7 +245,7 @@ impl End {
     }
 
     /// How many patterns have each of the literal texts at this end.
-    fn counts(self, patterns: &[Pattern]) -> HashMap<&str, usize> {
+    fn counts(self, patterns: &[Wildcard]) -> HashMap<&str, usize> {
         let mut counts = HashMap::new();
         patterns.iter().for_each(|pattern| *counts.entry(self.of(pattern)).or_default() += 1);
         counts
@@ -327,7 +327,7 @@ mod tests {
             let compiled = Wildcards::new(patterns.iter().map(String::as_str).zip(0..));
             prop_assert!(!compiled.by_piece.is_empty());
             for value in values {
-                let matches = |pattern: &String| Pattern::new(0, pattern).matches(&value);
+                let matches = |pattern: &String| Wildcard::new(0, pattern).matches(&value);
                 let expected = patterns.iter().position(matches);
                 prop_assert_eq!(compiled.find(&value), expected, "{:?} {:?}", patterns, value);
             }

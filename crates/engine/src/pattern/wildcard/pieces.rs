@@ -15,7 +15,7 @@ use aho_corasick::automaton::Automaton;
 use aho_corasick::nfa::contiguous::NFA;
 use smallvec::SmallVec;
 
-use super::{Pattern, earlier};
+use super::{Wildcard, earlier};
 
 /// The most bytes of a piece that are searched; of a longer piece the last ones.
 const SEARCHED_BYTES_MAX: usize = 32;
@@ -35,7 +35,7 @@ struct Piece {
     /// The first in file order of the patterns that are only this piece.
     plain: Option<u32>,
     /// The patterns that have to be tested, in file order.
-    tested: Vec<Pattern>,
+    tested: Vec<Wildcard>,
 }
 
 /// The pieces that were found in a value: a bit each. The first 8,192 need no allocation.
@@ -45,7 +45,7 @@ struct Seen(SmallVec<[u64; 128]>);
 impl Pieces {
     /// Files patterns (in file order), each under the piece that the fewest others have. They all have pieces. `Err`
     /// returns the patterns, when they are too many for an automaton.
-    pub(super) fn new(patterns: Vec<Pattern>) -> Result<Self, Vec<Pattern>> {
+    pub(super) fn new(patterns: Vec<Wildcard>) -> Result<Self, Vec<Wildcard>> {
         if patterns.is_empty() {
             return Ok(Self::default());
         }
@@ -86,7 +86,7 @@ impl Pieces {
 }
 
 /// The different pieces under which these patterns are filed, and the number of each pattern's piece.
-fn number_pieces(patterns: &[Pattern]) -> (Vec<Box<[u8]>>, Vec<usize>) {
+fn number_pieces(patterns: &[Wildcard]) -> (Vec<Box<[u8]>>, Vec<usize>) {
     let mut patterns_with = HashMap::<&[u8], usize>::new();
     for piece in patterns.iter().flat_map(|pattern| &pattern.pieces) {
         *patterns_with.entry(searched(piece)).or_default() += 1;
@@ -104,7 +104,7 @@ fn number_pieces(patterns: &[Pattern]) -> (Vec<Box<[u8]>>, Vec<usize>) {
 }
 
 /// The piece of a pattern that the fewest patterns have; of several the longest.
-fn rarest<'p>(pattern: &'p Pattern, patterns_with: &HashMap<&[u8], usize>) -> &'p [u8] {
+fn rarest<'p>(pattern: &'p Wildcard, patterns_with: &HashMap<&[u8], usize>) -> &'p [u8] {
     let pieces = pattern.pieces.iter().map(|piece| searched(piece));
     pieces.min_by_key(|piece| (patterns_with.get(piece), Reverse(piece.len()))).unwrap_or_default()
 }
@@ -116,7 +116,7 @@ fn searched(piece: &str) -> &[u8] {
 }
 
 impl Piece {
-    fn file(&mut self, pattern: Pattern) {
+    fn file(&mut self, pattern: Wildcard) {
         let is_short = |pieces: &[Box<str>]| matches!(pieces, [only] if only.len() <= SEARCHED_BYTES_MAX);
         if pattern.prefix.is_empty() && pattern.suffix.is_empty() && is_short(&pattern.pieces) {
             self.plain = earlier(self.plain, pattern.order);
