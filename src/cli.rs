@@ -10,6 +10,7 @@ mod called;
 mod check;
 mod completions;
 mod debug_port;
+mod init;
 mod limit;
 mod logs;
 mod man;
@@ -103,6 +104,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
     let is_coloured_or_rules = matches!(matches.subcommand_name(), Some("check" | "suggest"));
     let done: Done = match matches.subcommand() {
         None => return serve(&matches, variable, mistakes()),
+        Some(("init", own)) => init::run(own),
         Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
         Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
         Some(("replay", own)) => replay::run(own, flag_of(own, &matches), variable),
@@ -189,6 +191,7 @@ fn serve(
 /// The command line, made from the table of settings.
 fn command() -> Command {
     let commands = [
+        init::command(),
         check::command(),
         ask::command(),
         replay::command(),
