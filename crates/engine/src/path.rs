@@ -29,9 +29,9 @@ impl PathEntry {
         matches!(self.matcher(), Matcher::Exact(_))
     }
 
-    /// The values that it matches.
+    /// The values that it matches, for an exception.
     pub(crate) fn matcher(&self) -> Matcher {
-        Matcher::of_text(self.value.as_deref())
+        Matcher::of_exception(self.value.as_deref())
     }
 
     /// As an entry of a descriptor, with its value as it is written.

@@ -19,6 +19,7 @@ mod hash;
 mod hint;
 mod keys;
 mod lint;
+mod lists;
 mod quote;
 mod url_path;
 mod scalar;
@@ -33,6 +34,7 @@ pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use epochs::{Epoch, Epochs, Reach, ResetPath};
 pub use excerpt::{Excerpt, Ink, excerpts};
+pub use lists::lists_of;
 pub use set::{Example, RuleSet};
 pub use url_path::normalized as normalized_path;
 pub use walk::{End, Fit, Level, Met, NameList, Tried, Walk};
@@ -48,12 +50,13 @@ use crate::key::KeySecret;
 use crate::limit::Algorithm;
 use crate::rules::check::CheckedFile;
 use crate::rules::diagnostic::Diagnostics;
+use crate::rules::lists::Lists;
 use tidegate_yaml::{Budget, Place};
 
 /// The JSON Schema (draft 7) of rule files, for editors. [`load`] knows more.
 pub const SCHEMA: &str = include_str!("rules/schema.json");
 
-/// One file of rules, as it was read.
+/// One file of rules, or a list that rules name ([`lists_of`]), as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceFile {
     /// Its name, for diagnostics.
@@ -189,7 +192,7 @@ pub struct Loaded {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Loads a set of files, in this order: all of it or nothing.
+/// Loads a set of files, in this order: all of it or nothing. The lists that rules name are among them, at any place.
 ///
 /// # Errors
 /// Every problem of the set (at most the first 1,000), by file, line and column.
@@ -197,11 +200,14 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
     let mut errors = Diagnostics::default();
     let mut warnings = Diagnostics::default();
     let mut budget = Budget::of_set(options.max_file_bytes).set_by(options.names.max_file_bytes);
+    let names = lists_of(files, options.max_file_bytes);
+    let lists = lists::read(&names, files, options, &mut errors);
     let checked: Vec<CheckedFile<'_>> = files
         .iter()
-        .filter_map(|file| check_file(file, options, &mut budget, &mut errors, &mut warnings))
+        .filter(|file| !names.contains(&file.name))
+        .filter_map(|file| check_file(file, options, &lists, &mut budget, &mut errors, &mut warnings))
         .collect();
-    let rules = compile::compile(&checked, options, &mut errors, &mut warnings);
+    let rules = compile::compile(&checked, &lists, options, &mut errors, &mut warnings);
     lint::texts(&checked, &mut warnings);
     if errors.is_empty() {
         lint::without_effect(&checked, &mut warnings);
@@ -219,20 +225,29 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
     }
 }
 
-/// Checks one file. `None`: nothing of it could be checked.
-fn check_file<'f>(
-    file: &'f SourceFile,
-    options: &LoadOptions,
-    budget: &mut Budget,
-    errors: &mut Diagnostics,
-    warnings: &mut Diagnostics,
-) -> Option<CheckedFile<'f>> {
+/// Whether a file is no longer than the bound, and the message if it is.
+fn is_short_enough(file: &SourceFile, options: &LoadOptions, errors: &mut Diagnostics) -> bool {
     let max = options.max_file_bytes;
-    if file.bytes.len() > max {
+    let is_short = file.bytes.len() <= max;
+    if !is_short {
         errors.add(&file.name, Place::START, || {
             let name = options.names.max_file_bytes;
             format!("the file is too long (expected at most {max} bytes; {name} sets the bound)")
         });
+    }
+    is_short
+}
+
+/// Checks one file. `None`: nothing of it could be checked.
+fn check_file<'f>(
+    file: &'f SourceFile,
+    options: &LoadOptions,
+    lists: &Lists,
+    budget: &mut Budget,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> Option<CheckedFile<'f>> {
+    if !is_short_enough(file, options, errors) {
         return None;
     }
     if file.presumed && !check::is_rules(&file.bytes, budget) {
@@ -242,7 +257,7 @@ fn check_file<'f>(
         return None;
     }
     let document = text::decode(&file.bytes).and_then(|text| {
-        let checked = check::check(&file.name, &text, options, budget, errors, warnings);
+        let checked = check::check(&file.name, &text, options, budget, lists, errors, warnings);
         checked.map_err(|(at, message)| hint::of_syntax_error(&text, at, &message).unwrap_or((at, message)))
     });
     document.map_err(|(at, message)| errors.add(&file.name, at, || message)).ok().flatten()

@@ -126,6 +126,11 @@ impl<'t> Document<'t> {
         Ok(Self { nodes: builder.nodes, root: builder.root, second: second_document(events) })
     }
 
+    /// All nodes, in no particular order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node<'t>> {
+        self.nodes.iter()
+    }
+
     /// The node.
     pub fn node(&self, id: NodeId) -> &Node<'t> {
         &self.nodes[id.0 as usize]

@@ -89,6 +89,7 @@ fn level(level: &Level<'_>) -> Value {
         let fit = match tried.fit {
             Fit::Taken => "fits",
             Fit::No => "no",
+            Fit::Shorter => "shorter",
             Fit::NotTried => "not_tried",
         };
         let mut json = json!({"node": kind, "fit": fit});

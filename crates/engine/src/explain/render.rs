@@ -259,6 +259,7 @@ fn write_tried(out: &mut fmt::Formatter<'_>, tried: &Tried<'_>, key: &str) -> fm
         (_, Met::Exact, None) => "no such node",
         (Fit::Taken, ..) => "fits",
         (Fit::No, ..) => "does not match",
+        (Fit::Shorter, ..) => "contains it, and a longer range does too",
         (Fit::NotTried, ..) => "not tried",
     };
     let at = tried.written.map(|written| format!(" at {written}")).unwrap_or_default();

@@ -7,6 +7,7 @@ mod candidate;
 mod limit;
 mod limits_from;
 mod metadata;
+mod value;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader};
 use crate::rules::hash::{self, FileHash};
 use crate::rules::keys::Section;
+use crate::rules::lists::Lists;
 use crate::rules::quote::quote;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
 use crate::unit::Window;
@@ -89,18 +91,20 @@ impl CheckedNode {
     }
 }
 
-/// Checks the text of a file. `Err`: it is not YAML, where and why. All other problems go to `errors`.
+/// Checks the text of a file, with the lists that it may name. `Err`: it is not YAML, where and why. All other problems
+/// go to `errors`.
 pub(super) fn check<'f>(
     file: &'f str,
     text: &str,
     options: &LoadOptions,
     budget: &mut Budget,
+    lists: &Lists,
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
 ) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
     let document = Document::parse(text, budget)?;
     let reader = Reader { file, document: &document, errors, warnings };
-    let mut checker = Checker { reader, options, normalize_path: true };
+    let mut checker = Checker { reader, options, lists, normalize_path: true };
     Ok(checker.file(file))
 }
 
@@ -121,6 +125,7 @@ pub(super) fn is_rules(bytes: &[u8], budget: &Budget) -> bool {
 struct Checker<'d, 't> {
     reader: Reader<'d, 't>,
     options: &'d LoadOptions,
+    lists: &'d Lists,
     /// `:path` in the file's `rate_limits` means the normal form.
     normalize_path: bool,
 }
@@ -195,8 +200,7 @@ impl Checker<'_, '_> {
     fn node(&mut self, node: NodeId, level: usize) -> Option<CheckedNode> {
         let fields = self.reader.fields(&[node], Section::Descriptor)?;
         let key = self.required(&fields, "key");
-        let (value_at, value) = self.reader.text(&fields, "value").unzip();
-        let value = Matcher::of_text(value);
+        let (value_at, value) = self.matcher(&fields);
         let share_threshold = self.share_threshold(&fields, &value);
         // Control planes name a node by one text, `*` included, as key and value.
         let is_name = |key: &str| value.text() == Some(key);
@@ -239,7 +243,7 @@ impl Checker<'_, '_> {
         if share_threshold && !matches!(value, Matcher::Pattern(_)) {
             let at = fields.last("share_threshold").map_or(fields.at, |node| self.reader.at(node));
             self.reader
-                .error(at, || "`share_threshold` without a wildcard (expected `*` in `value`)".to_owned());
+                .error(at, || "`share_threshold` without a pattern (expected `*`, `in`, `cidr`, `cidr_file` or `regex` in `value`)".to_owned());
         }
         share_threshold
     }

@@ -14,15 +14,17 @@ use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
+use crate::rules::lists::Lists;
 use crate::rules::quote::quote;
 use crate::rules::set::Domain;
-use crate::rules::tree::NodeId;
+use crate::rules::tree::{Clash, NodeId};
 use crate::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
 use tidegate_yaml::Place;
 
-/// Compiles files, in this order.
+/// Compiles files, in this order. `lists` are those that they name.
 pub(super) fn compile(
     files: &[CheckedFile<'_>],
+    lists: &Lists,
     options: &LoadOptions,
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
@@ -32,8 +34,9 @@ pub(super) fn compile(
     for file in files {
         compiler.file(file);
     }
-    compiler.set.tree.complete();
-    let hashes = files.iter().map(|file| (&*file.domain, &file.hash)).collect();
+    compiler.refuse_clashes();
+    let of_lists = lists.values().map(|list| ("", &list.hash));
+    let hashes = files.iter().map(|file| (&*file.domain, &file.hash)).chain(of_lists).collect();
     compiler.set.hash = hash::of_files(hashes, options);
     compiler.warn_of_shadowed(warnings);
     if compiler.errors.is_empty() {
@@ -148,12 +151,31 @@ impl<'f> Compiler<'_, 'f> {
     fn level<'n>(&self, node: &'n CheckedNode, above: Option<&Level<'_>>) -> Level<'n> {
         let kind = format!("{}{}", if node.share_threshold { "shared " } else { "" }, node.value.kind());
         let value = node.value.text();
+        let name = name_of_node(&node.key, node.value.name());
         let digest = above.map_or(0, |level| level.digest).to_le_bytes();
         let SharedId(shared) = above.map_or(SharedId([0; 16]), |level| level.shared);
         let own = [node.key.as_bytes(), kind.as_bytes(), value.unwrap_or_default().as_bytes()];
         let below = |above| std::iter::once(above).chain(own);
         let Key(digest) = self.options.secret.seed(below(&digest)).key([]);
-        Level { node, name: name_of_node(&node.key, value), digest, shared: SharedId::of(below(&shared)) }
+        Level { node, name, digest, shared: SharedId::of(below(&shared)) }
+    }
+
+    /// Compiles the patterns. Refuses nodes that cannot be where they are.
+    fn refuse_clashes(&mut self) {
+        for (node, clash) in self.set.tree.complete() {
+            let Some(&(file, at)) = self.nodes.get(&node) else { continue };
+            self.errors.add(file, at, || match clash {
+                Clash::SameValue(value, other) => {
+                    let other = self.nodes.get(&other).map(|&(file, at)| place_text(file, at));
+                    let (value, other) = (quote(&value), other.unwrap_or_default());
+                    format!("the value {value} in `in` is at {other} too (expected it once)")
+                }
+                Clash::RegexesTooLarge => {
+                    "the regular expressions of this key are too large together (expected fewer or shorter ones)"
+                        .to_owned()
+                }
+            });
+        }
     }
 
     /// Warns of nodes that no value leads to, because an earlier pattern takes all of their values.

@@ -160,6 +160,12 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
+    /// Whether a `value` is a mapping, and no template.
+    pub(super) fn is_pattern(&self, value: NodeId) -> bool {
+        let value = self.document.node(value);
+        matches!(value.content, Content::Mapping(_)) && !self.is_template(value)
+    }
+
     /// Whether the field is there, and neither null nor empty.
     pub(super) fn is_given(&self, fields: &Fields, name: &str) -> bool {
         fields.last(name).is_some_and(|node| match &self.document.node(node).content {

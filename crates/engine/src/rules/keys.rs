@@ -11,6 +11,8 @@ use crate::rules::quote::{QUOTED_CHARS_MAX, quote};
 pub(super) enum Section {
     File,
     Descriptor,
+    /// A `value` that is a mapping: a pattern.
+    Value,
     RateLimit,
     Candidate,
     Replaces,
@@ -107,10 +109,11 @@ const OTHER_WORDS_OF_ENVOY: [&str; 24] = [
 
 impl Section {
     /// The keys that only this section knows.
-    const fn own_keys(self) -> &'static [&'static str] {
+    pub(super) const fn own_keys(self) -> &'static [&'static str] {
         match self {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
+            Self::Value => &["in", "cidr", "cidr_file", "regex"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
@@ -171,6 +174,13 @@ impl Section {
             let own = self.own_keys().join(", ");
             return format!("unknown key {} (expected {own}; all else is as in `rate_limit`)", quote(key));
         }
+        if self == Self::Value {
+            return format!(
+                "unknown key {} in `value` (expected {})",
+                quote(key),
+                self.own_keys().join(", ")
+            );
+        }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
         let known = self.own_keys().iter().copied().chain(shared);
@@ -180,7 +190,10 @@ impl Section {
 
     /// It is inside `rate_limits`.
     const fn is_of_envoy(self) -> bool {
-        !matches!(self, Self::File | Self::Descriptor | Self::RateLimit | Self::Candidate | Self::Replaces)
+        !matches!(
+            self,
+            Self::File | Self::Descriptor | Self::Value | Self::RateLimit | Self::Candidate | Self::Replaces
+        )
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn texts(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
         let mut literal = Vec::new();
         every_node(&file.nodes, &mut |node| {
             warn_if_suspicious(node.at, "key", &node.key);
-            let Some((value, at)) = node.value.text().zip(node.value_at) else { return };
+            let Some((value, at)) = node.value.literal().zip(node.value_at) else { return };
             if !warn_if_suspicious(at, "value", value) {
                 literal.extend(taken_literally(&node.key, value).map(|why| (at, &*node.key, value, why)));
             }
@@ -159,7 +159,7 @@ fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     }
     for file in files {
         every_node(&file.nodes, &mut |node| {
-            let Some((value, at)) = node.value.text().zip(node.value_at) else { return };
+            let Some((value, at)) = node.value.literal().zip(node.value_at) else { return };
             let is_reported =
                 || hint::why_suspicious(value).is_some() || taken_literally(&node.key, value).is_some();
             if is_path_alone.contains_key(&*node.key) && !may_match_a_normal_path(value) && !is_reported() {

@@ -4,7 +4,9 @@
 //! family with one value). A step hashes the entry's key and its value once each, joins no strings, and costs the
 //! same for ten rules as for a hundred thousand.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
@@ -25,8 +27,10 @@ pub(super) struct Tree {
     families: Vec<Family>,
     /// Indexes of `families`, by parent and key.
     family_table: HashTable<u32>,
-    /// Nodes with a value, by family and value. Patterns too: a request's value may be the text of the pattern itself.
+    /// Nodes with a value that is a text, by family and text. Wildcards too: a request's value may be that text itself.
     exact_table: HashTable<NodeId>,
+    /// Nodes with any other pattern, by family and text. Requests are not looked up here.
+    pattern_table: HashTable<NodeId>,
     /// Where each node was written; roots are written nowhere. Only explanations read it.
     written: Vec<Option<Written>>,
 }
@@ -48,10 +52,10 @@ struct Family {
     has_values: bool,
     /// The child without a value.
     any: Option<NodeId>,
-    /// The children whose value is a pattern, in file order.
+    /// The children whose value is a pattern, in the order in which they are tried.
     patterns: Vec<(NodeId, Pattern)>,
     /// The same, compiled when the tree is complete.
-    compiled: Option<Box<Patterns<NodeId>>>,
+    compiled: Option<Arc<Patterns<NodeId>>>,
 }
 
 /// The nodes that an entry may lead to, for explanations: those with its key, in the order in which they are tried.
@@ -66,6 +70,14 @@ pub(super) struct Choices<'t> {
     pub(super) patterns: &'t [(NodeId, Pattern)],
     /// The node without a value.
     pub(super) any: Option<NodeId>,
+}
+
+/// Why a node cannot be where it is.
+pub(super) enum Clash {
+    /// This value of its list is a value of the other node too.
+    SameValue(Box<str>, NodeId),
+    /// It is the first of regular expressions that are too large together.
+    RegexesTooLarge,
 }
 
 /// The most patterns that are tested for being shadowed. Nobody writes so many by hand.
@@ -83,6 +95,7 @@ impl Tree {
             families: Vec::new(),
             family_table: HashTable::new(),
             exact_table: HashTable::new(),
+            pattern_table: HashTable::new(),
             written: Vec::new(),
         }
     }
@@ -107,7 +120,7 @@ impl Tree {
         }
         if let Some(value) = value {
             of.has_values = true;
-            self.insert_exact(id, family, value);
+            self.insert(id, family, value, matcher.literal().is_some());
         }
         Ok(id)
     }
@@ -117,11 +130,33 @@ impl Tree {
         self.nodes[node.0 as usize].rule = Some(rule);
     }
 
-    /// Compiles the patterns. Called once, when all nodes are there.
-    pub(super) fn complete(&mut self) {
+    /// Compiles the patterns. Called once, when all nodes are there. Returns nodes that cannot be where they are.
+    pub(super) fn complete(&mut self) -> Vec<(NodeId, Clash)> {
+        let mut clashes = self.values_of_several();
         for family in self.families.iter_mut().filter(|family| !family.patterns.is_empty()) {
-            family.compiled = Some(Box::new(Patterns::new(&family.patterns)));
+            // Stable, so patterns of one rank stay in file order.
+            family.patterns.sort_by_key(|(_, pattern)| pattern.rank());
+            match Patterns::new(&family.patterns) {
+                Ok(compiled) => family.compiled = Some(Arc::new(compiled)),
+                Err(first) => clashes.push((first, Clash::RegexesTooLarge)),
+            }
         }
+        clashes
+    }
+
+    /// Values that are in several lists, or in a list and a node of their own.
+    fn values_of_several(&self) -> Vec<(NodeId, Clash)> {
+        let mut clashes = Vec::new();
+        for (family, of) in (0..).zip(&self.families) {
+            let mut listed = HashMap::new();
+            for (node, pattern) in &of.patterns {
+                for value in pattern.values() {
+                    let other = listed.insert(value, *node).or_else(|| self.exact(family, value));
+                    clashes.extend(other.map(|other| (*node, Clash::SameValue(value.clone(), other))));
+                }
+            }
+        }
+        clashes
     }
 
     /// The rule at the end of the walk that these entries take from a root.
@@ -248,7 +283,9 @@ impl Tree {
     fn child_of(&self, family: u32, value: Option<&str>) -> Option<NodeId> {
         match value {
             None => self.families[family as usize].any,
-            Some(value) => self.exact(family, value),
+            Some(value) => {
+                self.exact(family, value).or_else(|| self.in_table(&self.pattern_table, family, value))
+            }
         }
     }
 
@@ -261,11 +298,15 @@ impl Tree {
     }
 
     fn exact(&self, family: u32, value: &str) -> Option<NodeId> {
+        self.in_table(&self.exact_table, family, value)
+    }
+
+    fn in_table(&self, table: &HashTable<NodeId>, family: u32, value: &str) -> Option<NodeId> {
         let is = |id: &NodeId| {
             let node = &self.nodes[id.0 as usize];
             node.family == family && node.value.as_deref() == Some(value)
         };
-        self.exact_table.find(hash(&self.hasher, family, value), is).copied()
+        table.find(hash(&self.hasher, family, value), is).copied()
     }
 
     fn family_or_new(&mut self, parent: NodeId, key: &str) -> u32 {
@@ -282,13 +323,14 @@ impl Tree {
         index
     }
 
-    fn insert_exact(&mut self, id: NodeId, family: u32, value: &str) {
+    fn insert(&mut self, id: NodeId, family: u32, value: &str, is_text: bool) {
         let (hasher, nodes) = (&self.hasher, &self.nodes);
         let rehash = |id: &NodeId| {
             let node = &nodes[id.0 as usize];
             hash(hasher, node.family, node.value.as_deref().unwrap_or_default())
         };
-        self.exact_table.insert_unique(hash(hasher, family, value), id, rehash);
+        let table = if is_text { &mut self.exact_table } else { &mut self.pattern_table };
+        table.insert_unique(hash(hasher, family, value), id, rehash);
     }
 }
 

@@ -49,6 +49,8 @@ pub enum Fit {
     Taken,
     /// It does not.
     No,
+    /// It is a range of addresses that contains the value. A longer one does too.
+    Shorter,
     /// An earlier one fits.
     NotTried,
 }
@@ -106,7 +108,7 @@ impl RuleSet {
         let (mut levels, mut node) = (Vec::new(), root);
         for entry in entries {
             let choices = self.tree.choices(node, entry);
-            levels.push(choices.as_ref().map(|choices| self.level(choices)).unwrap_or_default());
+            levels.push(choices.as_ref().map(|choices| self.level(choices, entry.value)).unwrap_or_default());
             let Some(to) = choices.and_then(|choices| choices.taken) else {
                 return Walk { levels, end: End::NoNode(self.below(node)) };
             };
@@ -116,18 +118,24 @@ impl RuleSet {
         Walk { levels, end: rule.map_or_else(|| End::NoLimit(self.below(node)), End::Rule) }
     }
 
-    fn level<'a>(&'a self, choices: &Choices<'a>) -> Level<'a> {
+    fn level<'a>(&'a self, choices: &Choices<'a>, value: &str) -> Level<'a> {
         let mut level = Level::default();
         if choices.has_values {
             // The text of a pattern is a value too: then the node is the pattern itself.
             let is_taken = choices.exact.is_some();
             self.try_node(&mut level, choices, Met::Exact, choices.exact, is_taken);
         }
-        for (place, &(pattern, _)) in choices.patterns.iter().enumerate() {
-            let met = Met::Pattern(self.tree.value(pattern).unwrap_or_default());
-            let is_taken = choices.exact.is_none() && choices.taken == Some(pattern);
+        for (place, (node, pattern)) in choices.patterns.iter().enumerate() {
+            let met = Met::Pattern(self.tree.value(*node).unwrap_or_default());
+            let is_taken = choices.exact.is_none() && choices.taken == Some(*node);
             if place < NAMES_MAX || is_taken {
-                self.try_node(&mut level, choices, met, Some(pattern), is_taken);
+                self.try_node(&mut level, choices, met, Some(*node), is_taken);
+                if level.met.is_none() && !pattern.ranges().is_empty() && pattern.matches(value) {
+                    // It was not taken, so a longer range contains the value too.
+                    if let Some(tried) = level.tried.last_mut() {
+                        tried.fit = Fit::Shorter;
+                    }
+                }
             } else {
                 level.more += 1;
             }

@@ -70,6 +70,14 @@ fn passing_anew(exceptions: &[Exception], entry: (&str, &str)) -> usize {
 }
 
 #[test]
+fn an_exception_for_a_range_is_for_the_addresses_in_it() {
+    let range = exception(&[("user", Some("{cidr: 10.0.0.0/8}"))], limit(5));
+    assert!(!range.is_exact());
+    let passing = |value| passing_anew(std::slice::from_ref(&range), ("user", value));
+    assert_eq!(["10.1.2.3", "[::ffff:10.0.0.1]:80", "11.0.0.1", "alice"].map(passing), [5, 5, 3, 3]);
+}
+
+#[test]
 fn an_exception_changes_n_for_those_that_it_names() {
     let alice = exception(&[("user", Some("alice"))], limit(5));
     assert_eq!(passing_anew(std::slice::from_ref(&alice), ("user", "alice")), 5);

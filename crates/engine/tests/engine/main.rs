@@ -11,6 +11,7 @@ mod rules_epochs;
 mod rules_fuzz;
 mod rules_load;
 mod rules_match;
+mod rules_patterns;
 mod rules_refused;
 mod rules_warned;
 

@@ -104,8 +104,11 @@ fn what_is_no_value() {
     check(node("shadow_mode: maybe"), &["4:16: `shadow_mode` is `maybe` (expected true or false)"]);
     check(node("quota_mode: 'true'"), &["4:15: `quota_mode` is the text `true` (expected true or false)"]);
     check(node("value: [a]"), &["4:10: `value` is a collection (expected a scalar)"]);
-    let shared =
-        |place: &str| format!("{place}: `share_threshold` without a wildcard (expected `*` in `value`)");
+    let shared = |place: &str| {
+        format!(
+            "{place}: `share_threshold` without a pattern (expected `*`, `in`, `cidr`, `cidr_file` or `regex` in `value`)"
+        )
+    };
     check(node("share_threshold: true"), &[&shared("4:20")]);
     check(node("value: abc\nshare_threshold: true"), &[&shared("5:20")]);
 }

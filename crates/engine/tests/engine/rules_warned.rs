@@ -20,10 +20,10 @@ fn nodes(says: &str) -> String {
     text.replace("LIMIT", "rate_limit: {unit: day, requests_per_unit: 1}")
 }
 
-const LITERAL_REGEX: &str = "`value` is spelt like a regular expression and taken literally, but for `*` (expected a \
-                             text; each `*` in it matches any characters)";
-const LITERAL_RANGE: &str = "`value` is spelt like an address range and taken literally (expected an address, or the \
-                             key `masked_remote_address`)";
+const LITERAL_REGEX: &str = "`value` is spelt like a regular expression and taken literally, but for `*` (expected a text, in \
+                             which each `*` matches any characters, or `{regex: …}`)";
+const LITERAL_RANGE: &str = "`value` is spelt like an address range and taken literally (expected `{cidr: …}`, an address, \
+                             or the key `masked_remote_address`)";
 const IDLE: &str = "a key that limits nothing (expected `rate_limit` or `descriptors`)";
 
 #[test]

@@ -21,8 +21,8 @@ pub(super) fn like_a_regex(value: &str) -> Option<&'static str> {
         || has_class(value)
         || has_alternatives(value);
     is_one.then_some(
-        "is spelt like a regular expression and taken literally, but for `*` (expected a text; each `*` in it matches \
-         any characters)",
+        "is spelt like a regular expression and taken literally, but for `*` (expected a text, in which each \
+         `*` matches any characters, or `{regex: …}`)",
     )
 }
 
@@ -78,7 +78,8 @@ pub(super) fn like_a_range(value: &str) -> Option<&'static str> {
     let is_address = |text: &str| IpAddr::from_str(text.trim()).is_ok();
     let is_span = || value.split_once('-').is_some_and(|(from, to)| is_address(from) && is_address(to));
     (is_network || is_span()).then_some(
-        "is spelt like an address range and taken literally (expected an address, or the key `masked_remote_address`)",
+        "is spelt like an address range and taken literally (expected `{cidr: …}`, an address, or the key \
+         `masked_remote_address`)",
     )
 }
 
