@@ -1,6 +1,7 @@
 //! Rules from files: finding, reading and watching them.
 //!
-//! In: a [`Layout`]. Out: [`Contents`], the texts of all rules files at one moment, once or at every change. The engine
+//! In: a [`Layout`]. Out: [`Contents`], the texts of all rules files and of the lists that they name, at one moment, once or at
+//! every change. The engine
 //! parses them; this module does not.
 //!
 //! Reading can neither hang nor fill the memory: only regular files are read, and the numbers of files, bytes, folders
@@ -22,7 +23,7 @@ use rustix::fs::OFlags;
 pub use self::watch::{Reread, Watch};
 
 use self::walk::{Found, Observer, walk};
-use tidegate_engine::rules::SourceFile;
+use tidegate_engine::rules::{SourceFile, lists_of};
 use tidegate_engine::text::one_line;
 
 /// The most files in one rule set. A folder with more is certainly not a folder of rules.
@@ -66,7 +67,7 @@ impl Layout {
     }
 }
 
-/// All rules files at one moment, in the order of their names.
+/// All rules files at one moment, in the order of their names, and then the lists that they name.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// The files. A file that is too large is cut to one byte more than the bound, so that the loader sees that it is
@@ -135,16 +136,40 @@ impl FileSource {
 
     /// Reads all files. `observer` gets every folder and name that the result depends on, before it is read.
     fn read_observed(&self, observer: &mut impl Observer) -> Result<Contents, SourceError> {
-        let Found { mut files, warnings } = walk(&self.layout, observer)?;
-        files.sort();
+        let Found { files: mut paths, skipped } = walk(&self.layout, observer)?;
+        paths.sort();
         let mut bytes_left = self.file_bytes_max.saturating_mul(SET_FILES_FULL_SIZE);
-        let read = files.into_iter().map(|path| {
+        let mut read = |path: PathBuf| {
             let bytes = read_file(&path, self.file_bytes_max)?;
             let left = bytes_left.checked_sub(bytes.len());
             bytes_left = left.ok_or_else(|| self.too_many_bytes(&path))?;
             Ok(SourceFile { name: path.display().to_string(), bytes, presumed: self.presumes(&path) })
-        });
-        Ok(Contents { files: read.collect::<Result<_, _>>()?, warnings })
+        };
+        let mut files = paths.into_iter().map(&mut read).collect::<Result<Vec<_>, _>>()?;
+        let lists = self.lists(&files)?;
+        let found = walk(
+            &Layout::Files(lists.iter().filter(|list| !has(&files, list)).cloned().collect()),
+            observer,
+        )?;
+        files.extend(found.files.into_iter().map(&mut read).collect::<Result<Vec<_>, _>>()?);
+        let is_list = |path: &Path| lists.iter().any(|list| list.starts_with(path));
+        let warning =
+            |(path, why): (PathBuf, &str)| (!is_list(&path)).then(|| format!("{}: {why}", path.display()));
+        Ok(Contents { files, warnings: skipped.into_iter().filter_map(warning).collect() })
+    }
+
+    /// The lists that these rules name.
+    fn lists(&self, files: &[SourceFile]) -> Result<Vec<PathBuf>, SourceError> {
+        // Named files are no rules.
+        if matches!(self.layout, Layout::Files(_)) {
+            return Ok(Vec::new());
+        }
+        let lists: Vec<PathBuf> =
+            lists_of(files, self.file_bytes_max).into_iter().map(PathBuf::from).collect();
+        match lists.get(FILES_MAX) {
+            Some(path) => Err(SourceError::TooMuch { path: path.clone(), max: FILES_MAX, what: "lists" }),
+            None => Ok(lists),
+        }
     }
 
     /// Whether the file is only presumed to contain rules: a runtime tree loads files without a YAML extension too.
@@ -156,6 +181,10 @@ impl FileSource {
         let max = self.file_bytes_max.saturating_mul(SET_FILES_FULL_SIZE);
         SourceError::TooMuch { path: path.to_owned(), max, what: "bytes of rules with the files before it" }
     }
+}
+
+fn has(files: &[SourceFile], path: &Path) -> bool {
+    files.iter().any(|file| Path::new(&file.name) == path)
 }
 
 /// Reads at most one byte more than `bytes_max`.

@@ -69,6 +69,46 @@ fn the_rule_file_does_what_is_said_of_it() {
 }
 
 #[test]
+fn the_patterns_and_addresses_do_what_is_said_of_them() {
+    let setup = Setup::new().env("STRICT_RULES", "true").rules("site.yaml", block(RULES, "domain: site"));
+    fs::create_dir(setup.folder().join("lists")).expect("the folder is ours");
+    let list = "lists/scanners.txt";
+    setup.write(list, "# seen today\n203.0.113.0/24\n2001:db8::/32 ; all of it\n");
+    let limiter = setup.start();
+    let client = limiter.client();
+    let ask = |key, value| client.ask(grpc::question("site", &[&[(key, value)]])).statuses.remove(0);
+    let limit = |key, value| ask(key, value).current_limit.map(|limit| limit.requests_per_unit);
+    let left = |address| ask("remote_address", address).limit_remaining;
+    assert_eq!(limit("remote_address", "192.0.2.1"), None, "unlimited");
+    assert_eq!(
+        ["198.51.100.7", "198.51.100.8:443", "::ffff:198.51.100.9"].map(left),
+        [49, 48, 47],
+        "together"
+    );
+    assert_eq!(["203.0.113.1", "203.0.113.2", "[2001:db8::1]:80"].map(left), [0; 3], "each by itself");
+    assert_eq!(limit("remote_address", "192.0.2.3"), None);
+    assert_eq!(limit("path", "/api/v2/orders"), Some(20));
+    assert_eq!(limit("path", "/api/orders"), None);
+
+    // A change of the list is in force, and what cannot be read leaves the ranges in force.
+    limiter.setup.write(list, "192.0.2.0/24\n");
+    eventually("the new ranges", || limit("remote_address", "192.0.2.3").filter(|limit| *limit == 1));
+    assert_eq!(limit("remote_address", "203.0.113.1"), None);
+    let failures = |count| {
+        eventually("the failure to be counted", || {
+            (limiter.metric("ratelimit_service_config_load_error") == count).then_some(())
+        });
+    };
+    limiter.setup.write(list, "192.0.2.0/24\n198.51.100.1/24\nscanner\n");
+    failures(1.0);
+    let shown = |place: &str| limiter.output().iter().any(|line| line.contains(place));
+    assert!(shown("scanners.txt:2:1: `198.51.100.1/24`") && shown("scanners.txt:3:1: `scanner`"));
+    fs::remove_file(limiter.setup.folder().join(list)).expect("the folder is ours");
+    failures(2.0);
+    assert_eq!(limit("remote_address", "192.0.2.3"), Some(1));
+}
+
+#[test]
 fn the_error_that_is_shown_is_what_a_typo_gets() {
     let typo = block(RULES, "domain: shop").replacen("unit: minute ", "unit: minutes ", 1);
     let setup = Setup::new().rules("shop.yaml", &typo);

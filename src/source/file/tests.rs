@@ -166,6 +166,41 @@ fn files_are_bounded_in_size_together_and_in_number() {
     assert!(matches!(error, SourceError::TooMuch { max: 10_000, .. }), "{error}");
 }
 
+/// Rules that name this list.
+fn naming(list: &str) -> String {
+    format!("descriptors: [{{value: {{cidr_file: {list}}}}}]")
+}
+
+#[test]
+fn lists_that_rules_name_are_read_wherever_they_lie_below_and_no_others() {
+    let dir = TempDir::new().expect("temporary folder");
+    let rules = [naming("lists/b.txt"), naming("a.txt")];
+    write(dir.path().join("a.yaml"), &rules[0]);
+    write(dir.path().join("b.yaml"), &rules[1]);
+    for name in ["lists/b.txt", "lists/c.txt", "a.txt", "notes.txt"] {
+        write(dir.path().join(name), name);
+    }
+    let layout = Layout::Path(dir.path().to_owned());
+    let contents = source(layout.clone()).read().expect("readable");
+    let [first, second] = [&rules[0], &rules[1]].map(String::as_str);
+    let expected =
+        [("a.yaml", first), ("b.yaml", second), ("a.txt", "a.txt"), ("lists/b.txt", "lists/b.txt")];
+    assert_eq!(texts(dir.path(), &contents), pairs(&expected));
+    assert_eq!(contents.warnings.len(), 1, "of the notes alone: {:?}", contents.warnings);
+    fs::remove_file(dir.path().join("lists/b.txt")).expect("remove");
+    let error = source(layout).read().expect_err("a list is missing");
+    assert_eq!(error.path(), dir.path().join("lists/b.txt"));
+}
+
+#[test]
+fn a_list_in_a_runtime_folder_is_read_once() {
+    let dir = TempDir::new().expect("temporary folder");
+    write(dir.path().join("sub/config/a"), &naming("lists/b"));
+    write(dir.path().join("sub/config/lists/b"), "x");
+    let expected = [("sub/config/a", &*naming("lists/b")), ("sub/config/lists/b", "x")];
+    assert_eq!(read(dir.path(), runtime(dir.path())), pairs(&expected));
+}
+
 /// A watched folder whose first contents were delivered. From here on only events deliver within the deadline.
 struct Watched {
     root: TempDir,
@@ -236,6 +271,21 @@ fn a_plain_write_is_seen() {
     watched.until(&[("rules/a.yaml", "2")]);
     write(watched.path("rules/a.yaml"), "3");
     watched.until(&[("rules/a.yaml", "3")]);
+}
+
+#[test]
+fn a_change_of_a_list_is_seen() {
+    let rules = naming("lists/b.txt");
+    let watched = Watched::folder(&[("a.yaml", &rules), ("lists/b.txt", "1")]);
+    for text in ["2", "3"] {
+        write(watched.path("rules/lists/.b.tmp"), text);
+        fs::rename(watched.path("rules/lists/.b.tmp"), watched.path("rules/lists/b.txt")).expect("rename");
+        watched.until(&[("rules/a.yaml", &rules), ("rules/lists/b.txt", text)]);
+    }
+    fs::remove_file(watched.path("rules/lists/b.txt")).expect("remove");
+    assert!(watched.next().is_err(), "a list is missing");
+    write(watched.path("rules/lists/b.txt"), "4");
+    watched.until(&[("rules/a.yaml", &rules), ("rules/lists/b.txt", "4")]);
 }
 
 #[test]

@@ -35,8 +35,8 @@ impl Observer for () {
 pub(super) struct Found {
     /// Rules files, in no order.
     pub(super) files: Vec<PathBuf>,
-    /// Files that were skipped, and why.
-    pub(super) warnings: Vec<String>,
+    /// Files and folders that were skipped, and why.
+    pub(super) skipped: Vec<(PathBuf, &'static str)>,
 }
 
 /// Finds the files of a layout.
@@ -239,8 +239,8 @@ impl<O: Observer> Walk<'_, O> {
         Ok(())
     }
 
-    fn warn(&mut self, path: &Path, why: &str) {
-        self.found.warnings.push(format!("{}: {why}", path.display()));
+    fn warn(&mut self, path: &Path, why: &'static str) {
+        self.found.skipped.push((path.to_owned(), why));
     }
 
     /// The real path of `path`. The result depends on every link and name on the way: a folder can be replaced.
