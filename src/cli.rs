@@ -231,7 +231,7 @@ fn first_settings() -> String {
         Some(format!("      --{:<20} {words}{default}\n", row.flag()))
     };
     format!(
-        "Settings (all: tidegate --help; changed here: tidegate settings --changed):\n{}\n{REST}",
+        "Settings (all: tidegate --help; changed here: tidegate settings --changed):\n{}{REST}",
         FIRST.iter().filter_map(line).collect::<String>()
     )
 }

@@ -51,6 +51,11 @@ fn the_rules_and_cases_of_the_repository_follow_their_schemas() {
 #[test]
 fn the_schema_refuses_what_the_program_refuses() {
     let limit = |fields: &str| format!("domain: d\ndescriptors:\n  - {{key: a, rate_limit: {{{fields}}}}}\n");
+    let valued = |value: &str| {
+        format!(
+            "domain: d\ndescriptors: [{{key: a, value: {value}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]"
+        )
+    };
     let action = |action: &str| format!("domain: d\nrate_limits: [{{actions: [{{{action}}}]}}]\n");
     let rules = [
         (limit("unit: minute, requests_per_unit: 5"), true),
@@ -60,6 +65,11 @@ fn the_schema_refuses_what_the_program_refuses() {
         (limit("unit: minute, requests_per_unit: 5, candidate: {requests_per_unit: 6}, near: 0.5"), true),
         (limit("unit: minute, requests_per_unit: 5, replaces: [{name: other}], cost: asked"), true),
         (limit("unit: minute, requests_per_unit: 5, sync: leased, on_store_failure: local"), true),
+        (valued("{cidr: 10.0.0.0/8}"), true),
+        (valued("{in: [a, b]}"), true),
+        (valued("{regex: '^a+$'}"), true),
+        (valued("{prefix: a}"), false),
+        (valued("{in: []}"), false),
         (limit("unit: minutes, requests_per_unit: 5"), false),
         (limit("unit: minute, requests_per_unit: five"), false),
         (limit("unit: minute"), false),

@@ -253,6 +253,7 @@ mod tests {
         for (name, section) in [
             ("", Section::File),
             ("/definitions/descriptor", Section::Descriptor),
+            ("/definitions/value", Section::Value),
             ("/definitions/rate_limit", Section::RateLimit),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),
