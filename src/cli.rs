@@ -71,10 +71,6 @@ const FIRST: &[(&str, &str)] = &[
     ("LOG_LEVEL", "error, warn, info, debug, trace"),
 ];
 
-/// The end of `-h`.
-const REST: &str = "\
-Each is an environment variable too (GRPC_PORT is --grpc-port); the flag wins.";
-
 /// The end of a command that does not serve: its output and exit code, or bad settings.
 type Done = Result<(String, ExitCode), Vec<Problem>>;
 
@@ -231,7 +227,7 @@ fn first_settings() -> String {
         Some(format!("      --{:<20} {words}{default}\n", row.flag()))
     };
     format!(
-        "Settings (all: tidegate --help; changed here: tidegate settings --changed):\n{}{REST}",
+        "Settings, each a variable too (GRPC_PORT is --grpc-port; all: tidegate --help):\n{}",
         FIRST.iter().filter_map(line).collect::<String>()
     )
 }
