@@ -1,8 +1,7 @@
 //! Rules from files: finding, reading and watching them.
 //!
-//! In: a [`Layout`]. Out: [`Contents`], the texts of all rules files and of the lists that they name, at one moment, once or at
-//! every change. The engine
-//! parses them; this module does not.
+//! In: a [`Layout`]. Out: [`Contents`], the texts of all rules files and of the lists that they name, at one moment,
+//! once or at every change. The engine parses them; this module does not.
 //!
 //! Reading can neither hang nor fill the memory: only regular files are read, and the numbers of files, bytes, folders
 //! and links are bounded.

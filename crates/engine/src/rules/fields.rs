@@ -160,6 +160,15 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
+    /// Whether it is a list without items, or null in place of one.
+    pub(super) fn is_empty_list(&self, node: NodeId) -> bool {
+        match &self.document.node(node).content {
+            Content::Sequence(items) => items.is_empty(),
+            Content::Scalar(scalar) => scalar.is_null(),
+            Content::Mapping(_) => false,
+        }
+    }
+
     /// Whether a `value` is a mapping, and no template.
     pub(super) fn is_pattern(&self, value: NodeId) -> bool {
         let value = self.document.node(value);

@@ -9,7 +9,7 @@ use crate::rules::actions::{
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 use crate::rules::quote::quote;
-use tidegate_yaml::{Content, NodeId, Place};
+use tidegate_yaml::{NodeId, Place};
 
 /// The kinds of actions: the key of each, and the section of its value.
 const KINDS: [(&str, Section); 7] = [
@@ -224,12 +224,7 @@ impl Checker<'_, '_> {
     /// The items of a list that must not be empty.
     fn at_least_one(&mut self, fields: &Fields, name: &str) -> Vec<NodeId> {
         let node = fields.last(name);
-        let is_empty = node.is_none_or(|node| match &self.reader.document.node(node).content {
-            Content::Sequence(items) => items.is_empty(),
-            Content::Scalar(scalar) => scalar.is_null(),
-            Content::Mapping(_) => false,
-        });
-        if is_empty {
+        if node.is_none_or(|node| self.reader.is_empty_list(node)) {
             let at = node.map_or(fields.at, |node| self.reader.at(node));
             self.reader.error(at, || format!("`{name}` is missing or empty (expected a list)"));
         }

@@ -78,12 +78,7 @@ impl Checker<'_, '_> {
                 Content::Sequence(_) | Content::Mapping(_) => self.reader.expected(item, "a text"),
             }
         }
-        let is_empty = |node: NodeId| match &self.reader.document.node(node).content {
-            Content::Sequence(items) => items.is_empty(),
-            Content::Scalar(scalar) => scalar.is_null(),
-            Content::Mapping(_) => false,
-        };
-        if fields.last("in").is_some_and(is_empty) {
+        if fields.last("in").is_some_and(|node| self.reader.is_empty_list(node)) {
             self.reader.error(fields.at, || "`in` has no values (expected a list of texts)".to_owned());
         }
         Matcher::one_of(values)
