@@ -187,7 +187,6 @@ fn serve(
 /// The command line, made from the table of settings.
 fn command() -> Command {
     let commands = [
-        init::command(),
         check::command(),
         ask::command(),
         replay::command(),
@@ -199,6 +198,7 @@ fn command() -> Command {
         admin::counter_command(),
         limit::command(),
         admin::audit_command(),
+        init::command(),
         schema::command(),
         completions::command(),
         man::command(),
