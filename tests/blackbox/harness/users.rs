@@ -52,6 +52,13 @@ impl Asking {
         eventually_true("users to be admitted", || self.admitted() >= admitted);
     }
 
+    /// Waits until so many more requests are admitted or denied.
+    pub fn until_decided(&self, more: usize) {
+        let decided = || self.admitted() + self.denied.load(Relaxed);
+        let enough = decided() + more;
+        eventually_true("users to be answered", || decided() >= enough);
+    }
+
     /// Waits until so many more requests are denied.
     pub fn until_denied(&self, more: usize) {
         let denied = self.denied.load(Relaxed) + more;
