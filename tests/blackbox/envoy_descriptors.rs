@@ -3,7 +3,7 @@
 //! Each Envoy has all routes of its seed. A server of the test's own takes what they ask.
 
 mod dump;
-mod random;
+pub mod random;
 
 use std::fs;
 use std::path::Path;

@@ -27,7 +27,7 @@ use crate::harness::{eventually_true, free_port, http};
 use crate::mapping::LIKE_ENVOY_GATEWAY;
 
 /// What Envoy Gateway sets.
-const ENVOY_GATEWAY: &str = "
+pub const ENVOY_GATEWAY: &str = "
     RUNTIME_ROOT=/data
     RUNTIME_SUBDIRECTORY=ratelimit
     RUNTIME_IGNOREDOTFILES=true
