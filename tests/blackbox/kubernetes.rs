@@ -4,6 +4,7 @@
 mod chart;
 mod random;
 mod refused;
+mod started;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -116,7 +117,9 @@ fn what_a_manifest_names_is_there() {
             match volume["configMap"]["name"].as_str() {
                 Some(map) => assert!(maps.contains(map), "{volume}"),
                 // Made by hand, with a token; the pod starts without.
-                None => assert_eq!(volume["secret"], json!({"secretName": "tidegate-admin", "optional": true})),
+                None => {
+                    assert_eq!(volume["secret"], json!({"secretName": "tidegate-admin", "optional": true}))
+                }
             }
         }
         let claims = list(&spec["volumeClaimTemplates"]).iter();

@@ -49,7 +49,7 @@ fn run(command: &mut Command) -> String {
 }
 
 /// Starts `binary` as nobody, with the settings of `setup`, once `before` is done to the view.
-fn start(setup: Setup, before: &str, binary: &str) -> Tidegate {
+pub fn start_as_nobody(setup: Setup, before: &str, binary: &str) -> Tidegate {
     let mut command = inside_a_view(setup.outside(), &format!("{before}\n{}", as_nobody(binary)));
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).envs(setup.variables());
     Tidegate::of(Process::spawn(&mut command), setup)
@@ -75,7 +75,7 @@ fn asserted_to_be_nobody(limiter: &Tidegate) {
 #[test]
 fn it_runs_as_nobody_with_a_read_only_root_and_no_capabilities() {
     let setup = Setup::new().rules("shop.yaml", RULES);
-    let limiter = start(setup, "", binary());
+    let limiter = start_as_nobody(setup, "", binary());
     asserted_to_be_nobody(&limiter);
     let root = fs::read_to_string(format!("/proc/{}/mounts", limiter.id())).expect("it runs");
     let root = root.lines().find(|line| line.split(' ').nth(1) == Some("/")).expect("there is a root");
@@ -137,7 +137,7 @@ fn the_debian_package_installs_and_its_service_starts() {
         rules = rules.display()
     );
     let setup = setup.env("CONFIG_PATH", "/etc/tidegate");
-    asserted_to_be_nobody(&start(setup, &install, "/usr/bin/tidegate"));
+    asserted_to_be_nobody(&start_as_nobody(setup, &install, "/usr/bin/tidegate"));
 }
 
 /// The files that cargo would pack of this crate.

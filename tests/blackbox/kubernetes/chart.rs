@@ -23,7 +23,12 @@ pub fn with_rules() -> Value {
 /// What `helm template` makes of a chart with values, one over the other; or what it complains of.
 pub fn render(chart: &Path, values: &[&Path]) -> Result<String, String> {
     let mut helm = installed("helm");
-    helm.args(["template", "tidegate"]).arg(chart).args(["--kube-version", "1.31.0", "--namespace", "limits"]);
+    helm.args(["template", "tidegate"]).arg(chart).args([
+        "--kube-version",
+        "1.31.0",
+        "--namespace",
+        "limits",
+    ]);
     for file in values {
         helm.arg("--values").arg(file);
     }
@@ -163,7 +168,9 @@ fn the_values_for_envoy_gateway_are_what_it_sets_itself() {
     ] {
         assert!(environment.contains(&(name, sets(name))), "{name}: {environment:?}");
     }
-    for name in ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "GRPC_SERVER_TLS_KEY"] {
+    for name in
+        ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "GRPC_SERVER_TLS_KEY"]
+    {
         let set = environment.iter().find(|(set, _)| *set == name).expect("set").1;
         assert_eq!(Path::new(set).file_name(), Path::new(sets(name)).file_name(), "{name}");
     }

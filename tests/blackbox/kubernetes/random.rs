@@ -76,7 +76,8 @@ fn store(random: &mut Random, values: &mut Value) {
     let may_grow = kind == "redis" || store["iKnowThatEachReplicaAdmitsN"] == true;
     match random.below(3) {
         0 if may_grow => {
-            values["autoscaling"] = json!({"enabled": true, "memory": perhaps(random, 2, json!(80), Value::Null)});
+            values["autoscaling"] =
+                json!({"enabled": true, "memory": perhaps(random, 2, json!(80), Value::Null)});
         }
         1 if may_grow => values["replicas"] = json!(1 + random.below(4)),
         _ => {}
@@ -121,7 +122,8 @@ fn tls_and_operators(random: &mut Random, values: &mut Value) {
     let mut operators = json!({"audit": random.one_in(2), "keepKeys": random.one_in(2)});
     operators["existingSecret"] = json!(random.pick(&["", "tidegate-admin"]));
     if ports.contains(&"debug") && random.one_in(2) {
-        operators["certificates"] = json!({"caSecret": "people", "names": ["ops.example.com", "spiffe://a/b"]});
+        operators["certificates"] =
+            json!({"caSecret": "people", "names": ["ops.example.com", "spiffe://a/b"]});
     }
     values["tls"] = tls;
     values["operators"] = operators;
@@ -147,7 +149,8 @@ fn the_rest(random: &mut Random, values: &mut Value) {
     values["podDisruptionBudget"] = json!({"enabled": !random.one_in(4)});
     values["topologySpread"] = perhaps(random, 3, json!([]), json!(["kubernetes.io/hostname"]));
     values["drainSeconds"] = json!(random.below(60));
-    values["settings"] = json!({"LOG_FORMAT": "json", "MAX_ENTRIES": "12", "TRACING_SERVICE_NAME": "yes: \"#\" 'x'"});
+    values["settings"] =
+        json!({"LOG_FORMAT": "json", "MAX_ENTRIES": "12", "TRACING_SERVICE_NAME": "yes: \"#\" 'x'"});
     values["settingsFromSecrets"] =
         perhaps(random, 2, json!({"REDIS_PERSECOND_AUTH": {"secret": "1e3", "key": "on"}}), json!({}));
     values["podLabels"] = perhaps(random, 2, json!({"team": "on"}), json!({}));
@@ -235,7 +238,8 @@ fn assert_what_it_names_is_there(made: &[Value]) {
     let there: BTreeSet<_> = there.into_iter().chain(claims).collect();
     assert_eq!(members(&container(workload)["volumeMounts"], "name"), there);
     for volume in list(&pod["spec"]["volumes"]) {
-        let named = |kind: &str, name: &Value| of_kind(made, kind).iter().any(|it| &it["metadata"]["name"] == name);
+        let named =
+            |kind: &str, name: &Value| of_kind(made, kind).iter().any(|it| &it["metadata"]["name"] == name);
         match volume["name"].as_str() {
             Some("rules") if volume["configMap"]["name"] != "my-rules" => {
                 assert!(named("ConfigMap", &volume["configMap"]["name"]), "{volume}");
@@ -294,9 +298,12 @@ fn assert_the_program_accepts(made: &[Value], values: &Value) {
     let variables = variables(made, values);
     let names: BTreeSet<_> = variables.iter().map(|(name, _)| *name).collect();
     assert_eq!(names.len(), variables.len(), "{variables:?}");
-    let (output, said) = run(Command::new(binary()).arg("settings").env_clear().envs(variables.iter().copied()));
+    let (output, said) =
+        run(Command::new(binary()).arg("settings").env_clear().envs(variables.iter().copied()));
     assert!(output.status.success() && output.stderr.is_empty(), "{variables:?}\n{said}");
-    for (name, value) in variables.iter().filter(|(_, value)| !value.is_empty() && !value.contains("tidegate-0")) {
+    for (name, value) in
+        variables.iter().filter(|(_, value)| !value.is_empty() && !value.contains("tidegate-0"))
+    {
         let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         let from = line.and_then(|line| line.rsplit(" (").next());
         assert_eq!(from, Some("variable)"), "{name}={value}\n{said}");

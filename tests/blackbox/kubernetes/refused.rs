@@ -11,16 +11,25 @@ const REFUSED: &[(&str, &str)] = &[
     ("rules: {existingConfigMap: a}", "rules.files and rules.existingConfigMap: all are set (expected one"),
     ("rules: {xds: {server: 'a:1'}}", "rules.files and rules.xds.server: all are set (expected one"),
     ("rules: {xds: {tlsSecret: a}}", "rules.xds: has no effect without rules.xds.server (expected HOST:PORT"),
-    ("replicas: 3", "replicas: with store.type memory 3 replicas admit 3 times N (expected 1, or store.type redis"),
+    (
+        "replicas: 3",
+        "replicas: with store.type memory 3 replicas admit 3 times N (expected 1, or store.type redis",
+    ),
     ("autoscaling: {enabled: true}", "autoscaling.enabled: with store.type memory each replica counts alone"),
-    ("store: {redis: {url: 'a:1'}}", "store.redis: has no effect with store.type memory (expected store.type redis"),
+    (
+        "store: {redis: {url: 'a:1'}}",
+        "store.redis: has no effect with store.type memory (expected store.type redis",
+    ),
     ("store: {redis: {type: cluster}}", "store.redis: has no effect with store.type memory"),
     ("store: {type: redis}", "store.redis.url: is empty (expected HOST:PORT, or store.redis.existingSecret"),
     (
         "store: {type: redis, redis: {url: 'a:1', existingSecret: {name: a, urlKey: b}}}",
         "store.redis.url and store.redis.existingSecret.urlKey: both are set (expected one",
     ),
-    ("store: {type: redis, redis: {url: 'redis://:pw@a:1'}}", "store.redis.url: holds a password, which everybody"),
+    (
+        "store: {type: redis, redis: {url: 'redis://:pw@a:1'}}",
+        "store.redis.url: holds a password, which everybody",
+    ),
     (
         "store: {type: redis, redis: {url: 'a:1', existingSecret: {name: a}}}",
         "store.redis.existingSecret.name: no key of it is read (expected urlKey or authKey)",
@@ -53,8 +62,14 @@ const REFUSED: &[(&str, &str)] = &[
         "store: {type: sharded, sharded: {grewFrom: 3}}",
         "store.sharded.grewFrom: is 3, with 3 replicas (expected fewer",
     ),
-    ("{store: {type: sharded}, service: {headless: false}}", "service.headless: the pods of a StatefulSet have no names"),
-    ("store: {sharded: {grewFrom: 3}}", "store.sharded: has no effect with store.type memory (expected store.type sharded"),
+    (
+        "{store: {type: sharded}, service: {headless: false}}",
+        "service.headless: the pods of a StatefulSet have no names",
+    ),
+    (
+        "store: {sharded: {grewFrom: 3}}",
+        "store.sharded: has no effect with store.type memory (expected store.type sharded",
+    ),
     (
         "{replicas: 2, store: {type: redis, redis: {url: 'a:1'}}, autoscaling: {enabled: true}}",
         "replicas: the autoscaler decides the number (expected null, and autoscaling.minReplicas)",
@@ -63,7 +78,10 @@ const REFUSED: &[(&str, &str)] = &[
         "autoscaling: {enabled: true, minReplicas: 7}",
         "autoscaling.minReplicas: is 7, and maxReplicas is 6 (expected no more",
     ),
-    ("autoscaling: {enabled: true, cpu: null}", "autoscaling: there is nothing to scale by (expected cpu, memory"),
+    (
+        "autoscaling: {enabled: true, cpu: null}",
+        "autoscaling: there is nothing to scale by (expected cpu, memory",
+    ),
     (
         "{autoscaling: {enabled: true, memory: 80}, resources: {requests: {memory: null}}}",
         "autoscaling.memory: is a share of resources.requests.memory, which is not set (expected both)",
@@ -89,22 +107,43 @@ const REFUSED: &[(&str, &str)] = &[
         "tls: {ports: [grpc], existingSecret: a, certManager: {enabled: true, issuer: {name: a}}}",
         "tls.existingSecret and tls.certManager.enabled: both are set (expected one",
     ),
-    ("tls: {ports: [http]}", "tls.ports: there is no certificate (expected tls.existingSecret or tls.certManager)"),
-    ("tls: {existingSecret: a}", "tls.ports: no port uses the certificate (expected some of grpc, http, debug)"),
+    (
+        "tls: {ports: [http]}",
+        "tls.ports: there is no certificate (expected tls.existingSecret or tls.certManager)",
+    ),
+    (
+        "tls: {existingSecret: a}",
+        "tls.ports: no port uses the certificate (expected some of grpc, http, debug)",
+    ),
     (
         "tls: {ports: [grpc], certManager: {enabled: true}}",
         "tls.certManager.issuer.name: is empty (expected the name of an Issuer)",
     ),
-    ("tls: {clients: {name: a}}", "tls.clients.name: would not be checked (expected tls.clients.caSecret too)"),
-    ("tls: {clients: {caSecret: a}}", "tls.clients: the gRPC port speaks no TLS (expected grpc among tls.ports)"),
-    ("records: {redis: {existingSecret: {name: a, authKey: a}}}", "records.redis.url: is empty (expected HOST:PORT"),
+    (
+        "tls: {clients: {name: a}}",
+        "tls.clients.name: would not be checked (expected tls.clients.caSecret too)",
+    ),
+    (
+        "tls: {clients: {caSecret: a}}",
+        "tls.clients: the gRPC port speaks no TLS (expected grpc among tls.ports)",
+    ),
+    (
+        "records: {redis: {existingSecret: {name: a, authKey: a}}}",
+        "records.redis.url: is empty (expected HOST:PORT",
+    ),
     (
         "{store: {type: sharded}, records: {redis: {url: 'a:1'}, onVolume: true}}",
         "records.redis and records.onVolume: both are set (expected one",
     ),
     ("records: {onVolume: true}", "records.onVolume: there is no volume with store.type memory (expected"),
-    ("networkPolicy: {enabled: true}", "networkPolicy.askers: is empty, so nobody could ask (expected the peers"),
-    ("networkPolicy: {scrapers: [{podSelector: {}}]}", "networkPolicy: has no effect (expected networkPolicy.enabled"),
+    (
+        "networkPolicy: {enabled: true}",
+        "networkPolicy.askers: is empty, so nobody could ask (expected the peers",
+    ),
+    (
+        "networkPolicy: {scrapers: [{podSelector: {}}]}",
+        "networkPolicy: has no effect (expected networkPolicy.enabled",
+    ),
     (
         "podLabels: {app.kubernetes.io/name: a}",
         "podLabels.app.kubernetes.io/name: pods are found by it (expected another label, or nameOverride)",

@@ -1,0 +1,186 @@
+//! Pods of the chart, started: the program with exactly the environment of the rendered container, with the files that are
+//! mounted into it, as its user, with a read-only root. Only its addresses are other ones.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::chart::{chart, render, rendered};
+use super::{container, documents, environment, list, of_kind, workload};
+use crate::harness::control_plane::ControlPlane;
+use crate::harness::eventually_true;
+use crate::harness::grpc::{Client, RateLimitRequest, question};
+use crate::harness::pki::{Authority, write};
+use crate::harness::redis::Redis;
+use crate::harness::tidegate::{Setup, Tidegate, binary};
+use crate::harness::tls::Connection;
+use crate::package::start_as_nobody;
+
+const RULES: &str =
+    "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: 7}\n";
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// The container of these documents, with folders for its mounts, of which those of ConfigMaps have their files.
+struct Pod {
+    setup: Setup,
+    /// The commands that mount them.
+    mounts: String,
+}
+
+impl Pod {
+    fn of(made: &[Value]) -> Self {
+        let workload = workload(made);
+        let mut setup = Setup::new().default_of("CONFIG_PATH").default_of("RULES_MAY_BE_EMPTY");
+        let items = list(&container(workload)["env"]).iter();
+        for item in
+            items.filter(|item| !["DRAIN_GRACE", "PROMETHEUS_ADDR"].iter().any(|own| item["name"] == *own))
+        {
+            let name = item["name"].as_str().expect("a name");
+            setup = setup.env(name, item["value"].as_str().unwrap_or("tidegate-0"));
+        }
+        let mut pod = Self { setup, mounts: String::new() };
+        for mount in list(&container(workload)["volumeMounts"]) {
+            pod.mount(mount["mountPath"].as_str().expect("a path"), mount["readOnly"] == true);
+        }
+        for map in of_kind(made, "ConfigMap") {
+            for (name, text) in map["data"].as_object().expect("files") {
+                pod.file("rules", name, text.as_str().expect("text"));
+            }
+        }
+        pod
+    }
+
+    fn mount(&mut self, path: &str, read_only: bool) {
+        let folder = self.setup.outside().join(&path[1..]);
+        fs::create_dir_all(&folder).expect("the folder is ours");
+        chown(&folder, Some(65534), Some(65534)).expect("tests run as root");
+        let options = if read_only { "ro" } else { "rw" };
+        self.mounts += &format!(
+            "mkdir -p root{path}; mount --bind '{}' root{path}; mount -o remount,bind,{options} root{path}\n",
+            folder.display()
+        );
+    }
+
+    /// A file of what is mounted at a folder.
+    fn file(&self, folder: &str, name: &str, text: &str) {
+        write(&self.setup.outside().join(folder), name, text);
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.setup = self.setup.env(name, value);
+        self
+    }
+
+    fn start(self) -> Tidegate {
+        start_as_nobody(self.setup, &self.mounts, binary())
+    }
+}
+
+/// `tidegate` with these words, for the admin API of a limiter.
+fn operator(limiter: &Tidegate, words: &[&str]) -> bool {
+    let mut command = Command::new(binary());
+    command.args(words).env_clear().env("ADMIN_TOKEN", TOKEN);
+    command.arg("--to").arg(format!("127.0.0.1:{}", limiter.ports().debug));
+    command.output().expect("it starts").status.success()
+}
+
+#[test]
+fn one_pod_with_tls_takes_the_token_of_operators_when_it_is_made() {
+    let made = rendered(&json!({
+        "rules": {"files": {"shop.yaml": RULES}},
+        "tls": {"ports": ["grpc"], "existingSecret": "limiter", "clients": {"caSecret": "clients", "name": "envoy"}},
+        "operators": {"existingSecret": "tidegate-admin"},
+    }));
+    let pod = Pod::of(&made);
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    servers.issue("localhost").write(&pod.setup.outside().join("tls"));
+    pod.file("tls-clients", "ca.crt", &clients.pem());
+    let limiter = pod.start();
+    assert_eq!(limiter.lines_with("has no effect"), 0, "{:#?}", limiter.output());
+
+    let port = limiter.ports().grpc;
+    assert!(Connection::open(port, &servers, Some(&clients.issue("envoy")), &[]).is_ok());
+    let list = ["exception", "list"];
+    assert!(!operator(&limiter, &list), "nobody has a token yet");
+    write(&limiter.setup.outside().join("admin"), "token", TOKEN);
+    eventually_true("the token to be read", || operator(&limiter, &list));
+}
+
+#[test]
+fn two_pods_count_in_one_redis_whose_url_is_in_a_secret() {
+    let redis = Redis::start(&[]);
+    let made = rendered(&json!({
+        "rules": {"files": {"shop.yaml": RULES}},
+        "store": {"type": "redis", "redis": {"existingSecret": {"name": "redis", "urlKey": "url"}}},
+        "records": {"redis": {"existingSecret": {"name": "redis", "urlKey": "url"}}},
+    }));
+    assert_eq!(workload(&made)["spec"]["replicas"], 2);
+    let start = || {
+        let pod = Pod::of(&made).env("REDIS_URL", &redis.url()).env("LIMITS_URL", &redis.url());
+        // A busy machine is not what is tested.
+        pod.env("REDIS_TIMEOUT", "10s").start()
+    };
+    let (one, other) = (start(), start());
+    let alice: &[&[(&str, &str)]] = &[&[("user", "alice")]];
+    assert_eq!(one.client().ask(question("shop", alice)).statuses[0].limit_remaining, 6);
+    assert_eq!(other.client().ask(question("shop", alice)).statuses[0].limit_remaining, 5);
+}
+
+#[test]
+fn a_pod_of_a_stateful_set_keeps_counters_records_and_exceptions_on_its_volume() {
+    let made = rendered(&json!({
+        "rules": {"files": {"shop.yaml": RULES}},
+        "store": {"type": "sharded", "sharded": {"coldStart": "allow"}},
+        "operators": {"existingSecret": "tidegate-admin"},
+        "records": {"onVolume": true},
+    }));
+    let pod = Pod::of(&made);
+    pod.file("admin", "token", TOKEN);
+    let mut limiter = pod.start();
+    let asked = question("shop", &[&[("user", "alice")]]);
+    assert_eq!(limiter.client().ask(asked).statuses[0].limit_remaining, 6);
+    assert!(operator(
+        &limiter,
+        &["exception", "put", "a", "shop", "user=bob", "--deny", "--who", "w", "--why", "y"]
+    ));
+    limiter.signal(rustix::process::Signal::TERM);
+    assert_eq!(limiter.exit_code(), 0, "{:#?}", limiter.output());
+    let state = limiter.setup.outside().join("state");
+    for name in ["counters", "exceptions", "audit", "records"] {
+        assert!(state.join(name).exists(), "{name}");
+    }
+}
+
+/// With a resource as its control plane has them.
+#[test]
+fn the_limiter_of_ai_gateway_follows_its_control_plane() {
+    let redis = Redis::start(&[]);
+    let mut plane = ControlPlane::start();
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let values =
+        write(folder.path(), "values.yaml", &json!({"store": {"redis": {"url": redis.url()}}}).to_string());
+    let made = render(&chart(), &[&chart().join("values-ai-gateway.yaml"), &values]);
+    let made = documents(&write(folder.path(), "made.yaml", &made.expect("good values")));
+    assert!(environment(workload(&made)).contains(&("REDIS_URL", &*redis.url())));
+    let server = format!("127.0.0.1:{}", plane.port);
+    let pod = Pod::of(&made).env("CONFIG_GRPC_XDS_SERVER_URL", &server).env("REDIS_TIMEOUT", "10s");
+    // Ready, although the plane has sent nothing yet.
+    let limiter = pod.start();
+    assert_eq!(plane.event(0, "request").pointer("/node/id"), Some(&json!("envoy-ai-gateway-ratelimit")));
+    let config = json!({"name": "ai-gateway-quota", "domain": "ai-gateway-quota", "descriptors": [
+        {"key": "backend_name", "value": "openai", "descriptors": [
+            {"key": "model_name_override", "value": "gpt", "rate_limit": {"unit": "HOUR", "requests_per_unit": 20}}]}]});
+    plane.send("1", "n1", &json!([config]));
+    let asked =
+        question("ai-gateway-quota", &[&[("backend_name", "openai"), ("model_name_override", "gpt")]]);
+    let client = Client::new(limiter.ports().grpc);
+    eventually_true("the first rules", || {
+        client.call(asked.clone()).is_ok_and(|answer| !answer.statuses.is_empty())
+    });
+    let remaining = client.ask(asked.clone()).statuses[0].limit_remaining;
+    let answer = client.ask(RateLimitRequest { hits_addend: remaining, ..asked.clone() });
+    assert_eq!(answer.overall_code, 1, "what is left is admitted");
+    assert_eq!(client.ask(asked).overall_code, 2, "and nothing more");
+}
