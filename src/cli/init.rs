@@ -1,7 +1,8 @@
-//! `tidegate init`: writes a first set of rules with the configuration of a proxy, ready to run.
+//! `tidegate init`: writes a first set of rules with the configuration of a proxy, or the values of the Helm chart, ready to
+//! run.
 //!
-//! In: the name of a proxy, and a folder. Out: the files of an example of this repository, which its tests run with
-//! the real proxy. A file that is there already is never replaced.
+//! In: the name of a proxy, or helm, and a folder. Out: the files of an example of this repository, which its tests run with
+//! the real proxy or the real helm. A file that is there already is never replaced.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,18 +13,18 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Done, print_error};
 
-/// What one proxy needs.
+/// What one of them needs.
 struct Example {
-    proxy: &'static str,
+    name: &'static str,
     /// Names relative to the folder, and contents.
     files: &'static [(&'static str, &'static str)],
-    /// The commands that start both, within the folder, and the first request.
+    /// The commands that start all of it, within the folder, and the first request.
     next: &'static str,
 }
 
-const EXAMPLES: [Example; 2] = [
+const EXAMPLES: [Example; 3] = [
     Example {
-        proxy: "envoy",
+        name: "envoy",
         files: &[
             ("envoy.yaml", include_str!("../../examples/envoy/envoy.yaml")),
             ("rules/edge.yaml", include_str!("../../examples/envoy/rules/edge.yaml")),
@@ -31,24 +32,33 @@ const EXAMPLES: [Example; 2] = [
         next: "tidegate rules\nenvoy -c envoy.yaml\ncurl -i localhost:10000/api/things",
     },
     Example {
-        proxy: "nginx",
+        name: "nginx",
         files: &[
             ("nginx.conf", include_str!("../../examples/nginx/nginx.conf")),
             ("rules/edge.yaml", include_str!("../../examples/nginx/rules/edge.yaml")),
         ],
         next: "tidegate rules\nnginx -c \"$PWD/nginx.conf\" -g 'daemon off;'\ncurl -i localhost:10000/",
     },
+    Example {
+        name: "helm",
+        files: &[("values.yaml", include_str!("../../examples/kubernetes/values/first.yaml"))],
+        next: "CHART=~/tidegate/packaging/helm/tidegate    # where the repository of Tidegate is\n\
+               helm upgrade --install tidegate $CHART --namespace limits --create-namespace --values values.yaml\n\
+               kubectl --namespace limits port-forward deployment/tidegate 8080\n\
+               curl -i localhost:8080/json -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": \
+               [{\"key\": \"user\", \"value\": \"alice\"}]}]}'",
+    },
 ];
 
 pub(super) fn command() -> Command {
     Command::new("init")
-        .about("Writes first rules and the configuration of a proxy, ready to run")
+        .about("Writes first rules with the configuration of a proxy or the values of the Helm chart, ready to run")
         .arg(
-            Arg::new("proxy")
-                .value_name("PROXY")
-                .value_parser(EXAMPLES.map(|example| example.proxy))
+            Arg::new("name")
+                .value_name("NAME")
+                .value_parser(EXAMPLES.map(|example| example.name))
                 .required(true)
-                .help("the proxy that asks"),
+                .help("the proxy that asks, or helm"),
         )
         .arg(
             Arg::new("folder")
@@ -62,7 +72,7 @@ pub(super) fn command() -> Command {
 /// The output of the command: what was written, and what to type next.
 pub(super) fn run(matches: &ArgMatches) -> Done {
     let named =
-        |example: &&Example| matches.get_one::<String>("proxy").is_some_and(|name| name == example.proxy);
+        |example: &&Example| matches.get_one::<String>("name").is_some_and(|name| name == example.name);
     let folder = matches.get_one::<PathBuf>("folder").map_or(Path::new("."), PathBuf::as_path);
     let Some(example) = EXAMPLES.iter().find(named) else { return Ok((String::new(), ExitCode::FAILURE)) };
     let paths = example.files.iter().map(|(name, _)| folder.join(name));

@@ -74,7 +74,7 @@ fn init_writes_an_example_once() {
         assert!(!fs::exists(format!("{new}/{}", files[0])).expect("ours"), "it wrote half of them");
     }
     let (code, _, complaints) = tidegate(&["init", "squid"], &[]);
-    assert!(code == 64 && complaints.contains("[possible values: envoy, nginx]"), "{complaints}");
+    assert!(code == 64 && complaints.contains("[possible values: envoy, nginx, helm]"), "{complaints}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! pods of the StatefulSet. The modules below: the chart that they are rendered from. No cluster runs.
 
 mod chart;
+mod cluster;
 mod random;
 mod refused;
 mod started;

@@ -186,3 +186,43 @@ fn the_values_for_envoy_gateway_are_what_it_sets_itself() {
     assert!(!list(volumes).is_empty());
     assert!(list(volumes).iter().all(|volume| volume["secret"]["secretName"] == "envoy-rate-limit"));
 }
+
+/// What helm says after an installation with these values.
+fn notes(values: &Value) -> String {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let copy = folder.path().join("tidegate");
+    succeed(Command::new("cp").arg("-rL").arg(chart()).arg(&copy));
+    // `helm template` shows manifests alone, so the notes become one.
+    let notes = fs::read_to_string(copy.join("templates/NOTES.txt")).expect("it is there");
+    let shown = format!(
+        "{{{{ define \"notes\" }}}}{notes}{{{{ end }}}}notes: {{{{ include \"notes\" . | toJson }}}}"
+    );
+    fs::write(copy.join("templates/notes.yaml"), shown).expect("ours");
+    let file = folder.path().join("values.yaml");
+    fs::write(&file, values.to_string()).expect("ours");
+    fs::write(&file, render(&copy, &[&file]).expect("good values")).expect("ours");
+    let made = documents(&file);
+    let notes = made.iter().find_map(|document| document["notes"].as_str());
+    notes.expect("they are there").to_owned()
+}
+
+#[test]
+fn the_notes_say_what_to_type_next() {
+    let said = notes(&with_rules());
+    assert!(said.contains("kubectl --namespace limits rollout status deployment/tidegate\n"), "{said}");
+    assert!(said.contains("Counters are in the memory of one pod: a restart sets them to zero."), "{said}");
+    assert!(!said.contains("token"), "{said}");
+    let mut values = with_rules();
+    values["operators"] = json!({"existingSecret": "admin"});
+    values["store"] = json!({"type": "sharded"});
+    let said = notes(&values);
+    assert!(
+        said.contains("kubectl --namespace limits create secret generic admin --from-literal=token="),
+        "{said}"
+    );
+    assert!(
+        said.contains("kubectl --namespace limits exec statefulset/tidegate -- tidegate exception list"),
+        "{said}"
+    );
+    assert!(said.contains("get service --selector app.kubernetes.io/instance=tidegate"), "{said}");
+}

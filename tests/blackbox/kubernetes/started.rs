@@ -184,3 +184,34 @@ fn the_limiter_of_ai_gateway_follows_its_control_plane() {
     assert_eq!(answer.overall_code, 1, "what is left is admitted");
     assert_eq!(client.ask(asked).overall_code, 2, "and nothing more");
 }
+
+/// The file is valid for the chart, its rules have no problem, and each limit is the one that its comment says.
+#[test]
+fn the_first_values_are_ready_to_install() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = folder.path().display().to_string();
+    let (code, said, _) = crate::commands::tidegate(&["init", "helm", &path], &[]);
+    let values = folder.path().join("values.yaml");
+    assert!(code == 0 && said.contains(&format!("wrote {}\n", values.display())), "{said}");
+    assert!(said.contains("helm upgrade --install tidegate $CHART "), "{said}");
+    let made = render(&chart(), &[&values]).expect("good values");
+    let made = documents(&write(folder.path(), "made.yaml", &made));
+    let limiter = Pod::of(&made).env("STRICT_RULES", "true").start();
+    // The request that it says to type.
+    let body = said.split('\'').nth(1).expect("a body");
+    let mut answers = (0..11).map(|_| {
+        let mut client = crate::harness::http::Client::new(limiter.ports().http);
+        client.send("POST", "/json", &[], body).expect("an answer").status
+    });
+    assert!(answers.by_ref().take(10).all(|status| status == 200));
+    assert_eq!(answers.next(), Some(429));
+    // What it proposes for several pods.
+    let commented = fs::read_to_string(&values).expect("it is there");
+    let several = commented.replace("\n#store:", "\nstore:").replace("\n#  type", "\n  type");
+    let several = several.replace("\n#  redis:", "\n  redis:").replace("\n#replicas", "\nreplicas");
+    let made = render(&chart(), &[&write(folder.path(), "several.yaml", &several)]).expect("good values");
+    assert!(
+        made.contains("replicas: 2\n") && made.contains("name: REDIS_URL, value: \"redis.limits.svc"),
+        "{made}"
+    );
+}
