@@ -307,3 +307,20 @@ fn replicas_are_scaled_by_metrics_that_there_are() {
 fn documents_at(path: &Path, member: &str) -> Vec<Value> {
     list(&documents(path)[0][member]).to_vec()
 }
+
+/// The lines that name the limiter in docs/kubernetes.md are those of the manifests.
+#[test]
+fn the_page_shows_the_lines_of_the_manifests() {
+    let page = fs::read_to_string(example("../docs/kubernetes.md")).expect("it is there");
+    let blocks: Vec<_> =
+        page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.len() > 5);
+    for (begins, name) in [("rate_limit_service:", "istio.yaml"), ("provider:", "envoy-gateway.yaml")] {
+        let block = blocks.iter().find(|block| block.starts_with(begins)).expect("it is shown");
+        let manifest = fs::read_to_string(example("kubernetes").join(name)).expect("it is there");
+        for line in block.lines().map(|line| line.split(" #").next().unwrap_or(line).trim()) {
+            let line = line.replace("REGISTRY/tidegate:0.1.0", "tidegate:latest");
+            assert!(manifest.lines().any(|of_manifest| of_manifest.trim() == line), "{name}: {line}");
+        }
+    }
+}

@@ -1,8 +1,11 @@
 //! Values that contradict each other: each fails with a sentence that names the value and says what to change.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::{Value, json};
+
+use crate::commands::tidegate;
 
 use super::chart::{chart, render, with_rules};
 
@@ -198,6 +201,32 @@ fn all_contradictions_are_reported_at_once() {
     let [first, second, third] = ["replicas: with", "tls.ports: there", "settings.PORT: is"]
         .map(|part| said.find(part).unwrap_or_else(|| panic!("{part}: {said}")));
     assert!(first < second && second < third, "{said}");
+}
+
+/// The settings that other values of the chart make.
+fn settings_of_values() -> BTreeSet<String> {
+    let checks = fs::read_to_string(chart().join("templates/_check.tpl")).expect("it is there");
+    let list = checks.split("define \"tidegate.settings.values\"").nth(1).expect("the list");
+    let names = list.lines().filter_map(|line| line.split_once(": ")).map(|(name, _)| name.to_owned());
+    names.collect()
+}
+
+/// A setting that a template makes cannot be made by `settings` too; and each that is refused there is one of the program.
+#[test]
+fn the_settings_that_are_refused_are_those_that_the_templates_make() {
+    let refused = settings_of_values();
+    let environment = fs::read_to_string(chart().join("templates/_environment.tpl")).expect("it is there");
+    let parts = environment.split(|letter: char| !(letter.is_ascii_uppercase() || letter == '_'));
+    let made: BTreeSet<_> = parts.filter(|part| part.contains('_') && part.len() > 4).collect();
+    assert!(made.len() > 30, "{made:?}");
+    // What is completed by the name of a port, and a value.
+    for name in made.iter().filter(|name| !name.starts_with('_') && **name != "GRPC_XDS_SOTW") {
+        assert!(refused.contains(*name), "settings.{name} would make it twice");
+    }
+    let (_, known, _) = tidegate(&["settings"], &[]);
+    for name in refused {
+        assert!(known.contains(&format!("\n{name}=")), "{name}");
+    }
 }
 
 /// No sentence of the chart is without an example here.
