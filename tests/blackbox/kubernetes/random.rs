@@ -117,7 +117,7 @@ fn tls_and_operators(random: &mut Random, values: &mut Value) {
         tls["existingSecret"] = json!("limiter-tls");
     }
     if ports.contains(&"grpc") && random.one_in(2) {
-        tls["clients"] = json!({"caSecret": "clients", "name": random.pick(&["", "envoy.example.com"])});
+        tls["clients"] = json!({"caSecret": random.pick(&["clients", "0123"]), "name": random.pick(&["", "envoy.example.com"])});
     }
     let mut operators = json!({"audit": random.one_in(2), "keepKeys": random.one_in(2)});
     operators["existingSecret"] = json!(random.pick(&["", "tidegate-admin"]));
@@ -237,6 +237,12 @@ fn assert_what_it_names_is_there(made: &[Value]) {
     let claims = claims.filter_map(|claim| claim["metadata"]["name"].as_str());
     let there: BTreeSet<_> = there.into_iter().chain(claims).collect();
     assert_eq!(members(&container(workload)["volumeMounts"], "name"), there);
+    let folders = members(&container(workload)["volumeMounts"], "mountPath");
+    let paths = list(&container(workload)["env"]).iter().filter_map(|item| item["value"].as_str());
+    for path in paths.filter(|value| value.starts_with('/')) {
+        let folder = path.split('/').take(2).collect::<Vec<_>>().join("/");
+        assert!(folders.contains(&*folder), "nothing is mounted at {path}");
+    }
     for volume in list(&pod["spec"]["volumes"]) {
         let named =
             |kind: &str, name: &Value| of_kind(made, kind).iter().any(|it| &it["metadata"]["name"] == name);

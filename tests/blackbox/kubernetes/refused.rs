@@ -9,7 +9,7 @@ use crate::commands::tidegate;
 
 use super::chart::{chart, render, with_rules};
 
-/// Values beside rules, and a part of the sentence that refuses them.
+/// Values over rules, and a part of the sentence that refuses them.
 const REFUSED: &[(&str, &str)] = &[
     ("rules: {existingConfigMap: a}", "rules.files and rules.existingConfigMap: all are set (expected one"),
     ("rules: {xds: {server: 'a:1'}}", "rules.files and rules.xds.server: all are set (expected one"),
