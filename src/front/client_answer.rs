@@ -143,9 +143,12 @@ impl Draft {
             let name = name(limited);
             let rule = limited.origin.rule().filter(|_| options.partition_key);
             let key = rule.map(|rule| partition(rule.key(descriptor.entries)));
-            let window = limited.limit.window_nanos().div_ceil(SECOND_NANOS);
-            let policy = item(&name, [("q", limited.limit.requests().into()), ("w", window)], key);
-            let limit = item(&name, [("r", limited.remaining().into()), ("t", limited.reset_secs())], key);
+            // The periods of a calendar are not equally long.
+            let is_window = limited.limit.periods().is_none();
+            let window = is_window.then(|| limited.limit.window_nanos().div_ceil(SECOND_NANOS));
+            let policy = item(&name, ("q", limited.limit.requests().into()), ("w", window), key);
+            let limit =
+                item(&name, ("r", limited.remaining().into()), ("t", Some(limited.reset_secs())), key);
             if draft.policy.len().max(draft.limit.len()) + policy.len().max(limit.len()) > FIELD_BYTES_MAX {
                 break;
             }
@@ -182,11 +185,11 @@ fn name(limited: &Limited<'_>) -> String {
     percent_encoded(name.as_deref().unwrap_or("override"))
 }
 
-/// An item of a field: a name, two numbers, and the partition key.
-fn item(name: &str, numbers: [(&str, u64); 2], key: Option<[u8; 12]>) -> String {
+/// An item of a field: a name, one or two numbers, and the partition key.
+fn item(name: &str, one: (&str, u64), (other, second): (&str, Option<u64>), key: Option<[u8; 12]>) -> String {
     let name = StringRef::from_str(name).expect("it is ASCII");
     let mut item = ItemSerializer::new().bare_item(name);
-    for (parameter, number) in numbers {
+    for (parameter, number) in [one].into_iter().chain(second.map(|number| (other, number))) {
         let number = Integer::try_from(number).unwrap_or(Integer::MAX);
         item = item.parameter(KeyRef::constant(parameter), number);
     }

@@ -14,8 +14,10 @@ mod bytes;
 mod counter;
 mod divisor;
 mod expiry;
+mod periods;
 mod search;
 
+pub(crate) mod calendar;
 pub(crate) mod fixed_window;
 mod gcra;
 pub(crate) mod leaky_bucket;
@@ -30,9 +32,13 @@ pub(crate) use algorithm::with_algorithms;
 pub(crate) use bytes::{Append, Damage, Reader};
 pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
+pub use periods::{Periods, TABLES_MAX};
 pub use remote::{RemoteCounter, RemoteState};
 
+use std::fmt;
+
 use crate::time::{SECOND_NANOS, Timestamp};
+use crate::unit::{CalendarUnit, Window};
 use divisor::Divisor;
 
 /// N hits per window W, by an algorithm.
@@ -46,6 +52,8 @@ pub struct Limit {
     /// ⌊t · `buckets` / `buckets_nanos`⌋. At most [`DEFAULT_BUCKETS`].
     buckets: u8,
     buckets_nanos: Divisor,
+    /// The periods of `calendar`.
+    periods: Option<Periods>,
 }
 
 /// The verdict of a counter on the hits of one descriptor, after the request was settled.
@@ -94,7 +102,13 @@ impl Limit {
             window: Divisor::new(window_nanos),
             buckets: (buckets / divisor) as u8,
             buckets_nanos: Divisor::new(window_nanos / divisor),
+            periods: None,
         }
+    }
+
+    /// N = `requests` hits in each of these periods of a calendar. W is the length of a long one.
+    pub fn calendar(requests: u32, unit: CalendarUnit, periods: Periods) -> Self {
+        Self { periods: Some(periods), ..Self::new(Algorithm::Calendar, requests, unit.nanos_max()) }
     }
 
     /// Sets the width of the buckets of `sliding_window`, clamped to W / [`BUCKETS_MAX`]..=W.
@@ -138,7 +152,8 @@ impl Limit {
     }
 
     /// What distinguishes its counters from those of other limits of the same path, for the constant part of their
-    /// keys: algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not.
+    /// keys: algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not, nor do the zone and the
+    /// anchor of a calendar.
     pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
         let is_bucketed = self.algorithm == Algorithm::SlidingWindow;
         let (numerator, denominator) = if is_bucketed { self.buckets() } else { (0, 0) };
@@ -167,6 +182,33 @@ impl Limit {
     #[inline]
     pub fn window_nanos(&self) -> u64 {
         self.window.get()
+    }
+
+    /// The periods of a `calendar` budget.
+    #[inline]
+    pub fn periods(&self) -> Option<Periods> {
+        self.periods
+    }
+
+    /// What its N hits are for, given the window of its answers: `5 minutes`, or `calendar month (Europe/Berlin)`.
+    pub fn per(&self, window: Window) -> impl fmt::Display + use<> {
+        let periods = self.periods;
+        fmt::from_fn(move |out| match periods {
+            Some(periods) => write!(out, "calendar {periods}"),
+            None => write!(out, "{window}"),
+        })
+    }
+
+    /// The period of `calendar` that holds `at`: its begin, and that of the next one.
+    #[inline]
+    pub fn period_around(&self, at: Timestamp) -> (Timestamp, Timestamp) {
+        match self.periods {
+            Some(periods) => periods.around(at),
+            None => {
+                let elapsed = self.elapsed_nanos(at);
+                (Timestamp::from_nanos(at.as_nanos() - elapsed), at.plus(self.window_nanos() - elapsed))
+            }
+        }
     }
 
     /// The time since the aligned window that holds `at` began, in nanoseconds.

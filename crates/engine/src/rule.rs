@@ -148,9 +148,9 @@ impl Rule {
 
     /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.
     pub fn counts_text(&self, limit: &Limit) -> String {
-        let window = self.counting.window;
+        let per = limit.per(self.counting.window);
         let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
-        format!("{} per {window}{}", limit.requests(), burst.unwrap_or_default())
+        format!("{} per {per}{}", limit.requests(), burst.unwrap_or_default())
     }
 
     /// The constant parts of its keys as they were loaded.

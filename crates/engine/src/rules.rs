@@ -8,6 +8,7 @@
 //! The rule sources read files, watch them and swap sets.
 
 mod actions;
+mod calendar;
 mod check;
 mod compile;
 mod diagnostic;

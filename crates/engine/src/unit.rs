@@ -19,6 +19,17 @@ pub enum Unit {
     Week = 7,
 }
 
+/// What the periods of a calendar budget are called in rule files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum CalendarUnit {
+    Day,
+    Week,
+    Month,
+    Quarter,
+    Year,
+}
+
 /// A window: so many of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
@@ -58,6 +69,45 @@ impl fmt::Display for Window {
             1 => out.write_str(self.unit.name()),
             several => write!(out, "{several} {}s", self.unit.name()),
         }
+    }
+}
+
+impl CalendarUnit {
+    /// All of them, with their names in rule files.
+    pub const NAMED: [(&str, Self); 5] = [
+        ("day", Self::Day),
+        ("week", Self::Week),
+        ("month", Self::Month),
+        ("quarter", Self::Quarter),
+        ("year", Self::Year),
+    ];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        Self::NAMED[self as usize].0
+    }
+
+    /// Its window in answers, for which Envoy has no quarter.
+    pub const fn window(self) -> Window {
+        match self {
+            Self::Day => Window::of(Unit::Day),
+            Self::Week => Window::of(Unit::Week),
+            Self::Month => Window::of(Unit::Month),
+            Self::Quarter => Window { unit: Unit::Month, multiplier: 3 },
+            Self::Year => Window::of(Unit::Year),
+        }
+    }
+
+    /// The length of a long one in nanoseconds. A day on which clocks go back is longer.
+    pub const fn nanos_max(self) -> u64 {
+        let days = match self {
+            Self::Day => 1,
+            Self::Week => 7,
+            Self::Month => 31,
+            Self::Quarter => 92,
+            Self::Year => 366,
+        };
+        days * Unit::Day.nanos()
     }
 }
 

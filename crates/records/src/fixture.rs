@@ -12,7 +12,7 @@ use crate::checks::checked;
 pub fn record() -> impl Strategy<Value = Record> {
     let window = (proptest::sample::select(&Unit::ALL[..]), 1_u32..5);
     let window = window.prop_map(|(unit, multiplier)| Window { unit, multiplier });
-    let algorithm = proptest::sample::select(&Algorithm::ALL[..]);
+    let algorithm = proptest::sample::select(&Algorithm::NAMED[..]);
     let modes = (any::<Option<bool>>(), proptest::bool::weighted(0.1));
     let numbers = (any::<u32>(), proptest::option::of(1_u32..1_000), proptest::option::of(1_u64..u64::MAX));
     let parts = (numbers, proptest::option::of(window), proptest::option::of(algorithm), modes);

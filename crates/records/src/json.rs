@@ -132,7 +132,7 @@ fn flag(fields: &Map<String, Value>, name: &str) -> Result<Option<bool>, BadReco
 
 fn algorithm(fields: &Map<String, Value>) -> Result<Option<Algorithm>, BadRecord> {
     let Some(name) = text(fields, "algorithm")? else { return Ok(None) };
-    match Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name) {
+    match Algorithm::NAMED.into_iter().find(|algorithm| algorithm.name() == name) {
         Some(algorithm) => Ok(Some(algorithm)),
         None => bad(format!("`algorithm` is {:?}, not {}", cut(name), Algorithm::EXPECTED)),
     }
@@ -216,7 +216,7 @@ mod tests {
     fn whole_limit() -> impl Strategy<Value = Map<String, Value>> {
         let requests =
             prop_oneof![Just(json!(0)), Just(json!(7)), Just(json!(100_001)), Just(json!(1_u64 << 32))];
-        let algorithms = Algorithm::ALL.map(|algorithm| json!(algorithm.name()));
+        let algorithms = Algorithm::NAMED.map(|algorithm| json!(algorithm.name()));
         let names = algorithms.into_iter().chain([json!("none")]).collect::<Vec<_>>();
         let algorithm = proptest::sample::select(names);
         let window = proptest::sample::select(vec![

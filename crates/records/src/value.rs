@@ -92,7 +92,7 @@ impl Parts<'_> {
             record.window = Some(Window { unit, multiplier: u32::from_le_bytes(self.take()?) });
         }
         if has(ALGORITHM) {
-            record.algorithm = Some(*Algorithm::ALL.get(usize::from(self.take::<1>()?[0]))?);
+            record.algorithm = Some(*Algorithm::NAMED.get(usize::from(self.take::<1>()?[0]))?);
         }
         if has(GRANULARITY) {
             record.granularity_nanos = Some(u64::from_le_bytes(self.take()?));

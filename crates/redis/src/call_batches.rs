@@ -88,7 +88,8 @@ impl<R: Runtime> CallBatches<R> {
     /// server's clock.
     pub(super) async fn ask(&self, runtime: &R, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
         let gone = || (runtime.monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()));
-        let ([key], [check]) = (&*call.keys, &*call.args) else { return gone() };
+        let checks = call.check_args(deadline_micros);
+        let ([key], [check]) = (&*call.keys, &*checks) else { return gone() };
         let (reply, replied) = oneshot::channel();
         let Ok(check) = ArrayVec::try_from(&**check) else { return gone() };
         let first_arg = call.first_arg(deadline_micros);

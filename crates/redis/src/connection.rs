@@ -254,7 +254,8 @@ impl<R: Runtime> Connection<R> {
         let mark = self.marked.get().filter(|_| purpose != Purpose::GiveBack);
         let named = mark.as_deref().and_then(Mark::named);
         command.arg(call.keys.len() + named.iter().len()).arg(&*call.keys).arg(named);
-        command.arg(&call.first_arg(self.time_at(until))).arg(&*call.args);
+        let deadline_micros = self.time_at(until);
+        command.arg(&call.first_arg(deadline_micros)).arg(&*call.check_args(deadline_micros));
         command.arg(mark.as_deref().map(|mark| &mark.argument));
         command
     }

@@ -4,6 +4,7 @@
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and [`Answered`] from the numbers of a
 //! reply. It opens no connection, and keys are only bytes to it.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -101,6 +102,7 @@ pub fn source(purpose: Purpose, clock: Clock, lost: Lost) -> String {
         include_str!("lua/alone/sliding_window_weighted.lua"),
         include_str!("lua/alone/fixed_window.lua"),
         include_str!("lua/alone/gcra.lua"),
+        include_str!("lua/alone/calendar.lua"),
     );
     let decide = [alone, &counters, include_str!("lua/decide.lua")].concat();
     let fragments = match purpose {
@@ -142,6 +144,7 @@ fn counter(algorithm: Algorithm) -> &'static str {
         Algorithm::FixedWindow => include_str!("lua/fixed_window.lua"),
         Algorithm::TokenBucket => include_str!("lua/token_bucket.lua"),
         Algorithm::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
+        Algorithm::Calendar => include_str!("lua/calendar.lua"),
     }
 }
 
@@ -162,9 +165,10 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
-/// The offsets in a packed check of the algorithm, the flags, the buckets per microsecond, and the hits.
+/// The offsets in a packed check of the algorithm, the flags, the window, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
+const WINDOW: Range<usize> = 14..22;
 const NUMERATOR: usize = 22;
 const DENOMINATOR: Range<usize> = 23..31;
 const HITS: Range<usize> = 31..39;
@@ -209,7 +213,9 @@ pub struct Call {
     /// What the call has to know about its request.
     whole: [u8; WHOLE_BYTES],
     /// The arguments after the first: one for each check.
-    pub args: SmallVec<[Vec<u8>; 1]>,
+    pub(super) args: SmallVec<[Vec<u8>; 1]>,
+    /// The checks of `calendar`, by their place in `args`, with their limits.
+    budgets: Vec<(usize, Limit)>,
 }
 
 impl Call {
@@ -243,6 +249,20 @@ impl Call {
         packed
     }
 
+    /// The arguments after the first, one for each check. Those of `calendar` contain the period that holds the deadline.
+    pub fn check_args(&self, deadline_micros: u64) -> Cow<'_, [Vec<u8>]> {
+        let mut args = Cow::Borrowed(&*self.args);
+        for (place, limit) in &self.budgets {
+            let deadline = Timestamp::from_nanos(deadline_micros.saturating_mul(1_000));
+            let (begin, end) = limit.period_around(deadline);
+            if let Some(check) = args.to_mut().get_mut(*place) {
+                check[WINDOW].copy_from_slice(&double(begin.as_nanos() / 1_000));
+                check[DENOMINATOR].copy_from_slice(&double(end.as_nanos() / 1_000));
+            }
+        }
+        args
+    }
+
     /// Adds `hits` to give back to a counter; they were charged under this stamp.
     pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: Stamp, hits: u64) {
         let mut packed = packed(0, limit, 0, hits);
@@ -267,6 +287,9 @@ impl Call {
             | flag(check.reported, REPORTED)
             | flag(check.shadow, SHADOW)
             | flag(check.quota || quota, QUOTA);
+        if check.limit.algorithm() == Algorithm::Calendar {
+            self.budgets.push((self.args.len(), check.limit));
+        }
         self.args.push(packed(place, &check.limit, flags, hits));
     }
 
@@ -523,6 +546,7 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
             current: u64::try_from(current).ok()?,
             previous: u32::try_from(other).ok()?,
         },
+        (Algorithm::Calendar, _) => RemoteState::Period(micros(other)?),
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, hits) => {
             let (hits, rest) = (u128::try_from(hits).ok()?, u128::try_from(other).ok()?);
             RemoteState::Level(hits * u128::from(limit.window_nanos()) + rest * 1_000)
@@ -535,7 +559,7 @@ fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     let latest = u64::try_from(latest).ok()?;
     Some(match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow => Stamp::of(natural(other)),
+        Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::Calendar => Stamp::of(natural(other)),
         Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => {
             Stamp::of(latest * 1_000 / limit.window_nanos())
         }

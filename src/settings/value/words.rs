@@ -94,25 +94,25 @@ words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });
 words!(StaleMode, "MODE", { "rule" => Rule, "last" => Last, "deny" => Deny });
 words!(Proxy, "PROXY", { "nginx" => Nginx, "forwarded" => Forwarded });
 
-/// The same for a kind that knows its words itself: `ALL` and `name`.
+/// The same for a kind that knows its words itself, by the list of its values and their `name`.
 macro_rules! own_words {
-    ($kind:ty, $label:literal, $expected:expr) => {
+    ($kind:ty, $list:ident, $label:literal, $expected:expr) => {
         impl Value for $kind {
             const NAME: &'static str = $label;
             const EXPECTED: &'static str = $expected;
 
             fn parse(text: &str) -> Option<Self> {
-                Self::ALL.into_iter().find(|value| value.name() == text)
+                Self::$list.into_iter().find(|value| value.name() == text)
             }
         }
     };
 }
 
-own_words!(Algorithm, "ALGORITHM", Algorithm::EXPECTED);
-own_words!(Cost, "COST", "one of the words expected: auto reported asked");
-own_words!(StoreFailure, "MODE", "one of the words expected: error deny allow local");
-own_words!(StoreFull, "MODE", "one of the words expected: deny allow");
-own_words!(Sync, "MODE", "one of the words expected: strict leased");
+own_words!(Algorithm, NAMED, "ALGORITHM", Algorithm::EXPECTED);
+own_words!(Cost, ALL, "COST", "one of the words expected: auto reported asked");
+own_words!(StoreFailure, ALL, "MODE", "one of the words expected: error deny allow local");
+own_words!(StoreFull, ALL, "MODE", "one of the words expected: deny allow");
+own_words!(Sync, ALL, "MODE", "one of the words expected: strict leased");
 
 #[cfg(test)]
 mod tests {
@@ -132,7 +132,7 @@ mod tests {
                 assert!(T::EXPECTED.contains(name(*value)), "{}: {}", name(*value), T::EXPECTED);
             }
         }
-        all(&Algorithm::ALL, Algorithm::name);
+        all(&Algorithm::NAMED, Algorithm::name);
         all(&Cost::ALL, Cost::name);
         all(&StoreFailure::ALL, StoreFailure::name);
         all(&StoreFull::ALL, StoreFull::name);

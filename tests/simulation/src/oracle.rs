@@ -249,10 +249,12 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
         Algorithm::SlidingLog | Algorithm::SlidingWindow => {
             windows.find_map(|(from, own)| too_many_until(rules, limit, own, (from, from + window)))
         }
-        Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => windows.find_map(|(from, own)| {
-            let end = from + window - (EPOCH_MICROS * MICRO + from) % window;
-            too_many_until(rules, limit, own, (from, end))
-        }),
+        Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted | Algorithm::Calendar => {
+            windows.find_map(|(from, own)| {
+                let end = from + window - (EPOCH_MICROS * MICRO + from) % window;
+                too_many_until(rules, limit, own, (from, end))
+            })
+        }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             windows.find_map(|(from, own)| too_fast(rules, limit, own, from))
         }

@@ -113,7 +113,7 @@ fn rule(rule: &Rule) -> Value {
 
 fn limit(limited: &Limited<'_>) -> Value {
     let window = limited.origin.window();
-    json!({
+    let mut json = json!({
         "requests_per_unit": limited.limit.requests(),
         "unit": window.unit.name(),
         "unit_multiplier": window.multiplier,
@@ -121,7 +121,9 @@ fn limit(limited: &Limited<'_>) -> Value {
         "burst": limited.limit.burst(),
         "shadow_mode": limited.shadow,
         "quota_mode": limited.quota,
-    })
+    });
+    limited.limit.periods().into_iter().for_each(|periods| json["period"] = periods.to_string().into());
+    json
 }
 
 /// The wait is null when so many hits never fit. `capacity_in_seconds` is when the counter has room, which is what

@@ -84,7 +84,7 @@ pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) 
         requests,
         burst: has(HAS_BURST).then_some(first as u32),
         window: place(first).and_then(|unit| Some(Window { unit: *Unit::ALL.get(unit)?, multiplier })),
-        algorithm: place(second).and_then(|algorithm| Algorithm::ALL.get(algorithm).copied()),
+        algorithm: place(second).and_then(|algorithm| Algorithm::NAMED.get(algorithm).copied()),
         granularity_nanos: (granularity > 0).then_some(granularity),
         shadow: has(HAS_SHADOW).then_some(has(SHADOW)),
         unlimited: has(UNLIMITED),

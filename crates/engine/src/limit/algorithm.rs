@@ -1,7 +1,7 @@
 //! The algorithms, in one list: the enum, the names, the numbers and the memory store's tables all follow from it.
 
 /// Calls a macro with every algorithm: documentation, variant (also the type of its counters) and module (also its
-/// name in rule files). The number of an algorithm is its place in this list.
+/// name in rule files). The number of an algorithm is its place in this list. The last one cannot be named in rules.
 macro_rules! with_algorithms {
     ($call:ident) => {
         $call! {
@@ -19,6 +19,8 @@ macro_rules! with_algorithms {
             TokenBucket: token_bucket,
             /// A bucket that leaks continuously; holds at most `burst` hits.
             LeakyBucket: leaky_bucket,
+            /// One count for each period of a calendar. Rules choose it by `period`, not by its name.
+            Calendar: calendar,
         }
     };
 }
@@ -37,11 +39,6 @@ macro_rules! define {
             /// All algorithms, in the order of their numbers.
             pub const ALL: [Self; [$(stringify!($variant)),+].len()] = [$(Self::$variant),+];
 
-            /// What a text should have been that names none of them.
-            #[doc(hidden)]
-            pub const EXPECTED: &str =
-                concat!("an algorithm (expected one of:", $( " ", stringify!($module) ),+, ")");
-
             /// Its name in rule files.
             pub const fn name(self) -> &'static str {
                 match self {
@@ -55,6 +52,21 @@ macro_rules! define {
 with_algorithms!(define);
 
 impl Algorithm {
+    /// Those that rules, records and settings may name: all but `calendar`.
+    pub const NAMED: [Self; 6] = [
+        Self::SlidingLog,
+        Self::SlidingWindow,
+        Self::SlidingWindowWeighted,
+        Self::FixedWindow,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
+
+    /// What a text should have been that names none of them.
+    #[doc(hidden)]
+    pub const EXPECTED: &str = "an algorithm (expected one of: sliding_log sliding_window sliding_window_weighted \
+                                fixed_window token_bucket leaky_bucket)";
+
     /// Its place in [`ALL`](Self::ALL).
     #[inline]
     pub const fn number(self) -> u8 {
@@ -83,5 +95,12 @@ mod tests {
         for (place, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(algorithm.number()), place);
         }
+    }
+
+    #[test]
+    fn all_but_the_last_are_named_and_expected() {
+        assert_eq!(Algorithm::NAMED, Algorithm::ALL[..6]);
+        let names = Algorithm::NAMED.map(Algorithm::name).join(" ");
+        assert_eq!(Algorithm::EXPECTED, format!("an algorithm (expected one of: {names})"));
     }
 }

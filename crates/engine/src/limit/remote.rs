@@ -39,6 +39,8 @@ pub enum RemoteState {
         /// Of the window before; 0 for `fixed_window`.
         previous: u32,
     },
+    /// `calendar`: when its period ends.
+    Period(Timestamp),
     /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N. The
     /// part above `burst` is the amount that N drains in its time.
     Level(u128),
@@ -63,6 +65,7 @@ impl RemoteCounter {
                     SlidingWindowWeighted::from_parts(latest, current, previous).status(limit, hits, over).1
                 }
             },
+            RemoteState::Period(end) => end.nanos_since(latest),
             RemoteState::Level(level) => {
                 Gcra::from_parts(latest, level, limit.requests()).status(limit, hits, over).1
             }

@@ -1,7 +1,8 @@
 //! A store that lost its counters denies until it cannot admit too much: for each limit, until the process is as old
 //! as the lost hits could have counted.
 //!
-//! In: a limit and a time. Out: for how long its counters still count as full. Limits with long windows are exempt.
+//! In: a limit and a time. Out: for how long its counters still count as full. Limits with long windows are exempt, and
+//! so are calendar budgets: denying all hits for a month helps nobody.
 
 use crate::limit::{Algorithm, Limit, Preview, Verdict};
 use crate::memory::shard::Prepared;
@@ -42,7 +43,10 @@ impl Cold {
     /// The same for the counters of a limit.
     #[inline]
     pub fn nanos_left_of(&self, limit: &Limit, now: Timestamp) -> u64 {
-        if now >= self.until { 0 } else { self.nanos_left(remembered_nanos(limit), now) }
+        if now >= self.until || limit.algorithm() == Algorithm::Calendar {
+            return 0;
+        }
+        self.nanos_left(remembered_nanos(limit), now)
     }
 }
 

@@ -66,6 +66,10 @@ impl Record {
     /// The limit of a rule with the record's window, algorithm and granularity.
     #[cold]
     fn counting_apart(&self, own: &Limit) -> Limit {
+        // A record may have been made for another rule: of a calendar budget only N changes.
+        if own.algorithm() == Algorithm::Calendar {
+            return *own;
+        }
         let window = self.window.map_or(own.window_nanos(), Window::nanos);
         let algorithm = self.algorithm.unwrap_or(own.algorithm());
         let is_same = (algorithm, window) == (own.algorithm(), own.window_nanos());

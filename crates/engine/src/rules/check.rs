@@ -7,6 +7,7 @@ mod candidate;
 mod limit;
 mod limits_from;
 mod metadata;
+mod period;
 mod value;
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ pub(super) enum Section {
     /// A `value` that is a mapping: a pattern.
     Value,
     RateLimit,
+    Period,
     Candidate,
     Replaces,
     /// An item of `rate_limits`.
@@ -44,7 +45,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 29] = [
+const KEYS: [(&str, &[Section]); 30] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -61,6 +62,7 @@ const KEYS: [(&str, &[Section]); 29] = [
     ("unit", &[Section::RateLimit]),
     ("unit_multiplier", &[Section::RateLimit]),
     ("window", &[Section::RateLimit]),
+    ("period", &[Section::RateLimit]),
     ("requests_per_unit", &[Section::RateLimit]),
     ("unlimited", &[Section::RateLimit]),
     ("name", &[Section::RateLimit, Section::Replaces]),
@@ -114,6 +116,7 @@ impl Section {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
             Self::Value => &["in", "cidr", "cidr_file", "regex"],
+            Self::Period => &["calendar", "tz", "anchor"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
@@ -174,12 +177,11 @@ impl Section {
             let own = self.own_keys().join(", ");
             return format!("unknown key {} (expected {own}; all else is as in `rate_limit`)", quote(key));
         }
-        if self == Self::Value {
-            return format!(
-                "unknown key {} in `value` (expected {})",
-                quote(key),
-                self.own_keys().join(", ")
-            );
+        if let Some(section) =
+            [(Self::Value, "value"), (Self::Period, "period")].iter().find(|it| it.0 == self)
+        {
+            let own = self.own_keys().join(", ");
+            return format!("unknown key {} in `{}` (expected {own})", quote(key), section.1);
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
@@ -192,7 +194,13 @@ impl Section {
     const fn is_of_envoy(self) -> bool {
         !matches!(
             self,
-            Self::File | Self::Descriptor | Self::Value | Self::RateLimit | Self::Candidate | Self::Replaces
+            Self::File
+                | Self::Descriptor
+                | Self::Value
+                | Self::RateLimit
+                | Self::Period
+                | Self::Candidate
+                | Self::Replaces
         )
     }
 }
@@ -255,6 +263,7 @@ mod tests {
             ("/definitions/descriptor", Section::Descriptor),
             ("/definitions/value", Section::Value),
             ("/definitions/rate_limit", Section::RateLimit),
+            ("/definitions/period", Section::Period),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),
             ("/definitions/rate_limits", Section::Actions),

@@ -66,7 +66,11 @@ fn numbers(random: &mut Random) -> String {
     let algorithm = random.pick(&Algorithm::ALL);
     let unit = random.pick(&["second", "minute"]);
     let (requests, other) = (random.below(6), random.below(6));
-    let mut says = format!("unit: {unit}, requests_per_unit: {requests}, algorithm: {}", algorithm.name());
+    let window = match algorithm {
+        Algorithm::Calendar => "period: {calendar: day}".to_owned(),
+        named => format!("unit: {unit}, algorithm: {}", named.name()),
+    };
+    let mut says = format!("{window}, requests_per_unit: {requests}");
     if random.one_in(3) {
         says += ", cost: asked";
     }

@@ -60,7 +60,9 @@ impl Naive {
                 let (current, previous) = (sum(&|s| s / w == t / w), sum(&|s| s / w == t / w - 1));
                 (current * w + previous * (w - t % w), w)
             }
-            Algorithm::FixedWindow => (sum(&|s| s / w == t / w).min(i128::from(u64::MAX)), 1),
+            Algorithm::FixedWindow | Algorithm::Calendar => {
+                (sum(&|s| s / w == t / w).min(i128::from(u64::MAX)), 1)
+            }
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 // The level is the largest surplus of what came over what drained, from any moment on.
                 let (mut surplus, mut level) = (0, 0);
@@ -111,7 +113,7 @@ impl Naive {
                 let this = self.events.iter().filter(|event| event.0 / terms.window == at / terms.window);
                 counted(this.map(|event| event.1).sum())
             }
-            Algorithm::FixedWindow => u64::MAX,
+            Algorithm::FixedWindow | Algorithm::Calendar => u64::MAX,
             Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.requests == 0 => 0,
             // Above the burst, what drains in 16 windows.
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
@@ -151,7 +153,7 @@ impl Naive {
         let mut left = i128::from(hits);
         match terms.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.events.push((at, -left)),
-            Algorithm::FixedWindow => {
+            Algorithm::FixedWindow | Algorithm::Calendar => {
                 let (count, w) = (self.load(terms, at).0, terms.window);
                 self.events.retain(|event| event.0 / w != at / w);
                 self.events.push((at, (count - left).max(0)));
@@ -190,7 +192,7 @@ impl Naive {
     pub(crate) fn status(&self, terms: &Terms, at: u64, hits: u64, over: bool) -> (u64, u64) {
         let (_, left, before) = self.look(terms, at, 0);
         let reset_nanos = match (terms.algorithm, over, before) {
-            (Algorithm::FixedWindow, ..) => terms.window - at % terms.window,
+            (Algorithm::FixedWindow | Algorithm::Calendar, ..) => terms.window - at % terms.window,
             (_, true, _) => self.wait(terms, at, hits.max(1)),
             (_, false, 0) => 0,
             (_, false, _) => self.wait(terms, at, left + 1),

@@ -206,6 +206,11 @@ fn sliding_window_weighted_is_what_it_says() {
 }
 
 #[test]
+fn a_calendar_of_aligned_windows_is_what_it_says() {
+    run_all(Algorithm::Calendar);
+}
+
+#[test]
 fn fixed_window_is_what_it_says() {
     run_all(Algorithm::FixedWindow);
 }

@@ -16,6 +16,7 @@ mod rules_refused;
 mod rules_warned;
 
 mod asking;
+mod calendars;
 mod known;
 mod limits_changed;
 mod limits_examples;

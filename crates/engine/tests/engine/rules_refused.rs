@@ -116,7 +116,7 @@ fn what_is_no_value() {
 #[test]
 fn what_is_no_limit() {
     let requests = "`requests_per_unit` is missing (expected a whole number)";
-    let window = "no window (expected `unit`, `window` or `unlimited: true`)";
+    let window = "no window (expected `unit`, `window`, `period` or `unlimited: true`)";
     check(node("rate_limit: {}"), &[&format!("4:15: {requests}"), &format!("4:15: {window}")]);
     check(limit("unit: minute"), &[&format!("5:5: {requests}")]);
     check(limit("requests_per_unit: 1"), &[&format!("5:5: {window}")]);

@@ -97,7 +97,11 @@ fn mixed_requests_charge_all_or_nothing() {
     let store = small_store();
     let limits: Vec<Limit> = (0..24)
         .map(|number| {
-            Limit::new(Algorithm::ALL[number % 6], 2_000 + 37 * number as u32, 3_600 * SECOND_NANOS)
+            Limit::new(
+                Algorithm::ALL[number % Algorithm::ALL.len()],
+                2_000 + 37 * number as u32,
+                3_600 * SECOND_NANOS,
+            )
         })
         .collect();
     let strict = |number: usize| limits[number].algorithm() != Algorithm::FixedWindow;

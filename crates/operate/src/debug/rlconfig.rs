@@ -78,9 +78,10 @@ fn line(path: &str, rule: &Rule) -> String {
     let (unit, requests, own) = match &rule.limit {
         Some(limit) => {
             let own = format!(
-                "unit_multiplier: {}, algorithm: {}",
+                "unit_multiplier: {}, algorithm: {}{}",
                 rule.counting.window.multiplier,
-                limit.algorithm().name()
+                limit.algorithm().name(),
+                limit.periods().map(|periods| format!(", period: {periods}")).unwrap_or_default()
             );
             (rule.counting.window.unit.name().to_uppercase(), limit.requests(), own)
         }
@@ -114,6 +115,7 @@ fn limit(path: &str, rule: &Rule) -> Value {
         shown["requests_per_unit"] = limit.requests().into();
         shown["burst"] = limit.burst().into();
         shown["algorithm"] = limit.algorithm().name().into();
+        limit.periods().into_iter().for_each(|periods| shown["period"] = periods.to_string().into());
         let cost = if rule.cost.is_reported() { Cost::Reported } else { Cost::Asked };
         shown["cost"] = json!({"said": rule.cost.said().name(), "means": cost.name()});
     }

@@ -239,7 +239,10 @@ fn step(&Hits { all, over, .. }: &Hits) -> Value {
 fn limit(rule: &Rule) -> Value {
     json!({
         "requests": rule.limit.map(|limit| limit.requests()),
-        "window": rule.counting.window.to_string(),
+        "window": match &rule.limit {
+            Some(limit) => limit.per(rule.counting.window).to_string(),
+            None => rule.counting.window.to_string(),
+        },
         "algorithm": rule.limit.map(|limit| limit.algorithm().name()),
         "place": shown(&format!("{}:{}", rule.written.file, rule.written.line)),
         "shadow": rule.shadow_mode,

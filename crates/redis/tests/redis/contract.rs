@@ -214,6 +214,11 @@ fn sliding_window_weighted_is_the_same_in_redis() {
 }
 
 #[test]
+fn a_calendar_is_the_same_in_redis() {
+    run_all(&[Algorithm::Calendar], 0..1_500, true);
+}
+
+#[test]
 fn fixed_window_is_the_same_in_redis() {
     run_all(&[Algorithm::FixedWindow], 0..1_500, true);
 }
@@ -366,7 +371,7 @@ fn unsynced_hits_count_from_their_own_times() {
         for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
             call.add_unsynced((age * SECOND, hits));
         }
-        asked.invoke(&call, u64::MAX, TODAY);
+        asked.invoke(&call, TODAY, TODAY);
         for later in [0, 9, 11, 39, 41, 58, 60, 70, 120] {
             let (now, plan) = (TODAY + later * SECOND, plan([question]));
             let answer = asked.apply(&plan, |_| format!("unsynced{number}"), now);
@@ -397,7 +402,7 @@ fn unsynced_costs_count_beyond_the_limit() {
                 memory.apply(&plan([report]), Timestamp::from_nanos((TODAY - age * SECOND) * 1_000));
                 call.add_unsynced((age * SECOND, hits));
             }
-            asked.invoke(&call, u64::MAX, TODAY);
+            asked.invoke(&call, TODAY, TODAY);
             for later in [0, 9, 11, 39, 41, 58, 60, 70, 120, 900, 3_600] {
                 let (now, plan) = (TODAY + later * SECOND, plan([question]));
                 let answer = asked.apply(&plan, |_| name.clone(), now);
@@ -438,7 +443,7 @@ fn a_bucket_gets_back_all_that_was_charged() {
                 let mut call = Call::new(&Whole::default());
                 call.push(name.clone().into_bytes(), &denied, false);
                 now += random.below(3_000);
-                let reply = asked.invoke(&call, u64::MAX, now);
+                let reply = asked.invoke(&call, now, now);
                 let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
                 now += random.below(3_000);
                 if random.one_in(2) {
@@ -486,7 +491,7 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
                     // One of several ways through the script.
                     let mut call = Call::new(&Whole { quotas: random.below(2) as u32, ..Whole::default() });
                     call.push(name.clone().into_bytes(), &denied, false);
-                    let reply = asked.invoke(&call, u64::MAX, now);
+                    let reply = asked.invoke(&call, now, now);
                     let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
                     if charged.charged > 0 {
                         under_way.push((limit, charged));
@@ -543,7 +548,7 @@ fn a_call_that_is_refused_has_charged_nothing() {
         call.push(name.clone().into_bytes(), &question, false);
         call.add_unsynced((0, 3));
         call.push(b"theirs".to_vec(), &check(limit, key(2), Hits::Take(0)), false);
-        asked.try_invoke(&call, u64::MAX, TODAY + 1_000).expect_err("no counter stands there");
+        asked.try_invoke(&call, TODAY + 1_000, TODAY + 1_000).expect_err("no counter stands there");
         let left = asked.apply(&plan([question]), |_| name.clone(), TODAY + 1_000)[0];
         assert_eq!(left.map(|left| left.remaining), Some(8), "{algorithm:?}");
     }
@@ -620,7 +625,7 @@ fn leases_that_are_asked_for_together_are_the_same() {
                 call.push(format!("{name}:{seed}:{counter}").into_bytes(), &taken, false);
                 call
             });
-            let replies = takes.map(|call| asked.invoke(&call, u64::MAX, now));
+            let replies = takes.map(|call| asked.invoke(&call, now, now));
             assert_eq!(replies[0], replies[1], "seed {seed} at {now}: {taken:?}");
             now = next_time(&mut random, now, window);
             let leases: Vec<_> =
@@ -640,7 +645,7 @@ fn leases_that_are_asked_for_together_are_the_same() {
                 });
             together += u64::from(renewals.only_renews());
             assert!(!decisions.only_renews());
-            let replies = [renewals, decisions].map(|call| asked.invoke(&call, u64::MAX, now));
+            let replies = [renewals, decisions].map(|call| asked.invoke(&call, now, now));
             assert_eq!(replies[0], replies[1], "seed {seed} at {now}: {leases:?} of {limits:?}");
             for counter in 0..limits.len() {
                 let lives = ["one", "other"].map(|name| -> i64 {
@@ -669,13 +674,13 @@ fn leases_that_are_asked_for_together_fail_each_for_itself() {
         call.lease(50, 100_000);
     }
     assert!(call.only_renews());
-    let reply = asked.invoke(&call, u64::MAX, TODAY);
+    let reply = asked.invoke(&call, TODAY, TODAY);
     let answered = Answered::read(&reply, [&question; 3]).expect("a reply to these");
     assert_eq!(answered.leases.iter().map(|lease| lease.hits).collect::<Vec<_>>(), [50, 0, 50]);
     let mut left = |name: &str| {
         let mut call = Call::new(&Whole::default());
         call.push(name.into(), &question, false);
-        let reply = asked.invoke(&call, u64::MAX, TODAY);
+        let reply = asked.invoke(&call, TODAY, TODAY);
         Answered::read(&reply, [&question]).expect("a reply to it").counters[0].verdict.remaining
     };
     assert_eq!([left("one"), left("other")], [950, 950]);

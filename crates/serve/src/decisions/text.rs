@@ -162,7 +162,7 @@ fn write_limited(out: &mut Formatter<'_>, limited: &Limited<'_>) -> fmt::Result 
         Some(rule) => write!(out, "{code}{but} by {}", one_line(&rule.path()))?,
         None => write!(out, "{code} by the request's own limit")?,
     }
-    write!(out, " ({requests} per {})", limited.origin.window())
+    write!(out, " ({requests} per {})", limited.limit.per(limited.origin.window()))
 }
 
 /// A text from a request on one line: cut when it is long, quoted when it could look like more than one text.

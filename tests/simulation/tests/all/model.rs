@@ -240,7 +240,9 @@ fn sequence(both: &mut Both, seed: u64) {
 }
 
 fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {
-    std::iter::once(call.first_arg(deadline).to_vec()).chain(call.args.iter().cloned()).collect()
+    std::iter::once(call.first_arg(deadline).to_vec())
+        .chain(call.check_args(deadline).iter().cloned())
+        .collect()
 }
 
 /// What was charged, with the stamps under which it would go back.

@@ -18,12 +18,18 @@ impl Checker<'_, '_> {
     pub(super) fn limit(&mut self, mappings: &[NodeId]) -> Option<CheckedLimit> {
         let fields = self.reader.fields(self.since_last_null(mappings), Section::RateLimit)?;
         let unlimited = self.reader.flag(&fields, "unlimited");
-        let window = if unlimited { self.no_window(&fields) } else { self.window(&fields) };
+        let has_period = !unlimited && self.reader.is_given(&fields, "period");
+        let period = if has_period { self.period(&fields) } else { None };
+        let window = match (unlimited, has_period) {
+            (true, _) => self.no_window(&fields),
+            (false, true) => period.map(|(unit, _)| unit.window()),
+            (false, false) => self.window(&fields),
+        };
         let requests = self.requests(&fields, unlimited);
         let name = self.reader.text(&fields, "name").map(|(_, name)| name.to_owned()).unwrap_or_default();
         let replaces = self.replaces(&fields, &name);
-        let algorithm = self.algorithm(&fields);
-        let sync = self.sync(&fields, algorithm);
+        let algorithm = if has_period { Algorithm::Calendar } else { self.algorithm(&fields) };
+        let sync = if has_period { None } else { self.sync(&fields, algorithm) };
         let failures = StoreFailure::ALL.map(|failure| (failure.name(), failure));
         let on_store_failure =
             self.reader.word(&fields, "on_store_failure", &failures).map(|(_, failure)| failure);
@@ -31,7 +37,12 @@ impl Checker<'_, '_> {
         let cost = self.reader.word(&fields, "cost", &costs);
         let cost = cost.map_or(self.options.default_cost, |(_, cost)| cost);
         let near = self.reader.share(&fields, "near");
-        let limit = self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited);
+        let limit = match has_period {
+            true => period
+                .zip(requests)
+                .map(|((unit, periods), requests)| Limit::calendar(requests, unit, periods)),
+            false => self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited),
+        };
         let candidate =
             if unlimited { self.no_candidate(&fields) } else { self.candidate(&fields, algorithm, limit) };
         Some(CheckedLimit {
@@ -60,7 +71,7 @@ impl Checker<'_, '_> {
 
     /// The window of an unlimited rule: fields that set one are refused.
     fn no_window(&mut self, fields: &Fields) -> Option<Window> {
-        for name in ["unit", "unit_multiplier", "window"] {
+        for name in ["unit", "unit_multiplier", "window", "period"] {
             self.refuse(fields, name, || {
                 format!("`{name}` with `unlimited: true` (expected one of the two)")
             });
@@ -76,7 +87,7 @@ impl Checker<'_, '_> {
             return self.window_of_duration(fields);
         }
         if !self.reader.is_given(fields, "unit") {
-            let message = "no window (expected `unit`, `window` or `unlimited: true`)";
+            let message = "no window (expected `unit`, `window`, `period` or `unlimited: true`)";
             self.reader.error(fields.at, || message.to_owned());
         }
         let names = Unit::ALL.map(Unit::name);
@@ -148,7 +159,7 @@ impl Checker<'_, '_> {
     }
 
     fn algorithm(&mut self, fields: &Fields) -> Algorithm {
-        let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
+        let words = Algorithm::NAMED.map(|algorithm| (algorithm.name(), algorithm));
         let named = self.reader.word(fields, "algorithm", &words);
         named.map_or(self.options.default_algorithm, |(_, algorithm)| algorithm)
     }

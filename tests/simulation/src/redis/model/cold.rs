@@ -46,8 +46,12 @@ impl Coldness {
         &self.mark
     }
 
-    /// Whether hits of this limit may be missing. A bucket of more than N takes longer to drain.
+    /// Whether hits of this limit may be missing. A bucket of more than N takes longer to drain. Calendar budgets are
+    /// exempt.
     pub(super) fn holds(&self, check: &Check<'_>, now: i64) -> bool {
+        if check.algorithm == Algorithm::Calendar {
+            return false;
+        }
         let is_bucket = matches!(check.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let counts = if is_bucket && check.requests > 0 && check.burst > check.requests {
             ceil(muldiv(check.burst, check.window, check.requests))

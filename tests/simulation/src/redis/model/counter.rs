@@ -7,7 +7,7 @@ use tidegate_engine::limit::Algorithm;
 use super::bucket::Bucket;
 use super::check::{Check, Reader, Stamp};
 use super::entries::{Entries, Entry};
-use super::windows::{Fixed, Weighted};
+use super::windows::{Budget, Fixed, Weighted};
 use crate::redis::database::Value;
 
 /// A counter. Times are Unix time in microseconds.
@@ -21,6 +21,8 @@ pub enum Counter {
     Fixed(Fixed),
     /// Of a token or leaky bucket.
     Bucket(Bucket),
+    /// Of a calendar.
+    Budget(Budget),
 }
 
 /// What earlier checks of the request take from a counter, and give back to it.
@@ -88,6 +90,7 @@ impl Counter {
             Algorithm::SlidingWindowWeighted => Self::Weighted(Weighted::default()),
             Algorithm::FixedWindow => Self::Fixed(Fixed::default()),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket(Bucket::default()),
+            Algorithm::Calendar => Self::Budget(Budget::default()),
         }
     }
 
@@ -97,6 +100,7 @@ impl Counter {
             Self::Weighted(counter) => counter,
             Self::Fixed(counter) => counter,
             Self::Bucket(counter) => counter,
+            Self::Budget(counter) => counter,
         }
     }
 }
@@ -114,6 +118,10 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
         (Algorithm::FixedWindow, Value::Text(text)) => {
             let mut from = Reader::new(text);
             Counter::Fixed(Fixed { latest: from.double(), count: from.double() })
+        }
+        (Algorithm::Calendar, Value::Text(text)) => {
+            let mut from = Reader::new(text);
+            Counter::Budget(Budget { latest: from.double(), count: from.double(), ends: from.double() })
         }
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, Value::Text(text)) => {
             let mut from = Reader::new(text);

@@ -1,4 +1,4 @@
-//! Counts of aligned windows: fixed ones, and the weighted sum of two.
+//! Counts of aligned windows: fixed ones, and the weighted sum of two. And the count of a calendar's period.
 
 use super::check::{Check, MOST, Stamp, ceil, muldiv};
 use super::counter::{Ahead, Kind, Look, room_of_count};
@@ -68,6 +68,74 @@ impl Kind for Fixed {
 
     fn state(&self, _: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
         [Some(self.count), Some(0), None]
+    }
+}
+
+/// The count of a calendar's running period. The window of a check is the begin of a period, its denominator the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Budget {
+    pub(super) latest: i64,
+    pub(super) count: i64,
+    pub(super) ends: i64,
+}
+
+impl Budget {
+    /// The end of the period of the check.
+    fn own_end(&self, check: &Check<'_>) -> i64 {
+        if self.latest < check.window { check.window } else { check.denominator }
+    }
+}
+
+impl Kind for Budget {
+    fn latest(&self) -> i64 {
+        self.latest
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64> {
+        self.latest = self.latest.max(now);
+        let own = self.own_end(check);
+        if self.ends <= self.latest || self.count == 0 && own > self.latest {
+            (self.count, self.ends) = (0, own);
+        }
+        Some(self.ends)
+    }
+
+    fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
+        Look::at_count(check.requests, ahead.after(self.count).min(MOST), hits)
+    }
+
+    fn report_max(&self, _: &Check<'_>, _: Ahead) -> i64 {
+        MOST
+    }
+
+    fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
+        (self.count, self.ends) = ((self.count + hits).min(MOST), self.ends.max(self.own_end(check)));
+        Some(self.ends)
+    }
+
+    fn charge_at(&mut self, check: &Check<'_>, time: i64, hits: i64, _: Ahead) -> Option<i64> {
+        let is_over = time < check.window && check.window <= self.latest;
+        if is_over { None } else { self.charge(check, hits) }
+    }
+
+    fn refund(&mut self, _: &Check<'_>, hits: i64) -> Option<i64> {
+        self.count = (self.count - hits).max(0);
+        Some(self.ends)
+    }
+
+    fn give_back(&mut self, check: &Check<'_>, stamp: Stamp) -> Option<i64> {
+        if self.ends == stamp.at {
+            self.count = (self.count - check.hits).max(0);
+        }
+        None
+    }
+
+    fn state(&self, _: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
+        [Some(self.count), Some(self.ends), None]
     }
 }
 

@@ -1,0 +1,144 @@
+//! `period`: a calendar in a time zone, and the moments at which its periods begin.
+//!
+//! In: a unit, a zone and an anchor. Out: the periods from 1990 to 2100, and their name for people. Zone data is part of
+//! the program, so the same rules mean the same periods on every machine.
+
+use std::fmt;
+
+use jiff::civil::{Date, Weekday};
+use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
+use jiff::{Timestamp, ToSpan};
+
+use crate::limit::Periods;
+use crate::unit::CalendarUnit;
+
+/// The years whose periods have a begin and an end.
+const YEARS: std::ops::RangeInclusive<i16> = 1990..=2100;
+
+/// A calendar, as a rule says it.
+#[derive(Clone, Debug)]
+pub(super) struct Calendar {
+    pub(super) unit: CalendarUnit,
+    pub(super) zone: TimeZone,
+    pub(super) anchor: Anchor,
+}
+
+/// Where periods begin within their unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Anchor {
+    /// From 1. Only years begin in another month than the first.
+    pub(super) month: i8,
+    /// A day of the month, from 1: the last one where the month is shorter.
+    pub(super) day: i8,
+    /// Of weeks.
+    pub(super) weekday: Weekday,
+}
+
+impl Anchor {
+    /// The first day of a month, quarter or year, or Monday.
+    pub(super) const FIRST: Self = Self { month: 1, day: 1, weekday: Weekday::Monday };
+}
+
+/// The zone of this name. `Err`: there is none, and the name that is closest.
+pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
+    let zones = TimeZoneDatabase::bundled();
+    zones.get(name).map_err(|_| {
+        // The name may be of any length.
+        let wanted: String = name.chars().take(64).flat_map(char::to_lowercase).collect();
+        let distance = |name: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &wanted);
+        let names = zones.available().map(|name| name.to_string());
+        names.min_by_key(|name| distance(name)).unwrap_or_else(|| "UTC".to_owned())
+    })
+}
+
+impl Calendar {
+    /// Its periods. `None`: the process has no room for another table.
+    pub(super) fn periods(&self) -> Option<Periods> {
+        Periods::named(&self.to_string(), || self.begins())
+    }
+
+    /// When its periods begin, in seconds of unix time.
+    fn begins(&self) -> Vec<u32> {
+        let mut begins: Vec<u32> = self.dates().filter_map(|date| self.start_of(date)).collect();
+        // A day that a zone skipped begins with the next one.
+        begins.dedup();
+        begins
+    }
+
+    /// The first days of its periods.
+    fn dates(&self) -> Box<dyn Iterator<Item = Date> + '_> {
+        let (first, last) = (*YEARS.start(), *YEARS.end());
+        let Anchor { month, day, weekday } = self.anchor;
+        let days =
+            |from: Date, days: i32| from.series(days.days()).take_while(move |date| date.year() <= last + 1);
+        let months = move |step: usize, month: i8| {
+            (first..=last + 1).flat_map(move |year| {
+                (month..=12).step_by(step).filter_map(move |month| clamped(year, month, day))
+            })
+        };
+        let start = Date::constant(first, 1, 1);
+        match self.unit {
+            CalendarUnit::Day => Box::new(days(start, 1)),
+            CalendarUnit::Week => {
+                let from = start.nth_weekday(1, weekday).unwrap_or(start);
+                Box::new(days(from, 7))
+            }
+            CalendarUnit::Month => Box::new(months(1, 1)),
+            CalendarUnit::Quarter => Box::new(months(3, 1)),
+            CalendarUnit::Year => Box::new(months(12, month)),
+        }
+    }
+
+    /// The first moment at which clocks of the zone show this date, or a later one if they skip it. In seconds.
+    fn start_of(&self, date: Date) -> Option<u32> {
+        let midnight = self.zone.to_ambiguous_timestamp(date.at(0, 0, 0, 0));
+        let start: Timestamp = match midnight.offset() {
+            AmbiguousOffset::Gap { .. } => {
+                // Clocks go forward over midnight. Read with the offset from before, midnight is that moment or later.
+                let after = midnight.later().ok()?;
+                let transition = self.zone.preceding(after.checked_add(1.nanosecond()).ok()?).next();
+                transition.map_or(after, |transition| transition.timestamp())
+            }
+            _ => midnight.compatible().ok()?,
+        };
+        u32::try_from(start.as_second()).ok()
+    }
+}
+
+/// This day of the month, or the last one if the month is shorter.
+fn clamped(year: i16, month: i8, day: i8) -> Option<Date> {
+    let first = Date::new(year, month, 1).ok()?;
+    Date::new(year, month, day.min(first.days_in_month())).ok()
+}
+
+/// `month (Europe/Berlin, from day 15)`.
+impl fmt::Display for Calendar {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ({}", self.unit.name(), self.zone.iana_name().unwrap_or("UTC"))?;
+        let Anchor { month, day, weekday } = self.anchor;
+        if self.anchor != Anchor::FIRST {
+            match self.unit {
+                CalendarUnit::Day => {}
+                CalendarUnit::Week => write!(out, ", from {}", weekday_name(weekday))?,
+                CalendarUnit::Month | CalendarUnit::Quarter => write!(out, ", from day {day}")?,
+                CalendarUnit::Year => write!(out, ", from {month:02}-{day:02}")?,
+            }
+        }
+        out.write_str(")")
+    }
+}
+
+/// The weekdays with their names in rule files.
+pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
+    ("monday", Weekday::Monday),
+    ("tuesday", Weekday::Tuesday),
+    ("wednesday", Weekday::Wednesday),
+    ("thursday", Weekday::Thursday),
+    ("friday", Weekday::Friday),
+    ("saturday", Weekday::Saturday),
+    ("sunday", Weekday::Sunday),
+];
+
+fn weekday_name(weekday: Weekday) -> &'static str {
+    WEEKDAYS.iter().find(|(_, named)| *named == weekday).map_or("", |(name, _)| name)
+}
