@@ -240,7 +240,7 @@ fn a_clock_that_is_set_back_an_hour_costs_one_window() {
     const SET_BACK: u64 = TODAY - 3_600 * SECOND;
     for server in [Server::start(&[]), Server::valkey()] {
         let mut asked = Asked::denying(vec![server.connect()]);
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::NAMED {
             let (limit, name) = (Limit::new(algorithm, 10, WINDOW * 1_000), algorithm.name());
             asked.lose(&format!("{name}:mark"), None, WINDOW);
             let mut over = |counter: &str, now: u64| {
@@ -579,11 +579,11 @@ fn a_counter_that_is_asked_alone_has_the_same_answer() {
                 lease.iter().for_each(|&(hits, micros)| call.lease(hits, micros));
                 call
             };
-            let alone = asked.invoke(&call("alone", 0), u64::MAX, now);
-            let among_others = asked.invoke(&call("among others", 1), u64::MAX, now);
+            let alone = asked.invoke(&call("alone", 0), now, now);
+            let among_others = asked.invoke(&call("among others", 1), now, now);
             assert_eq!(alone, among_others, "seed {seed} at {now}, {lease:?} of {check:?}");
             let batch = ["batch", "once more"].map(|name| call(name, 0));
-            let replies = asked.invoke_each(&batch.each_ref().map(|call| (call, u64::MAX)), now);
+            let replies = asked.invoke_each(&batch.each_ref().map(|call| (call, now)), now);
             for reply in replies {
                 let redis::Value::BulkString(reply) = reply else { panic!("{reply:?}") };
                 assert_eq!(
