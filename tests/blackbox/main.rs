@@ -21,6 +21,7 @@ mod admin_token;
 mod answers;
 mod attacks;
 mod browser;
+mod calendars;
 mod candidates;
 mod check_descriptors;
 mod check_fronts;

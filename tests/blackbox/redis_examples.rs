@@ -1,4 +1,4 @@
-//! The examples with Redis, run as they are but for ports.
+//! The examples with Redis, and that of budgets, run as they are but for ports.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -64,6 +64,15 @@ fn two_nodes_share_one_limit_in_a_cluster() {
     let servers = [7001, 7002, 7003].map(|written| (written, free_port() - 10_000));
     let shown = run_readme("cluster", &[&ports(&NODES)[..], &servers].concat());
     assert_eq!(passed_and_denied(&shown), (5, 1), "{shown}");
+}
+
+/// One node, with counters in memory.
+#[test]
+fn a_request_that_one_of_three_budgets_denies_is_charged_to_none() {
+    let shown = run_readme("budgets", &ports(&NODES[..4]));
+    assert_eq!(passed_and_denied(&shown), (2, 2), "{shown}");
+    let left: Vec<&str> = shown.split("\"limitRemaining\":").skip(1).map(|rest| &rest[..2]).collect();
+    assert_eq!(left, ["1,", "7,", "97", "1,", "7,", "97", "0,", "6,", "96", "6,", "96"], "{shown}");
 }
 
 #[test]

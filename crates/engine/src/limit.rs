@@ -38,7 +38,6 @@ pub use remote::{RemoteCounter, RemoteState};
 use std::fmt;
 
 use crate::time::{SECOND_NANOS, Timestamp};
-use crate::unit::{CalendarUnit, Window};
 use divisor::Divisor;
 
 /// N hits per window W, by an algorithm.
@@ -107,8 +106,8 @@ impl Limit {
     }
 
     /// N = `requests` hits in each of these periods of a calendar. W is the length of a long one.
-    pub fn calendar(requests: u32, unit: CalendarUnit, periods: Periods) -> Self {
-        Self { periods: Some(periods), ..Self::new(Algorithm::Calendar, requests, unit.nanos_max()) }
+    pub fn calendar(requests: u32, window_nanos: u64, periods: Periods) -> Self {
+        Self { periods: Some(periods), ..Self::new(Algorithm::Calendar, requests, window_nanos) }
     }
 
     /// Sets the width of the buckets of `sliding_window`, clamped to W / [`BUCKETS_MAX`]..=W.
@@ -191,7 +190,7 @@ impl Limit {
     }
 
     /// What its N hits are for, given the window of its answers: `5 minutes`, or `calendar month (Europe/Berlin)`.
-    pub fn per(&self, window: Window) -> impl fmt::Display + use<> {
+    pub fn per<W: fmt::Display>(&self, window: W) -> impl fmt::Display + use<W> {
         let periods = self.periods;
         fmt::from_fn(move |out| match periods {
             Some(periods) => write!(out, "calendar {periods}"),

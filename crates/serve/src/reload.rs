@@ -272,17 +272,19 @@ impl Installer {
 /// Limits that are named in a warning; of further ones only their number.
 const EXEMPT_SHOWN: usize = 100;
 
-/// Warns of each limit that COLD_START=deny does not cover, because its hits count too long.
+/// Warns of each limit that COLD_START=deny does not cover: its hits count too long, or it is a calendar budget.
 fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
     let is_exempt = |rule: &&Rule| {
-        rule.limit.is_some_and(|limit| Duration::from_nanos(remembered_nanos(&limit)) > window_max)
+        rule.limit.is_some_and(|limit| {
+            limit.periods().is_some() || Duration::from_nanos(remembered_nanos(&limit)) > window_max
+        })
     };
     let mut exempt = rules.iter().filter(is_exempt);
     for rule in exempt.by_ref().take(EXEMPT_SHOWN) {
         tracing::warn!(
             target: REPORT,
-            "{}: hits of {} count longer than COLD_START_MAX_WINDOW ({window_max:?}): its lost counters do not \
-             count as full",
+            "{}: hits of {} count longer than COLD_START_MAX_WINDOW ({window_max:?}), or for a period of a \
+             calendar: its lost counters do not count as full",
             rule.written,
             rule.path()
         );

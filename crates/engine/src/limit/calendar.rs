@@ -18,12 +18,11 @@
 //! # use tidegate_engine::limit::{Limit, Periods};
 //! # use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 //! # use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-//! # use tidegate_engine::unit::CalendarUnit;
 //! # let store = MemoryStore::new(MemoryOptions::new(1 << 20));
 //! # let passed = |limit, hits, second| (0..hits).filter(|_| !store.take(&limit, Key(1), 1, Timestamp::from_secs(second)).over).count();
 //! // Ten a month: January, which is running, ends at 2678400 s.
 //! let months = Periods::named("month (UTC)", || vec![2_678_400, 5_097_600]).expect("there is room");
-//! let limit = Limit::calendar(10, CalendarUnit::Month, months);
+//! let limit = Limit::calendar(10, 31 * 86_400 * SECOND_NANOS, months);
 //! assert_eq!([passed(limit, 12, 2_678_399), passed(limit, 12, 2_678_400)], [10, 10]);
 //! ```
 

@@ -80,8 +80,9 @@ impl Calendar {
         match self.unit {
             CalendarUnit::Day => Box::new(days(start, 1)),
             CalendarUnit::Week => {
-                let from = start.nth_weekday(1, weekday).unwrap_or(start);
-                Box::new(days(from, 7))
+                // The first such weekday after this one.
+                let eve = Date::constant(first - 1, 12, 31);
+                Box::new(days(eve.nth_weekday(1, weekday).unwrap_or(start), 7))
             }
             CalendarUnit::Month => Box::new(months(1, 1)),
             CalendarUnit::Quarter => Box::new(months(3, 1)),
@@ -141,4 +142,58 @@ pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
 
 fn weekday_name(weekday: Weekday) -> &'static str {
     WEEKDAYS.iter().find(|(_, named)| *named == weekday).map_or("", |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+
+    /// What another implementation says. See `periods.py` in the same folder.
+    const EXPECTED: &str = include_str!("calendar/periods.txt");
+
+    fn anchors(unit: CalendarUnit) -> Vec<Anchor> {
+        let first = Anchor::FIRST;
+        match unit {
+            CalendarUnit::Day => vec![first],
+            CalendarUnit::Week => WEEKDAYS.iter().map(|&(_, weekday)| Anchor { weekday, ..first }).collect(),
+            CalendarUnit::Month | CalendarUnit::Quarter => {
+                (1..=31).map(|day| Anchor { day, ..first }).collect()
+            }
+            CalendarUnit::Year => [(1, 1), (2, 28), (2, 29), (3, 31), (4, 6), (10, 25), (12, 31)]
+                .map(|(month, day)| Anchor { month, day, ..first })
+                .to_vec(),
+        }
+    }
+
+    #[test]
+    fn periods_begin_when_another_library_says() {
+        for line in EXPECTED.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let &[name, calendar, count, hash] = fields.as_slice() else { panic!("{line}") };
+            let (_, unit) =
+                CalendarUnit::NAMED.into_iter().find(|(unit, _)| *unit == calendar).expect("a unit");
+            let zone = zone(name).expect("a zone");
+            let calendars =
+                anchors(unit).into_iter().map(|anchor| Calendar { unit, zone: zone.clone(), anchor });
+            let begins: Vec<u32> = calendars.flat_map(|calendar| calendar.begins()).collect();
+            let bytes: Vec<u8> = begins.iter().flat_map(|begin| begin.to_le_bytes()).collect();
+            let digest =
+                Sha256::digest(&bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            assert_eq!(
+                (begins.len().to_string().as_str(), digest.as_str()),
+                (count, hash),
+                "{name} {calendar}"
+            );
+        }
+        assert_eq!(EXPECTED.lines().count(), 40 * CalendarUnit::NAMED.len());
+    }
+
+    #[test]
+    fn a_zone_that_does_not_exist_has_a_closest_one() {
+        assert_eq!(zone("Europe/Berln").expect_err("no zone"), "Europe/Berlin");
+        assert_eq!(zone("america/new_york").expect("a zone").iana_name(), Some("America/New_York"));
+        assert!(zone(&"x".repeat(100_000)).is_err());
+    }
 }

@@ -232,7 +232,7 @@ fn a_store_that_lost_its_counters_exempts_budgets() {
 /// A calendar whose periods begin at these seconds.
 fn table(begins: Vec<u32>) -> Limit {
     let periods = Periods::named(&format!("day ({begins:?})"), || begins).expect("there is room");
-    Limit::calendar(10, CalendarUnit::Day, periods)
+    Limit::calendar(10, CalendarUnit::Day.nanos_max(), periods)
 }
 
 /// Nodes with other zone data, anchors and records all ask one counter. From each hit that passed until its period ends

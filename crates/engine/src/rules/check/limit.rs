@@ -40,7 +40,7 @@ impl Checker<'_, '_> {
         let limit = match has_period {
             true => period
                 .zip(requests)
-                .map(|((unit, periods), requests)| Limit::calendar(requests, unit, periods)),
+                .map(|((unit, periods), requests)| Limit::calendar(requests, unit.nanos_max(), periods)),
             false => self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited),
         };
         let candidate =
