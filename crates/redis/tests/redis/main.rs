@@ -9,6 +9,7 @@ mod asking;
 #[path = "../../../engine/tests/engine/random.rs"]
 mod random;
 
+mod calendars;
 mod contract;
 mod examples;
 mod leases;

@@ -1,0 +1,121 @@
+//! Calendar budgets in Redis: nodes with other calendars and other deadlines, and a clock that is set back.
+
+use tidegate_engine::limit::{Limit, Periods};
+use tidegate_engine::plan::{Check, Hits};
+use tidegate_engine::time::Timestamp;
+use tidegate_redis::script::{Answered, Call, CounterAnswered, Whole};
+
+use crate::asking::{check, key, plan, store};
+use crate::random::Random;
+use crate::script::Asked;
+use crate::server::Server;
+
+const SECOND: u64 = 1_000_000;
+
+/// Ten hits in each period of a hundred seconds, the first of which begins at this second.
+fn limit(first: u32) -> Limit {
+    let periods = Periods::named(&format!("hundreds from {first}"), || (first..2_000).step_by(100).collect());
+    Limit::calendar(10, 100 * 1_000_000_000, periods.expect("there is room"))
+}
+
+/// What Redis answers at `now` to a call with this deadline, both in microseconds.
+fn ask(asked: &mut Asked, name: &str, check: &Check<'static>, now: u64, deadline: u64) -> CounterAnswered {
+    let mut call = Call::new(&Whole::default());
+    call.push(name.as_bytes().to_vec(), check, false);
+    let reply = asked.invoke(&call, deadline, now);
+    Answered::read(&reply, [check]).expect("a reply").counters[0]
+}
+
+/// Whatever the deadline is, the script finds the period that is running, as the memory store does.
+#[test]
+fn the_period_is_that_of_the_time_of_redis_and_not_of_the_deadline() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for seed in 0..200 {
+        let (memory, mut random, mut now) = (store(), Random(seed), 300 * SECOND);
+        let limits = [0, 0, 1, 30, 99].map(limit);
+        let name = format!("calendar{seed}");
+        for step in 0..60 {
+            now += random.pick(&[0, 1, SECOND, 9 * SECOND, 40 * SECOND]);
+            let (limit, hits) = (random.pick(&limits), random.below(5));
+            let hits = if random.one_in(8) { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+            let check = check(limit, key(1), hits);
+            let deadline = now + random.pick(&[0, 1, SECOND, 60 * SECOND]);
+            let redis = ask(&mut asked, &name, &check, now, deadline).verdict;
+            let memory = memory.apply(&plan([check]), Timestamp::from_nanos(now * 1_000))[0];
+            assert_eq!(Some(redis), memory, "seed {seed}, step {step}, at {now} until {deadline}: {check:?}");
+        }
+    }
+}
+
+/// A node whose clock is ahead by periods has late deadlines. Counts end too late then, and never too early.
+#[test]
+fn a_deadline_that_is_periods_ahead_admits_no_more() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for seed in 0..50 {
+        let (mut random, mut now, mut passed) = (Random(seed), 300 * SECOND, [0; 20]);
+        let name = format!("ahead{seed}");
+        while now < 1_000 * SECOND {
+            now += random.pick(&[1, SECOND, 5 * SECOND, 30 * SECOND]);
+            let deadline = now + random.below(500 * SECOND);
+            let check = check(limit(0), key(1), Hits::Take(1 + random.below(3)));
+            passed[(now / SECOND / 100) as usize] += ask(&mut asked, &name, &check, now, deadline).charged;
+        }
+        assert!(passed.iter().all(|&passed| passed <= 10), "seed {seed}: {passed:?}");
+        assert!(passed.iter().sum::<u64>() > 10, "seed {seed}: {passed:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_empties_no_count() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let mut passed = |name: &str, second: u64| {
+        let one = check(limit(0), key(1), Hits::Take(1));
+        let at = second * SECOND;
+        (0..15).map(|_| ask(&mut asked, name, &one, at, at + SECOND).charged).sum::<u64>()
+    };
+    assert_eq!([950, 951, 250, 300, 899, 999].map(|second| passed("full", second)), [10, 0, 0, 0, 0, 0]);
+    assert_eq!(passed("full", 1_000), 10);
+    // One that has room has ten for all of the time that it sees twice.
+    assert_eq!([250, 950, 240, 320].map(|second| passed("other", second)), [10, 10, 0, 0]);
+}
+
+/// Hits that go back are those of the period in which they were charged.
+#[test]
+fn hits_go_back_to_their_own_period() {
+    use tidegate_redis::script::Memory;
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("one").exec(asked.connection()).expect("Redis answers");
+    let memory = Memory { key: b"generation".to_vec(), generation: b"one".to_vec(), connection: 1 };
+    let three = check(limit(0), key(1), Hits::Take(3));
+    let charged = ask(&mut asked, "back", &three, 350 * SECOND, 351 * SECOND);
+    let give_back = |asked: &mut Asked, now: u64| {
+        let mut call = Call::giving_back(&memory);
+        call.push_give_back(b"back".to_vec(), &three.limit, charged.stamp, 2);
+        asked.give_back(&call, now);
+    };
+    give_back(&mut asked, 360 * SECOND);
+    assert_eq!(ask(&mut asked, "back", &three, 370 * SECOND, 371 * SECOND).verdict.before, 1);
+    assert_eq!(ask(&mut asked, "back", &three, 470 * SECOND, 471 * SECOND).verdict.before, 0);
+    give_back(&mut asked, 480 * SECOND);
+    assert_eq!(ask(&mut asked, "back", &three, 490 * SECOND, 491 * SECOND).verdict.before, 3);
+}
+
+/// Hits that a node admitted while Redis was away count in the period in which it admitted them.
+#[test]
+fn unsynced_hits_of_a_period_that_is_over_do_not_count() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for (age, counted) in [(0, 4), (49, 4), (50, 4), (51, 0), (120, 0)] {
+        let question = check(limit(0), key(1), Hits::Take(0));
+        let mut call = Call::new(&Whole::default());
+        call.push(format!("unsynced{age}").into_bytes(), &question, false);
+        call.add_unsynced((age * SECOND, 4));
+        let reply = asked.invoke(&call, 451 * SECOND, 450 * SECOND);
+        let answered = Answered::read(&reply, [&question]).expect("a reply").counters[0];
+        assert_eq!(answered.verdict.before, counted, "{age} s ago");
+    }
+}
