@@ -124,12 +124,7 @@ fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
     let mut call = Call::new(&Whole::default());
     call.push(style.key(DOMAIN, check, &[Entry { key: KEY, value }]), check, false);
     let mut command = redis::cmd("EVALSHA");
-    command
-        .arg(script)
-        .arg(call.keys.len())
-        .arg(&*call.keys)
-        .arg(&call.first_arg(1 << 53))
-        .arg(&*call.check_args(1 << 53));
+    command.arg(script).arg(call.keys.len()).arg(&*call.keys).arg(&call.first_arg(1 << 53)).arg(&*call.args);
     Ok(command.get_packed_command())
 }
 

@@ -88,7 +88,7 @@ impl<R: Runtime> CallBatches<R> {
     /// server's clock.
     pub(super) async fn ask(&self, runtime: &R, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
         let gone = || (runtime.monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()));
-        let checks = call.check_args(deadline_micros);
+        let checks = call.args_until(deadline_micros);
         let ([key], [check]) = (&*call.keys, &*checks) else { return gone() };
         let (reply, replied) = oneshot::channel();
         let Ok(check) = ArrayVec::try_from(&**check) else { return gone() };

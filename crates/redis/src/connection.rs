@@ -255,7 +255,11 @@ impl<R: Runtime> Connection<R> {
         let named = mark.as_deref().and_then(Mark::named);
         command.arg(call.keys.len() + named.iter().len()).arg(&*call.keys).arg(named);
         let deadline_micros = self.time_at(until);
-        command.arg(&call.first_arg(deadline_micros)).arg(&*call.check_args(deadline_micros));
+        command.arg(&call.first_arg(deadline_micros));
+        match purpose {
+            Purpose::GiveBack => command.arg(&*call.args),
+            _ => command.arg(&*call.args_until(deadline_micros)),
+        };
         command.arg(mark.as_deref().map(|mark| &mark.argument));
         command
     }

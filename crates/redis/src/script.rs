@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use tidegate_engine::limit::{Algorithm, Limit, RemoteCounter, RemoteState, Verdict, gcd};
+use tidegate_engine::limit::{Algorithm, Limit, Periods, RemoteCounter, RemoteState, Verdict, gcd};
 use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::plan::{Candidate, Check, Hits};
 use tidegate_engine::time::Timestamp;
@@ -213,9 +213,7 @@ pub struct Call {
     /// What the call has to know about its request.
     whole: [u8; WHOLE_BYTES],
     /// The arguments after the first: one for each check.
-    pub(super) args: SmallVec<[Vec<u8>; 1]>,
-    /// The checks of `calendar`, by their place in `args`, with their limits.
-    budgets: Vec<(usize, Limit)>,
+    pub args: SmallVec<[Vec<u8>; 1]>,
 }
 
 impl Call {
@@ -249,16 +247,17 @@ impl Call {
         packed
     }
 
-    /// The arguments after the first, one for each check. Those of `calendar` contain the period that holds the deadline.
-    pub fn check_args(&self, deadline_micros: u64) -> Cow<'_, [Vec<u8>]> {
+    /// The arguments after the first of a call that decides. Those of `calendar` contain the period that holds the
+    /// deadline.
+    pub fn args_until(&self, deadline_micros: u64) -> Cow<'_, [Vec<u8>]> {
         let mut args = Cow::Borrowed(&*self.args);
-        for (place, limit) in &self.budgets {
+        let is_budget = |check: &Vec<u8>| check.get(ALGORITHM) == Some(&Algorithm::Calendar.number());
+        if self.args.iter().any(is_budget) {
             let deadline = Timestamp::from_nanos(deadline_micros.saturating_mul(1_000));
-            let (begin, end) = limit.period_around(deadline);
-            if let Some(check) = args.to_mut().get_mut(*place) {
-                check[WINDOW].copy_from_slice(&double(begin.as_nanos() / 1_000));
-                check[DENOMINATOR].copy_from_slice(&double(end.as_nanos() / 1_000));
-            }
+            args.to_mut()
+                .iter_mut()
+                .filter(|check| is_budget(check))
+                .for_each(|check| name_period(check, deadline));
         }
         args
     }
@@ -287,9 +286,6 @@ impl Call {
             | flag(check.reported, REPORTED)
             | flag(check.shadow, SHADOW)
             | flag(check.quota || quota, QUOTA);
-        if check.limit.algorithm() == Algorithm::Calendar {
-            self.budgets.push((self.args.len(), check.limit));
-        }
         self.args.push(packed(place, &check.limit, flags, hits));
     }
 
@@ -345,10 +341,27 @@ fn has_exact_places(check: &[u8]) -> bool {
     f64::from(check[NUMERATOR]) * denominator < MOST as f64
 }
 
+/// Puts the period of a calendar that holds a time into a check, for the script: its begin in place of the window, its
+/// end in place of the denominator. Before, there were the window, the number of the table and whether there is one.
+fn name_period(check: &mut [u8], at: Timestamp) {
+    let number = |range: Range<usize>| check[range].try_into().map_or(0.0, f64::from_le_bytes) as u64;
+    let (window_nanos, has_table) = (number(WINDOW) * 1_000, number(DENOMINATOR) > 0);
+    let limit = match Periods::numbered(check[NUMERATOR]).filter(|_| has_table) {
+        Some(periods) => Limit::calendar(0, window_nanos, periods),
+        None => Limit::new(Algorithm::Calendar, 0, window_nanos),
+    };
+    let (begin, end) = limit.period_around(at);
+    check[WINDOW].copy_from_slice(&double(begin.as_nanos() / 1_000));
+    check[DENOMINATOR].copy_from_slice(&double(end.as_nanos() / 1_000));
+}
+
 /// A check in the form that the script unpacks.
 fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
-    let (numerator, denominator) = buckets_per_micro(&limit);
+    let (numerator, denominator) = match limit.algorithm() {
+        Algorithm::Calendar => limit.periods().map_or((0, 0), |periods| (periods.number().into(), 1)),
+        _ => buckets_per_micro(&limit),
+    };
     let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
     let mut packed = Vec::with_capacity(64);
     packed.extend(place.to_le_bytes());

@@ -35,6 +35,8 @@ descriptors:
   - key: unlimited
     rate_limit: {unlimited: true}
     metadata: {seen: unlimited}
+  - key: budget
+    rate_limit: {period: {calendar: month}, requests_per_unit: 9}
 ";
 
 fn handler(options: AnswerOptions) -> Handler {
@@ -134,6 +136,8 @@ fn the_draft_has_all_limits_that_can_deny_those_that_do_first() {
     let mut asked = request(&["user"]);
     asked.descriptors[0].limit = Some(own);
     assert_eq!(described(&answer(&handler, &asked))[0], r#""override";q=7;w=60"#);
+    let policy = &described(&answer(&handler, &request(&["budget"])))[0];
+    assert_eq!(policy, r#""shop.budget";q=9"#, "months are not equally long");
     assert_eq!(described(&answer(&handler, &request(&["unlimited", "shadow"]))), ["", "", ""]);
     let [policy, limit, problem] = described(&answer(&of_draft(true), &request(&["user"])));
     assert_eq!([policy, limit, problem], ["", "", ""], "SHADOW_MODE denies nothing");

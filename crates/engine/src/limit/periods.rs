@@ -48,6 +48,16 @@ impl Periods {
         named.find(|(_, table)| *table.name == *name).map(|(periods, _)| periods)
     }
 
+    /// The number of its table, by which this process finds it again.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The table of this number, if there is one.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Some(Self(number)).filter(|periods| periods.table().is_some())
+    }
+
     /// When the period that holds `at` begins, and when the next one does.
     #[inline]
     pub(super) fn around(self, at: Timestamp) -> (Timestamp, Timestamp) {

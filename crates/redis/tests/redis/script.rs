@@ -119,7 +119,7 @@ impl Asked {
             invocation.key(key);
         }
         invocation.arg(&call.first_arg(deadline_micros));
-        for arg in &*call.check_args(deadline_micros) {
+        for arg in &*call.args_until(deadline_micros) {
             invocation.arg(arg);
         }
         if let Some(ToldCold { mark, held_micros_max }) = &self.cold {
@@ -144,7 +144,7 @@ impl Asked {
         let mut invocation = script.prepare_invoke();
         call.keys.iter().for_each(|key| _ = invocation.key(key));
         invocation.arg(&call.first_arg(u64::MAX));
-        call.check_args(u64::MAX).iter().for_each(|arg| _ = invocation.arg(arg));
+        call.args.iter().for_each(|arg| _ = invocation.arg(arg));
         invocation.arg(now_micros).arg(shift);
         invocation.invoke::<Vec<u8>>(&mut self.connections[0]).expect("Redis answers");
     }
@@ -156,7 +156,7 @@ impl Asked {
         command.arg(&self.script_of_each).arg(calls.len());
         calls.iter().for_each(|(call, _)| _ = command.arg(&call.keys[0]));
         for (call, deadline_micros) in calls {
-            command.arg(&call.first_arg(*deadline_micros)).arg(&call.check_args(*deadline_micros)[0]);
+            command.arg(&call.first_arg(*deadline_micros)).arg(&call.args_until(*deadline_micros)[0]);
         }
         command.arg(now_micros).arg(shift);
         match self.connections[0].req_command(&command) {

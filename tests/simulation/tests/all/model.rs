@@ -241,7 +241,7 @@ fn sequence(both: &mut Both, seed: u64) {
 
 fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {
     std::iter::once(call.first_arg(deadline).to_vec())
-        .chain(call.check_args(deadline).iter().cloned())
+        .chain(call.args_until(deadline).iter().cloned())
         .collect()
 }
 
