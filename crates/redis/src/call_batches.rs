@@ -88,12 +88,9 @@ impl<R: Runtime> CallBatches<R> {
     /// server's clock.
     pub(super) async fn ask(&self, runtime: &R, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
         let gone = || (runtime.monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()));
-        let checks = call.args_until(deadline_micros);
-        let ([key], [check]) = (&*call.keys, &*checks) else { return gone() };
         let (reply, replied) = oneshot::channel();
-        let Ok(check) = ArrayVec::try_from(&**check) else { return gone() };
-        let first_arg = call.first_arg(deadline_micros);
-        self.queue.push(Waiting { slot, key: key.clone(), first_arg, check, reply });
+        let Some(waiting) = Waiting::of(slot, call, deadline_micros, reply) else { return gone() };
+        self.queue.push(waiting);
         replied.await.unwrap_or_else(|_| gone())
     }
 }
@@ -113,6 +110,14 @@ impl Queue {
 }
 
 impl Waiting {
+    /// `None`: the call is not small enough.
+    fn of(slot: u16, call: &Call, deadline_micros: u64, reply: oneshot::Sender<Sent>) -> Option<Self> {
+        let checks = call.args_until(deadline_micros);
+        let ([key], [check]) = (&*call.keys, &*checks) else { return None };
+        let check = ArrayVec::try_from(&**check).ok()?;
+        Some(Self { slot, key: key.clone(), first_arg: call.first_arg(deadline_micros), check, reply })
+    }
+
     fn is_awaited(&self) -> bool {
         !self.reply.is_closed()
     }
