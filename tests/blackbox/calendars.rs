@@ -1,12 +1,13 @@
 //! Calendar budgets: nested ones, over a restart and over midnight, and shared by nodes whose clocks are wrong.
 
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
 use crate::harness::grpc::{self, OK};
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually, eventually_true, http};
 
 const DAY: i64 = 86_400;
@@ -124,4 +125,32 @@ fn a_quarter_is_three_months_to_envoy() {
     let answer: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
     let limit = &answer["statuses"][0]["currentLimit"];
     assert_eq!((&limit["unit"], &limit["unitMultiplier"]), (&"MONTH".into(), &3.into()), "{answer}");
+}
+
+/// A table of periods is kept until the process ends.
+#[test]
+fn more_calendars_than_there_is_room_for_are_refused() {
+    let setup = Setup::new();
+    let rule = |(number, zone): (usize, &str)| {
+        let (day, zone) = (1 + number / 10, format!("tz: {zone}"));
+        format!(
+            "{{key: k{number}, rate_limit: {{period: {{calendar: month, {zone}, anchor: {day}}}, requests_per_unit: 1}}}}"
+        )
+    };
+    let zones = ["Asia/Tokyo", "Asia/Kolkata", "Asia/Tehran", "Europe/Berlin", "Europe/London"];
+    let zones =
+        zones.iter().chain(&["America/Bogota", "America/Caracas", "America/Denver", "Africa/Lagos", "UTC"]);
+    let check = |count: usize| {
+        let rules: Vec<String> = zones.clone().copied().cycle().take(count).enumerate().map(rule).collect();
+        setup.write("d.yaml", &format!("{{domain: d, descriptors: [{}]}}", rules.join(",\n")));
+        let output = Command::new(binary()).arg("check").arg(setup.folder()).output().expect("it starts");
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    assert!(check(256).0, "{}", check(256).1);
+    let (passes, shown) = check(257);
+    let refusal = "no room for the calendar month (America/Caracas, from day 26)";
+    assert!(!passes && shown.matches("no room").count() == 1 && shown.contains(refusal), "{shown}");
 }
