@@ -382,6 +382,23 @@ mod tests {
         assert_eq!(name.as_deref(), Some("tidegate"));
     }
 
+    /// Each update of a filter's configuration makes a limiter.
+    #[test]
+    fn a_limiter_that_nobody_uses_is_freed() {
+        let in_memory = || {
+            let options = Options { settings: [].into(), rules: Some("domain: freed".to_owned()) };
+            Inside::with(&options).expect("it starts")
+        };
+        for limiter in [in_memory, limiter_that_cannot_reach_redis] {
+            let service = Arc::downgrade(limiter().handler.service());
+            let is_freed = || {
+                thread::sleep(Duration::from_millis(1));
+                service.strong_count() == 0
+            };
+            assert!((0..30_000).any(|_| is_freed()), "it is still there");
+        }
+    }
+
     /// What sends to Redis is woken by the first that asks, and then finds what the others ask too.
     #[test]
     fn tasks_that_come_together_begin_before_what_they_wake() {

@@ -44,6 +44,12 @@ descriptors:
   - { key: plan, value: gold, rate_limit: { unlimited: true } }
 ";
 
+impl Handler {
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+}
+
 /// A limiter with everything but settings. Users of the domain `shop` may do 10 an hour.
 struct Server {
     grpc: SocketAddr,

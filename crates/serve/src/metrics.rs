@@ -333,4 +333,9 @@ impl Metrics {
     ) {
         self.registered.write().push(Family { name, help, kind, read: Arc::new(read) });
     }
+
+    /// Drops the added families. They hold what they read, which often holds these metrics: neither would be freed.
+    pub fn drop_registered(&self) {
+        self.registered.write().clear();
+    }
 }

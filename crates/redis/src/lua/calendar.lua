@@ -2,9 +2,9 @@
 -- zero only when this clock has reached its end. A hit of another calendar moves the end, and only to a later time.
 --
 -- The caller sends the period that holds the deadline of its call, by its own zone data: its begin in place of the
--- window, its end in place of the denominator. This clock has not passed the deadline, so whatever the clock of the caller shows, this clock is in that period or before
--- it. Before it, the begin is taken as the end: if this clock was set back by more than a period, that end is too
--- late, and never too early.
+-- window, its end in place of the denominator. This clock has not passed the deadline. So whatever the clock of the
+-- caller shows, this clock is in that period or before it. Before it, the begin is taken as the end: if this clock was
+-- set back by more than a period, that end is too late, and never too early.
 kinds[CALENDAR] = function()
   local kind = packed('<ddd', { 'latest', 'count', 'ends' })
 
