@@ -12,7 +12,8 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-const SERVED: [&str; 1] = ["envoy/service/ratelimit/v3/rls.proto"];
+const SERVED: [&str; 2] =
+    ["envoy/service/ratelimit/v3/rls.proto", "kuadrant/service/ratelimit/v1/ratelimit.proto"];
 const XDS: [&str; 2] =
     ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 

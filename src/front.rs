@@ -9,6 +9,7 @@ mod client_answer;
 pub mod connections;
 pub mod grpc;
 pub mod http;
+mod kuadrant;
 pub mod lane;
 pub mod proto;
 mod drain;

@@ -1,7 +1,7 @@
-//! The gRPC port: `envoy.service.ratelimit.v3`, `grpc.health.v1` and server reflection.
+//! The gRPC port: `envoy.service.ratelimit.v3`, `kuadrant.service.ratelimit.v1`, `grpc.health.v1` and server reflection.
 //!
 //! `unary` answers the hot call, `ShouldRateLimit`, directly on hyper, because a generic gRPC server costs more than
-//! the decision. tonic serves everything else.
+//! the decision, and so are the calls of Kuadrant. tonic serves everything else.
 
 pub(in crate::front) mod framing;
 pub(in crate::front) mod health;
@@ -20,6 +20,7 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
 use self::unfinished::Unfinished;
+use crate::front::kuadrant::Method;
 use crate::front::{Handler, proto};
 use tidegate_serve::health::Health;
 
@@ -73,6 +74,10 @@ impl GrpcConnection {
         let GrpcFront { handler, others } = &self.front;
         if request.uri().path() == SHOULD_RATE_LIMIT {
             return unary::respond(handler, &self.unfinished, request).await.map(GrpcBody::Unary);
+        }
+        if let Some(method) = Method::of_path(request.uri().path()) {
+            let response = unary::respond_kuadrant(handler, &self.unfinished, method, request).await;
+            return response.map(GrpcBody::Unary);
         }
         match others.clone().call(request).await {
             Ok(response) => response.map(GrpcBody::Other),

@@ -4,6 +4,7 @@ mod check;
 mod connections;
 mod grpc;
 mod http;
+mod kuadrant;
 mod lane;
 mod reflection;
 mod handler;

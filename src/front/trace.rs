@@ -32,6 +32,7 @@ impl Handler {
     pub fn begin_span<'h>(&self, front: Front, header: impl Fn(&str) -> Option<&'h str>) -> Option<CallSpan> {
         let name = match front {
             Front::Grpc => "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            Front::Kuadrant => "kuadrant.service.ratelimit.v1.RateLimitService",
             Front::Json => "/json",
             Front::Check => "/check",
             Front::Inside => "inside",

@@ -11,6 +11,7 @@ use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
+use crate::front::kuadrant::Method as KuadrantMethod;
 use crate::front::trace::headers_in;
 use crate::front::{Handler, grpc_status};
 use crate::spans::CallSpan;
@@ -44,6 +45,23 @@ pub(super) async fn respond(
     }
 }
 
+/// Answers one call of Kuadrant.
+pub(super) async fn respond_kuadrant(
+    handler: &Handler,
+    unfinished: &Unfinished,
+    method: KuadrantMethod,
+    request: Request<Incoming>,
+) -> Response<UnaryBody> {
+    if let Some(response) = not_grpc(&request) {
+        return response;
+    }
+    let answer = match read_in_time(request.into_body(), unfinished, handler.bounds()).await {
+        Ok(message) => handler.kuadrant(method, &message).ready().await,
+        Err(refusal) => Err(handler.refuse(Front::Kuadrant, refusal)),
+    };
+    answer.map_or_else(|refusal| refused(&refusal), |message| answered(&message))
+}
+
 /// How long the caller waits. `None` without a timeout, or if it is malformed.
 fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     timeout::parse(headers.get(GRPC_TIMEOUT)?.as_bytes())
@@ -56,13 +74,16 @@ async fn answer(
     timeout: Option<Duration>,
     span: Option<CallSpan>,
 ) -> Result<Bytes, Refusal> {
-    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, handler.bounds()));
-    let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
-    let answer = match message {
+    let answer = match read_in_time(body, unfinished, handler.bounds()).await {
         Ok(message) => handler.answer(Front::Grpc, &message, timeout, span).ready().await,
         Err(refusal) => Err(handler.refuse_call(Front::Grpc, refusal, span)),
     };
     answer.map(|answer| answer.message)
+}
+
+async fn read_in_time(body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, bounds));
+    reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")))
 }
 
 /// Reads the one message of the call, to the end of the stream.

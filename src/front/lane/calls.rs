@@ -11,7 +11,8 @@ use tonic_health::pb::HealthCheckRequest;
 use super::{LaneFront, reflection};
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
-use crate::front::{Handler, grpc_status};
+use crate::front::kuadrant::{CHECK_RATE_LIMIT, Method, REPORT};
+use crate::front::{Handler, Reply, grpc_status};
 use crate::spans::{self, CallSpan};
 use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
 use tidegate_grpc::status::Status;
@@ -29,6 +30,8 @@ static SERVED_TRACED: Served = serving(spans::HEADERS);
 const DECISION: Route = Route::Known(0);
 const HEALTH_CHECK: Route = Route::Known(1);
 const HEALTH_WATCH: Route = Route::Known(2);
+const KUADRANT_CHECK: Route = Route::Known(3);
+const KUADRANT_REPORT: Route = Route::Known(4);
 
 const TOO_LATE: &str = "the request did not arrive in time";
 const UNANSWERED: &str = "the request was not answered in time";
@@ -36,7 +39,13 @@ const UNANSWERED: &str = "the request was not answered in time";
 const _: () = assert!(connection::BATCH_MAX == BATCH_MAX, "what is handed out together is decided together");
 
 const fn serving(kept: &'static [&'static str]) -> Served {
-    let calls = &[SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+    let calls = &[
+        SHOULD_RATE_LIMIT,
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        CHECK_RATE_LIMIT,
+        REPORT,
+    ];
     Served { calls, dialogs: reflection::PATHS, kept }
 }
 
@@ -77,7 +86,7 @@ impl Calls {
     fn bounds(&self, route: Route) -> Bounds {
         let bounds = *self.front.handler.bounds();
         match route {
-            DECISION => bounds,
+            DECISION | KUADRANT_CHECK | KUADRANT_REPORT => bounds,
             _ => Bounds { request_bytes_max: QUESTION_BYTES_MAX, ..bounds },
         }
     }
@@ -86,6 +95,7 @@ impl Calls {
     fn refuse(&self, route: Route, refusal: Refusal, span: Option<CallSpan>) -> Status {
         match route {
             DECISION => refused(self.front.handler.refuse_call(Front::Grpc, refusal, span)),
+            KUADRANT_CHECK | KUADRANT_REPORT => refused(self.front.handler.refuse(Front::Kuadrant, refusal)),
             _ => refused(refusal),
         }
     }
@@ -102,6 +112,10 @@ impl Calls {
                 answer(Outcome::Now(self.check_health(message).as_deref().map_err(Clone::clone)));
             }
             (Ok(message), HEALTH_WATCH) => answer(self.watch_health(call.stream, message)),
+            (Ok(message), KUADRANT_CHECK) => {
+                self.kuadrant(Method::CheckRateLimit, call.stream, message, answer)
+            }
+            (Ok(message), KUADRANT_REPORT) => self.kuadrant(Method::Report, call.stream, message, answer),
             (Ok(_), _) => answer(Outcome::Now(Err(no_such_method()))),
             (Err(status), _) => answer(Outcome::Now(Err(status))),
         }
@@ -116,6 +130,26 @@ impl Calls {
         let bounds = self.bounds(call.route);
         let message = framing::check(call.body, &bounds).and_then(|()| framing::message(call.body));
         message.map_err(|refusal| self.refuse(call.route, refusal, call.note.take()))
+    }
+
+    fn kuadrant(
+        &mut self,
+        method: Method,
+        stream: u32,
+        message: &[u8],
+        answer: impl FnOnce(Outcome<'_, Waiting>),
+    ) {
+        if self.waiting.len() >= STREAMS_MAX {
+            return answer(Outcome::Refused);
+        }
+        match self.front.handler.kuadrant(method, message) {
+            Reply::Now(answered) => {
+                answer(Outcome::Now(answered.as_deref().map_err(|it| refused(it.clone()))))
+            }
+            Reply::Later(later) => answer(Outcome::Later(wait(&mut self.waiting, stream, async {
+                Completion::Answer(later.await.map_err(refused))
+            }))),
+        }
     }
 
     fn check_health(&self, message: &[u8]) -> Result<Bytes, Status> {

@@ -48,9 +48,14 @@ async fn reflected(
 
 /// A lane without workers. It serves until the test ends.
 async fn lane() -> SocketAddr {
+    lane_with(RULES).await
+}
+
+/// The same under these rules.
+pub(super) async fn lane_with(rules: &str) -> SocketAddr {
     let (listener, address) = bind().await;
     let metrics = metrics();
-    let handler = Handler::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default());
+    let handler = Handler::new(service(Some(rules), &metrics).into(), metrics, Bounds::default());
     let server = GrpcServer::lane(handler.into(), Health::starting().into());
     tokio::spawn(async move {
         let switch = DrainSwitch::new();
@@ -75,6 +80,7 @@ async fn reflection_lists_every_service_and_describes_the_same_on_both_fronts() 
         "envoy.service.ratelimit.v3.RateLimitResponse.Code.OVER_LIMIT",
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
         "grpc.health.v1.Health",
+        "kuadrant.service.ratelimit.v1.RateLimitService.Report",
     ];
     let mut questions = vec![
         MessageRequest::ListServices(String::new()),
@@ -91,7 +97,14 @@ async fn reflection_lists_every_service_and_describes_the_same_on_both_fronts() 
             let mut names: Vec<_> = list.service.iter().map(|service| &*service.name).collect();
             names.retain(|name| !name.starts_with("grpc.reflection."));
             names.sort_unstable();
-            assert_eq!(names, ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"]);
+            assert_eq!(
+                names,
+                [
+                    "envoy.service.ratelimit.v3.RateLimitService",
+                    "grpc.health.v1.Health",
+                    "kuadrant.service.ratelimit.v1.RateLimitService",
+                ]
+            );
         }
         for ((lane, tonic), question) in of_lane.iter().zip(&of_tonic).zip(&questions[1..]) {
             assert_eq!(file(lane), file(tonic), "{question:?}");

@@ -15,6 +15,8 @@ tidegate_engine::named! {
     pub enum Front {
         /// `ShouldRateLimit` over gRPC.
         Grpc = "grpc",
+        /// `CheckRateLimit` and `Report` of Kuadrant, over gRPC.
+        Kuadrant = "kuadrant",
         /// `POST /json`.
         Json = "json",
         /// `/check`.

@@ -1,0 +1,98 @@
+//! Kuadrant's calls on both fronts, by the client that is generated from the .proto.
+
+use std::net::SocketAddr;
+
+use tonic::transport::Channel;
+
+use super::Server;
+use super::grpc::channel;
+use super::reflection::lane_with;
+use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use crate::front::proto::kuadrant::service::ratelimit::v1::rate_limit_service_client::RateLimitServiceClient;
+
+/// One limit of Kuadrant for each user, by the default algorithm, and one with a fixed window.
+const RULES: &str = "
+domain: ns/route
+descriptors:
+  - key: limit.tokens__1
+    value: '1'
+    descriptors:
+      - { key: auth.identity.userid, rate_limit: { unit: minute, requests_per_unit: 10 } }
+  - key: limit.fixed__1
+    value: '1'
+    descriptors:
+      - key: auth.identity.userid
+        rate_limit: { unit: year, requests_per_unit: 10, algorithm: fixed_window }
+";
+
+struct Client(RateLimitServiceClient<Channel>);
+
+impl Client {
+    async fn of(address: SocketAddr) -> Self {
+        Self(RateLimitServiceClient::new(channel(address).await))
+    }
+
+    async fn check(&mut self, request: RateLimitRequest) -> Code {
+        self.0.check_rate_limit(request).await.expect("an answer").into_inner().overall_code()
+    }
+
+    async fn report(&mut self, request: RateLimitRequest) -> Code {
+        self.0.report(request).await.expect("an answer").into_inner().overall_code()
+    }
+}
+
+/// What Kuadrant's filter sends.
+fn request(limit: &str, hits_addend: u32) -> RateLimitRequest {
+    let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
+    let descriptor =
+        |entries| RateLimitDescriptor { entries, hits_addend: None, limit: None, is_negative_hits: false };
+    RateLimitRequest {
+        domain: "ns/route".to_owned(),
+        descriptors: vec![
+            descriptor(vec![entry(limit, "1"), entry("auth.identity.userid", "alice")]),
+            descriptor(vec![entry("model", "large")]),
+        ],
+        hits_addend,
+    }
+}
+
+async fn asks_and_reports(address: SocketAddr) {
+    let mut client = Client::of(address).await;
+    for limit in ["limit.tokens__1", "limit.fixed__1"] {
+        for _ in 0..20 {
+            assert_eq!(
+                client.check(request(limit, 0)).await,
+                Code::Ok,
+                "{limit}: a question charges nothing"
+            );
+        }
+        assert_eq!(client.check(request(limit, 10)).await, Code::Ok, "{limit}");
+        assert_eq!(client.check(request(limit, 11)).await, Code::OverLimit, "{limit}");
+        assert_eq!(client.report(request(limit, 0)).await, Code::Ok, "{limit}: 0 counts as 1");
+        assert_eq!(client.check(request(limit, 9)).await, Code::Ok, "{limit}");
+        assert_eq!(client.check(request(limit, 10)).await, Code::OverLimit, "{limit}");
+        assert_eq!(client.report(request(limit, 9)).await, Code::Ok, "{limit}");
+        assert_eq!(client.check(request(limit, 0)).await, Code::OverLimit, "{limit}: 0 remain");
+        assert_eq!(client.report(request(limit, 500)).await, Code::Ok, "{limit}: beyond the limit");
+        assert_eq!(client.check(request(limit, 0)).await, Code::OverLimit, "{limit}");
+    }
+    let mut refund = request("limit.tokens__1", 1);
+    refund.descriptors[0].is_negative_hits = true;
+    let refused = client.0.report(refund).await.expect_err("nothing is given back");
+    assert_eq!(refused.message(), "descriptor 0: is_negative_hits is only for ShouldRateLimit");
+    let refused = client.0.check_rate_limit(RateLimitRequest::default()).await.expect_err("no domain");
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn kuadrant_asks_and_reports_on_tonic() {
+    asks_and_reports(Server::with_rules(Some(RULES)).await.grpc).await;
+}
+
+#[tokio::test]
+async fn kuadrant_asks_and_reports_on_the_lane() {
+    asks_and_reports(lane_with(RULES).await).await;
+}
