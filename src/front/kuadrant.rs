@@ -41,7 +41,8 @@ impl Handler {
             Err(refusal) => return Reply::Now(Err(self.refuse(Front::Kuadrant, refusal))),
         };
         let render: fn(ClientOptions, &Request<'_>, &Decision<'_>) -> Bytes = match method {
-            Method::CheckRateLimit => checked,
+            Method::CheckRateLimit if self.service.modes().shadow => checked::<true>,
+            Method::CheckRateLimit => checked::<false>,
             Method::Report => reported,
         };
         self.check(Front::Kuadrant, &mut question, |_, _| Ok(()), None, render)
@@ -74,13 +75,13 @@ impl Handler {
 }
 
 /// The answer to a question. A descriptor is over when the hits are more than what remains: with fixed windows, 0 hits
-/// are only over beyond N.
-fn checked(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+/// are only over beyond N. In shadow mode the overall code is OK.
+fn checked<const IS_SHADOW: bool>(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
     let mut decision = decision.clone();
     for status in &mut decision.statuses {
         if let Status::Limited(limited) = status {
             limited.verdict.over |= limited.remaining() < request.hits_addend();
-            if limited.is_denied() && !limited.quota && !decision.shadowed {
+            if limited.is_denied() && !limited.quota && !IS_SHADOW {
                 decision.code = Code::OverLimit;
             }
         }

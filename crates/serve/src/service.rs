@@ -247,6 +247,11 @@ impl<R: Runtime> Service<R> {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// The modes that rules do not choose.
+    pub fn modes(&self) -> Modes {
+        self.modes
+    }
+
     /// The counters that decisions ask.
     pub fn counters(&self) -> &Counters<R> {
         &self.counters
