@@ -52,7 +52,7 @@ const EXAMPLES: [Example; 3] = [
 
 pub(super) fn command() -> Command {
     Command::new("init")
-        .about("Writes first rules with the configuration of a proxy or the values of the Helm chart, ready to run")
+        .about("Writes first rules for a proxy or the Helm chart, ready to run")
         .arg(
             Arg::new("name")
                 .value_name("NAME")
