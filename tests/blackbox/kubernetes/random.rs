@@ -139,9 +139,12 @@ fn the_rest(random: &mut Random, values: &mut Value) {
             "operators": perhaps(random, 2, json!([{"ipBlock": {"cidr": "10.0.0.0/8"}}]), json!([])),
         });
     }
+    // Nobody may scrape then.
+    let is_hidden = values["networkPolicy"]["scrapers"] == json!([]);
+    let scrape = random.pick(&["annotations", "serviceMonitor", "podMonitor", "none"]);
     values["metrics"] = json!({
         "port": random.pick(&["9090", "9191"]).parse::<u16>().expect("a port"),
-        "scrape": random.pick(&["annotations", "serviceMonitor", "podMonitor", "none"]),
+        "scrape": if is_hidden { "none" } else { scrape },
         "labels": {"release": random.pick(&["prometheus", "yes"])},
         "rules": random.one_in(4),
         "dashboard": random.one_in(4),

@@ -1,7 +1,7 @@
 {{- /* Values that contradict each other: one sentence each, all at once. */}}
 {{- define "tidegate.check" }}
 {{- $problems := "" }}
-{{- range $part := list "rules" "memory" "redis" "sharded" "autoscaling" "operators" "tls" "records" "network" "labels" "settings" }}
+{{- range $part := list "rules" "memory" "redis" "sharded" "autoscaling" "operators" "tls" "records" "network" "metrics" "image" "labels" "settings" }}
 {{- $problems = print $problems (include (print "tidegate.check." $part) $) }}
 {{- end }}
 {{- with trim $problems }}
@@ -20,7 +20,7 @@ rules: there are none (expected rules.files, such as `--set-file 'rules.files.sh
 {{- if and .files (not (regexMatch `\.ya?ml( |$)` (keys .files | join " "))) }}
 rules.files: no name ends with .yaml or .yml (expected one at least: only those are rules)
 {{- end }}
-{{- if and (not .xds.server) (or .xds.tlsSecret .xds.serverName .xds.startWithoutRules) }}
+{{- if and (not .xds.server) (or .xds.tlsSecret .xds.serverName .xds.startWithoutRules (ne .xds.nodeId "default")) }}
 rules.xds: has no effect without rules.xds.server (expected HOST:PORT of the control plane)
 {{- end }}
 {{- end }}
@@ -187,6 +187,21 @@ networkPolicy.askers: is empty, so nobody could ask (expected the peers where th
 {{- else if and (not .enabled) (or .askers .scrapers .operators) }}
 networkPolicy: has no effect (expected networkPolicy.enabled: true, or none of these values)
 {{- end }}
+{{- if and .enabled (not .scrapers) (ne $.Values.metrics.scrape "none") }}
+networkPolicy.scrapers: is empty, so nobody could scrape (expected the peers where Prometheus is, or metrics.scrape: none)
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tidegate.check.metrics" }}
+{{- if has (int .Values.metrics.port) (list 8080 8081 6070) }}
+metrics.port: {{ .Values.metrics.port }} is another port of the pod (expected a free one, such as 9090)
+{{- end }}
+{{- end }}
+
+{{- define "tidegate.check.image" }}
+{{- if and .Values.image.tag .Values.image.digest }}
+image.tag and image.digest: both are set (expected one of them)
 {{- end }}
 {{- end }}
 
@@ -204,7 +219,7 @@ podLabels.{{ $label }}: pods are found by it (expected another label{{ if hasSuf
 {{- range $name := keys (get $.Values $where) | sortAlpha }}
 {{- if hasKey $values $name }}
 {{ $where }}.{{ $name }}: is made from another value (expected {{ get $values $name }})
-{{- else if and (eq $where "settings") (regexMatch `_(AUTH|SECRET|TOKEN)$` $name) }}
+{{- else if and (eq $where "settings") (or (regexMatch `_(AUTH|SECRET|TOKEN|HEADERS)$` $name) (regexMatch `://[^/]*@` (get $.Values.settings $name))) }}
 settings.{{ $name }}: is a secret, which everybody who may read pods would see (expected settingsFromSecrets.{{ $name }})
 {{- else if and (eq $where "settings") (hasKey $.Values.settingsFromSecrets $name) }}
 settings.{{ $name }} and settingsFromSecrets.{{ $name }}: both are set (expected one of them)
@@ -273,6 +288,11 @@ PORT: none, it is 8080
 DEBUG_PORT: none, it is 6070
 PROMETHEUS_ADDR: metrics.port
 PROMETHEUS_PATH: none, it is /metrics
+HOST: none, a pod is asked over the network
+GRPC_HOST: none, a pod is asked over the network
+DEBUG_HOST: none, networkPolicy.operators says who may operate
+USE_PROMETHEUS: metrics.scrape
+DISABLE_STATS: metrics.scrape
 GRPC_UDS: none, a pod is asked over the network
 HTTP_UDS: none, a pod is asked over the network
 {{- end }}

@@ -11,19 +11,19 @@
 
 {{- /* These never change during the life of a release: a selector cannot. */}}
 {{- define "tidegate.selector" -}}
-app.kubernetes.io/name: {{ include "tidegate.name" . }}
+app.kubernetes.io/name: {{ include "tidegate.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- end }}
 
 {{- define "tidegate.metadata" -}}
-name: {{ include "tidegate.fullname" . }}
+name: {{ include "tidegate.fullname" . | quote }}
 labels:
   {{- include "tidegate.selector" . | nindent 2 }}
 {{- end }}
 
 {{- /* The metadata of another one of a kind: (list CONTEXT SUFFIX). */}}
 {{- define "tidegate.metadataOf" -}}
-name: {{ include "tidegate.fullname" (index . 0) }}-{{ index . 1 }}
+name: {{ printf "%s-%v" (include "tidegate.fullname" (index . 0)) (index . 1) | quote }}
 labels:
   {{- include "tidegate.selector" (index . 0) | nindent 2 }}
 {{- end }}

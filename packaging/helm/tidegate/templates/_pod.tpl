@@ -47,11 +47,11 @@ spec:
 {{- end }}
 
 {{- define "tidegate.pod.annotations" -}}
-{{- if eq .Values.metrics.scrape "annotations" -}}
-prometheus.io/scrape: "true"
-prometheus.io/port: {{ .Values.metrics.port | quote }}
-{{ end }}
-{{- with .Values.podAnnotations }}
+{{- $own := dict }}
+{{- if eq .Values.metrics.scrape "annotations" }}
+{{- $own = dict "prometheus.io/scrape" "true" "prometheus.io/port" (toString .Values.metrics.port) }}
+{{- end }}
+{{- with merge (deepCopy .Values.podAnnotations) $own }}
 {{- toYaml . }}
 {{- end }}
 {{- end }}
