@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::programs::{installed, python, run, succeed};
+use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 
 /// One worker, so that what comes in comes in at one time; users from u1 to u7, each with a limit of its own.
@@ -84,6 +85,41 @@ fn grpcurl_lists_describes_and_calls_by_reflection() {
     let (output, said) =
         run(installed("grpcurl").args(["-plaintext", &address, "describe", "no.such.Thing"]));
     assert!(!output.status.success() && said.contains("not found"), "{said}");
+}
+
+/// What Kuadrant's filter sends, by a client that learns the calls by reflection.
+#[test]
+fn grpcurl_asks_and_reports_as_kuadrant_does() {
+    let rules = "domain: ns/route
+descriptors:
+  - {key: limit.tokens__1, value: '1', descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]}
+";
+    let redis = Redis::start(&[]);
+    for (front, store) in [("lane", ""), ("tonic", ""), ("lane", &*redis.url()), ("tonic", &*redis.url())] {
+        let setup = Setup::new().env("GRPC_FRONT", front).rules("kuadrant.yaml", rules);
+        let limiter = if store.is_empty() { setup } else { setup.env("REDIS_URL", store) }.start();
+        let address = format!("127.0.0.1:{}", limiter.ports().grpc);
+        let code = |method: &str, hits: u32| {
+            let entries = format!(
+                r#"{{"key": "limit.tokens__1", "value": "1"}}, {{"key": "user", "value": "{front}"}}"#
+            );
+            let descriptors = format!(r#"{{"entries": [{entries}]}}"#);
+            let request =
+                format!(r#"{{"domain": "ns/route", "descriptors": [{descriptors}], "hits_addend": {hits}}}"#);
+            let method = format!("kuadrant.service.ratelimit.v1.RateLimitService/{method}");
+            let said = succeed(installed("grpcurl").args(["-plaintext", "-d", &request, &address, &method]));
+            let answer: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+            answer["overallCode"].as_str().expect("a code").to_owned()
+        };
+        let asked = |hits| code("CheckRateLimit", hits);
+        assert_eq!([asked(0), asked(10), asked(11)], ["OK", "OK", "OVER_LIMIT"], "{front} {store}");
+        assert_eq!(code("Report", 9), "OK");
+        assert_eq!([asked(0), asked(1), asked(2)], ["OK", "OK", "OVER_LIMIT"], "{front} {store}");
+        assert_eq!(code("Report", 500), "OK");
+        assert_eq!(asked(0), "OVER_LIMIT", "{front} {store}");
+        let calls = limiter.scrape().sum("tidegate_requests_total", &[("front", "kuadrant")]);
+        assert_eq!(calls, 9.0, "{front} {store}");
+    }
 }
 
 #[test]
