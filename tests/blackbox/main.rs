@@ -42,6 +42,7 @@ mod footprint;
 mod fronts;
 mod gates;
 mod h2spec;
+mod hooks;
 mod hostile_logs;
 mod hostile_text;
 mod inside;
