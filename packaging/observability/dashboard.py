@@ -336,7 +336,7 @@ PROCESS = [
         unit="s",
     ),
     plot(
-        "Not told",
+        "Not logged",
         (f"sum({rate('tidegate_denials_not_logged_total')})", "denials without a line in the log"),
         (f"sum({rate('tidegate_statsd_timers_dropped_total')})", "durations that StatsD did not take"),
         unit="cps",

@@ -57,7 +57,7 @@ impl ClientRequest for Client<'_, '_> {
     fn address(&self) -> Result<IpAddr, Refusal> {
         let address = self.0.source_address().and_then(|text| str::from_utf8(text).ok());
         let address = address.and_then(|text| text.parse::<SocketAddr>().ok());
-        let unknown = || Refusal::unimplemented("Envoy does not tell the address of the client");
+        let unknown = || Refusal::unimplemented("Envoy gives no address of the client");
         Ok(address.ok_or_else(unknown)?.ip().to_canonical())
     }
 
