@@ -30,11 +30,13 @@ pub struct Launch {
     /// The hook of the module in which it panics.
     pub panics_in: &'static str,
     pub log_level: &'static str,
+    /// Threads that serve.
+    pub workers: u8,
 }
 
 impl Default for Launch {
     fn default() -> Self {
-        Self { program: binary(), epoch: None, panics_in: "", log_level: "warning" }
+        Self { program: binary(), epoch: None, panics_in: "", log_level: "warning", workers: 2 }
     }
 }
 
@@ -292,7 +294,8 @@ impl Launch {
         let tests = std::env::current_exe().expect("a test has a path");
         command.env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", tests.with_file_name(""));
         command.env("TIDEGATE_PANICS_IN", self.panics_in).current_dir(folder);
-        command.args(["-c", "envoy.yaml", "--concurrency", "2", "--log-level", self.log_level]);
+        command.args(["-c", "envoy.yaml", "--log-level", self.log_level]);
+        command.args(["--concurrency", &self.workers.to_string()]);
         match self.epoch {
             None => command.arg("--disable-hot-restart"),
             Some(epoch) => command

@@ -2,15 +2,17 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::harness::admissions::Admissions;
-use crate::harness::envoy::Envoy;
+use crate::harness::envoy::{Envoy, Launch};
 use crate::harness::grpc::{OK, question};
 use crate::harness::http::Client;
 use crate::harness::inside::{Inside, rules};
+use crate::harness::programs::succeed;
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::Setup;
 use crate::harness::users::{User, ask_while};
@@ -45,6 +47,27 @@ fn envoys_and_a_server_share_n() {
         // What one of them holds and does not spend comes back when its lease ends.
         eventually_true("all of them to be admitted", || ask_all().0 == N);
         assert_eq!(ask_all(), (N, 0), "{sync}");
+    }
+}
+
+/// However the workers share the connections, and wherever the counters are.
+#[test]
+fn four_workers_admit_exactly_n_of_8000() {
+    let _machine = whole_machine();
+    let redis = Redis::start(&[]);
+    let rules = rules("{unit: day, requests_per_unit: 3000}");
+    for sync in [None, Some("leased"), Some("strict")] {
+        let mut inside = Inside::new(&rules);
+        if let Some(sync) = sync {
+            let settings = [("REDIS_URL", &*redis.url()), ("REDIS_SYNC", sync), ("REDIS_TIMEOUT", "10s")];
+            inside = settings.into_iter().fold(inside, |inside, (name, value)| inside.setting(name, value));
+        }
+        let envoy = Envoy::launch(Launch { workers: 4, ..Launch::default() }, &inside.config());
+        let mut h2load = Command::new("h2load");
+        h2load.args(["--h1", "-n", "8000", "-c", "32", "-H"]);
+        let user = format!("x-user: {}", sync.unwrap_or("memory"));
+        let said = succeed(h2load.arg(user).arg(format!("http://127.0.0.1:{}/", envoy.port)));
+        assert!(said.contains("status codes: 3000 2xx, 0 3xx, 5000 4xx, 0 5xx"), "{sync:?}: {said}");
     }
 }
 
