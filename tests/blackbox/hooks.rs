@@ -1,6 +1,5 @@
 //! The hooks for pre-commit, run by pre-commit: good rules and cases pass, bad ones stop the commit and say why.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -55,7 +54,7 @@ fn pre_commit_stops_a_commit_with_bad_rules_or_cases() {
     let home = tempfile::tempdir().expect("a folder can be made");
     let mut path = Path::new(binary()).parent().expect("it is in a folder").as_os_str().to_owned();
     path.push(":");
-    path.push(std::env::var_os("PATH").unwrap_or_else(OsString::new));
+    path.push(std::env::var_os("PATH").unwrap_or_default());
     let commit = || {
         let mut command = python();
         command.args(["-m", "pre_commit", "run", "--all-files"]).current_dir(user.path());
