@@ -1,4 +1,5 @@
-"""As much of a Kubernetes API server as helm's `lookup` asks for: one namespace, and perhaps one Secret.
+"""As much of a Kubernetes API server as helm's `lookup` asks for: one ServiceAccount, and perhaps one Secret. Nobody may
+look into other namespaces.
 
 Arguments: the port; the namespace, the name and the token (in base64) of the Secret.
 """
@@ -9,15 +10,19 @@ import sys
 
 port, *secret = sys.argv[1:]
 RESOURCES = [
-    {"name": name, "singularName": "", "namespaced": name == "secrets", "kind": kind, "verbs": ["get", "list"]}
-    for name, kind in [("namespaces", "Namespace"), ("secrets", "Secret")]
+    {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get", "list"]}
+    for name, kind in [("serviceaccounts", "ServiceAccount"), ("secrets", "Secret")]
 ]
 ANSWERS = {
     "/version": {"major": "1", "minor": "31", "gitVersion": "v1.31.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
     "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
     "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": RESOURCES},
-    "/api/v1/namespaces/kube-system": {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}},
+    "/api/v1/namespaces/limits/serviceaccounts/default": {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "default", "namespace": "limits"},
+    },
 }
 if secret:
     namespace, name, token = secret

@@ -127,7 +127,7 @@ autoscaling.{{ $name }}: is a share of resources.requests.{{ $name }}, which is 
 {{- with .Values.operators }}
 {{- if and .existingSecret .createSecret }}
 operators.existingSecret and operators.createSecret: both are set (expected one of them)
-{{- else if and .createSecret (not (lookup "v1" "Namespace" "" "kube-system")) }}
+{{- else if and .createSecret (not (or (lookup "v1" "ServiceAccount" $.Release.Namespace "default") (lookup "v1" "Namespace" "" "kube-system"))) }}
 operators.createSecret: no cluster can be looked into, so each rendering would make another token. Make the Secret, and set operators.existingSecret: {{ include "tidegate.adminSecret" $ }}
   kubectl --namespace {{ $.Release.Namespace }} create secret generic {{ include "tidegate.adminSecret" $ }} --from-literal=token="$(openssl rand -hex 32)"
 {{- end }}
