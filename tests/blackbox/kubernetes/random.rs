@@ -154,6 +154,7 @@ fn the_rest(random: &mut Random, values: &mut Value) {
     values["drainSeconds"] = json!(random.below(60));
     values["settings"] =
         json!({"LOG_FORMAT": "json", "MAX_ENTRIES": "12", "TRACING_SERVICE_NAME": "yes: \"#\" 'x'"});
+    values["mountedSecrets"] = perhaps(random, 3, json!({"webhook": "authority"}), json!({}));
     values["settingsFromSecrets"] =
         perhaps(random, 2, json!({"REDIS_PERSECOND_AUTH": {"secret": "1e3", "key": "on"}}), json!({}));
     values["podLabels"] = perhaps(random, 2, json!({"team": "on"}), json!({}));

@@ -152,6 +152,7 @@ const REFUSED: &[(&str, &str)] = &[
         "networkPolicy.scrapers: is empty, so nobody could scrape (expected the peers where Prometheus is",
     ),
     ("metrics: {port: 8080}", "metrics.port: 8080 is another port of the pod (expected a free one"),
+    ("mountedSecrets: {tls: a}", "mountedSecrets.tls: something else is at /tls (expected another folder)"),
     (
         "image: {tag: a, digest: 'sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef'}",
         "image.tag and image.digest: both are set (expected one",

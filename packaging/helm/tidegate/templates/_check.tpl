@@ -1,7 +1,7 @@
 {{- /* Values that contradict each other: one sentence each, all at once. */}}
 {{- define "tidegate.check" }}
 {{- $problems := "" }}
-{{- range $part := list "rules" "memory" "redis" "sharded" "autoscaling" "operators" "tls" "records" "network" "metrics" "image" "labels" "settings" }}
+{{- range $part := list "rules" "memory" "redis" "sharded" "autoscaling" "operators" "tls" "records" "network" "metrics" "mounts" "image" "labels" "settings" }}
 {{- $problems = print $problems (include (print "tidegate.check." $part) $) }}
 {{- end }}
 {{- with trim $problems }}
@@ -196,6 +196,14 @@ networkPolicy.scrapers: is empty, so nobody could scrape (expected the peers whe
 {{- define "tidegate.check.metrics" }}
 {{- if has (int .Values.metrics.port) (list 8080 8081 6070) }}
 metrics.port: {{ .Values.metrics.port }} is another port of the pod (expected a free one, such as 9090)
+{{- end }}
+{{- end }}
+
+{{- define "tidegate.check.mounts" }}
+{{- range $folder := keys .Values.mountedSecrets | sortAlpha }}
+{{- if has $folder (list "admin" "operators" "redis-ca" "redis-client" "tls" "tls-clients" "xds" "rules" "state" "bin" "etc") }}
+mountedSecrets.{{ $folder }}: something else is at /{{ $folder }} (expected another folder)
+{{- end }}
 {{- end }}
 {{- end }}
 

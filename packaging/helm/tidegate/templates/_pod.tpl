@@ -130,6 +130,7 @@ priorityClassName: {{ . | toYaml }}
   "tls" (ternary (include "tidegate.tlsSecret" .) "" (not (empty $values.tls.ports)))
   "tls-clients" $values.tls.clients.caSecret
   "xds" $values.rules.xds.tlsSecret
+  | merge (deepCopy $values.mountedSecrets)
   | toJson }}
 {{- end }}
 
