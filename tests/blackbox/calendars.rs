@@ -1,5 +1,6 @@
 //! Calendar budgets: nested ones, over a restart and over midnight, and shared by nodes whose clocks are wrong.
 
+use std::fs;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -47,16 +48,20 @@ fn a_budget_survives_a_restart() {
 #[test]
 fn a_budget_ends_at_midnight() {
     // A slow start may miss its midnight.
-    let limiter = eventually("a start before midnight", || {
-        let setup = Setup::new().rules("d.yaml", &rules("{calendar: day}"));
+    let (limiter, file) = eventually("a start before midnight", || {
+        let setup = Setup::new().rules("d.yaml", &rules("{calendar: day}")).env("EVENTS_KINDS", "denied");
+        let file = setup.outside().join("events.jsonl");
+        let setup = setup.env("EVENTS_LOG", &file.display().to_string());
         let limiter = setup.clock_off(DAY - now() % DAY - 4).start();
         let is_over = passed(&limiter) == 10 && (1..=4).contains(&ask(&limiter).2);
-        is_over.then_some(limiter)
+        is_over.then_some((limiter, file))
     });
     assert_eq!(ask(&limiter).1, 0);
     eventually_true("the next day", || ask(&limiter).0 == OK);
     assert_eq!(passed(&limiter), 9);
     assert!(ask(&limiter).2 > DAY - 100);
+    let events = || fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+    eventually_true("an event of each day", || events() == 2);
 }
 
 /// The end in the counter is moved, because the clock of Redis cannot be.

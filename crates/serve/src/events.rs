@@ -39,6 +39,7 @@ use self::keys::Keys;
 use self::near::Shares;
 use crate::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
+use tidegate_engine::key::Key;
 use tidegate_engine::overlay::Overlay;
 use tidegate_engine::plan::{Hits, Plan, Step};
 use tidegate_engine::request::Request;
@@ -139,9 +140,12 @@ impl Events {
         };
         // Times of the table start at 1, because 0 means never.
         let (now, window) = (self.nanos(at).max(1), limited.limit.window_nanos());
+        // The next period of a calendar is another key: what was emitted about the last one does not count.
+        let period = limited.limit.periods().map(|_| limited.limit.period_around(self.wall.at(at)).0);
+        let key = Key(check.key.0 ^ period.map_or(0, |began| u128::from(began.as_nanos()) << 64));
         let notice = match limited.verdict.over {
-            true => self.keys.denied(check.key, now, window),
-            false => self.keys.near(check.key, now, window),
+            true => self.keys.denied(key, now, window),
+            false => self.keys.near(key, now, window),
         };
         let Some(notice) = notice.filter(|notice| self.options.kinds.has(notice.kind())) else { return };
         let second = (now / 1_000_000_000) as u32;

@@ -160,7 +160,8 @@ impl Watch {
     fn see(&self, key: Key, limited: &Limited<'_>, entries: &[Entry<'_>], at: Instant) {
         let verdict = &limited.verdict;
         let used = if verdict.over { verdict.before } else { verdict.after };
-        let lasts = Duration::from_nanos(limited.limit.window_nanos());
+        let ends = limited.limit.periods().map(|_| verdict.reset_nanos);
+        let lasts = Duration::from_nanos(ends.unwrap_or(limited.limit.window_nanos()));
         let until = at.checked_add(lasts).unwrap_or(at);
         let name = || entries_text(entries);
         let mut seen = self.seen.lock();

@@ -39,14 +39,19 @@ impl Anchor {
     pub(super) const FIRST: Self = Self { month: 1, day: 1, weekday: Weekday::Monday };
 }
 
+/// Names in zone data that mean that the zone is not known.
+const NO_ZONES: [&str; 2] = ["Etc/Unknown", "Factory"];
+
 /// The zone of this name. `Err`: there is none, and the name that is closest.
 pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
     let zones = TimeZoneDatabase::bundled();
-    zones.get(name).map_err(|_| {
+    let zone = zones.get(name).ok().filter(|_| !NO_ZONES.iter().any(|none| name.eq_ignore_ascii_case(none)));
+    zone.ok_or_else(|| {
         // The name may be of any length.
         let wanted: String = name.chars().take(64).flat_map(char::to_lowercase).collect();
         let distance = |name: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &wanted);
-        let names = zones.available().map(|name| name.to_string());
+        let names =
+            zones.available().map(|name| name.to_string()).filter(|name| !NO_ZONES.contains(&&**name));
         names.min_by_key(|name| distance(name)).unwrap_or_else(|| "UTC".to_owned())
     })
 }

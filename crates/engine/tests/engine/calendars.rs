@@ -141,6 +141,10 @@ fn a_budget_is_named_and_has_the_window_of_its_unit() {
 fn what_is_no_calendar_is_refused() {
     for (period, expected) in [
         ("{calendar: fortnight}", "`calendar` is `fortnight` (expected day, week, month, quarter, year)"),
+        (
+            "{calendar: day, tz: etc/unknown}",
+            "`tz` is `etc/unknown` (expected a time zone; the closest is `Etc/UCT`)",
+        ),
         ("{tz: UTC}", "`calendar` is missing (expected day, week, month, quarter, year)"),
         (
             "{calendar: day, tz: Europe/Berln}",

@@ -238,9 +238,9 @@ impl Checker<'_, '_> {
 
     pub(super) fn burst(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u32> {
         if !algorithm.is_bucket() {
-            let name = algorithm.name();
-            self.refuse(fields, "burst", || {
-                format!("`burst` on {name} (expected token_bucket or leaky_bucket)")
+            self.refuse(fields, "burst", || match algorithm {
+                Algorithm::Calendar => "`burst` with `period` (expected requests_per_unit alone)".to_owned(),
+                _ => format!("`burst` on {} (expected token_bucket or leaky_bucket)", algorithm.name()),
             });
         }
         self.reader.number(fields, "burst", 1..=u32::MAX).map(|(_, burst)| burst)
