@@ -122,7 +122,9 @@ fn limit(limited: &Limited<'_>) -> Value {
         "shadow_mode": limited.shadow,
         "quota_mode": limited.quota,
     });
-    limited.limit.periods().into_iter().for_each(|periods| json["period"] = periods.to_string().into());
+    if let Some(periods) = limited.limit.periods() {
+        json["period"] = periods.to_string().into();
+    }
     json
 }
 

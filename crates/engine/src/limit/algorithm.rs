@@ -53,14 +53,7 @@ with_algorithms!(define);
 
 impl Algorithm {
     /// Those that rules, records and settings may name: all but `calendar`.
-    pub const NAMED: [Self; 6] = [
-        Self::SlidingLog,
-        Self::SlidingWindow,
-        Self::SlidingWindowWeighted,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-    ];
+    pub const NAMED: [Self; Self::ALL.len() - 1] = *Self::ALL.first_chunk().expect("it is shorter by one");
 
     /// What a text should have been that names none of them.
     #[doc(hidden)]

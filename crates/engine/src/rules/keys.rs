@@ -173,15 +173,17 @@ impl Section {
                 false => format!("unknown key {} (expected {expected})", quote(key)),
             };
         }
-        if self == Self::Candidate {
-            let own = self.own_keys().join(", ");
-            return format!("unknown key {} (expected {own}; all else is as in `rate_limit`)", quote(key));
-        }
-        if let Some(section) =
-            [(Self::Value, "value"), (Self::Period, "period")].iter().find(|it| it.0 == self)
-        {
-            let own = self.own_keys().join(", ");
-            return format!("unknown key {} in `{}` (expected {own})", quote(key), section.1);
+        let own = self.own_keys().join(", ");
+        match self {
+            Self::Candidate => {
+                return format!(
+                    "unknown key {} (expected {own}; all else is as in `rate_limit`)",
+                    quote(key)
+                );
+            }
+            Self::Value => return format!("unknown key {} in `value` (expected {own})", quote(key)),
+            Self::Period => return format!("unknown key {} in `period` (expected {own})", quote(key)),
+            _ => {}
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);

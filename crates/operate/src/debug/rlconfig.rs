@@ -115,7 +115,9 @@ fn limit(path: &str, rule: &Rule) -> Value {
         shown["requests_per_unit"] = limit.requests().into();
         shown["burst"] = limit.burst().into();
         shown["algorithm"] = limit.algorithm().name().into();
-        limit.periods().into_iter().for_each(|periods| shown["period"] = periods.to_string().into());
+        if let Some(periods) = limit.periods() {
+            shown["period"] = periods.to_string().into();
+        }
         let cost = if rule.cost.is_reported() { Cost::Reported } else { Cost::Asked };
         shown["cost"] = json!({"said": rule.cost.said().name(), "means": cost.name()});
     }

@@ -237,12 +237,10 @@ fn step(&Hits { all, over, .. }: &Hits) -> Value {
 }
 
 fn limit(rule: &Rule) -> Value {
+    let window = rule.counting.window;
     json!({
         "requests": rule.limit.map(|limit| limit.requests()),
-        "window": match &rule.limit {
-            Some(limit) => limit.per(rule.counting.window).to_string(),
-            None => rule.counting.window.to_string(),
-        },
+        "window": rule.limit.map_or_else(|| window.to_string(), |limit| limit.per(window).to_string()),
         "algorithm": rule.limit.map(|limit| limit.algorithm().name()),
         "place": shown(&format!("{}:{}", rule.written.file, rule.written.line)),
         "shadow": rule.shadow_mode,
