@@ -107,7 +107,6 @@ struct App {
     author: Author,
     state: Option<State>,
     metrics: Arc<Metrics>,
-    _families: metrics::Families,
     service: Arc<Service>,
     exceptions: Arc<Book>,
     resets: Arc<Resets>,
@@ -178,7 +177,6 @@ impl App {
         let state::Begun { folder, store, clock, author, outcome } = begun;
         let reloads = Arc::<ReloadLog>::default();
         let metrics = metrics::start(&configuration.metrics, &reloads, clock.now())?;
-        let families = metrics::Families::of(&metrics);
         memory::register(&metrics, &store, configuration.memory.max_bytes);
         let checkpoints =
             folder.map(|folder| Checkpoints::new(folder, author.clone(), Arc::clone(&store), clock));
@@ -216,7 +214,6 @@ impl App {
             author,
             state,
             metrics,
-            _families: families,
             service,
             exceptions,
             resets,

@@ -1,5 +1,6 @@
 //! Starts to emit events: opens the outlets, and shows them in metrics.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,11 @@ use crate::clock::{Clock, monotonic};
 use crate::configuration::{self, WebhookSettings};
 use crate::webhook::{Endpoint, Webhook};
 use tidegate_engine::key::KeySecret;
-use tidegate_serve::events::{Events, KeyNames, Lines, Outlet, OutletTotals};
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::events::{Events, KeyNames, Lines, Outlet};
+use tidegate_serve::metrics::{
+    Kind::{Counter, Gauge},
+    Metrics, Samples,
+};
 
 /// How long sending the last events may take.
 const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -99,44 +103,52 @@ fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError>
 }
 
 fn register(metrics: &Metrics, events: &Arc<Events>) {
-    let emitted = Arc::clone(events);
-    metrics.register(
-        "tidegate_events_total",
-        "Events that were emitted, by kind.",
-        Kind::Counter,
-        move |samples| {
-            emitted.emitted().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count));
-        },
-    );
-    let left_out = Arc::clone(events);
-    let help = "Events that were left out because their rule had emitted enough in that second.";
-    metrics.register("tidegate_events_left_out_total", help, Kind::Counter, move |samples| {
-        samples.push(&[], left_out.left_out());
-    });
-    let dropped = Arc::clone(events);
-    let help = "Events that an outlet dropped: its queue was full, or its receiver failed.";
-    metrics.register("tidegate_events_dropped_total", help, Kind::Counter, move |samples| {
-        for outlet in dropped.outlets() {
-            for (reason, count) in outlet.totals().dropped() {
-                samples.push(&[("to", outlet.name), ("reason", reason)], count);
-            }
-        }
-    });
-    let waiting = Arc::clone(events);
-    let help = "Events that wait for an outlet.";
-    metrics.register("tidegate_events_waiting", help, Kind::Gauge, move |samples| {
-        waiting.outlets().iter().for_each(|outlet| samples.push(&[("to", outlet.name)], outlet.waiting()));
-    });
-    type Read = fn(&OutletTotals) -> u64;
-    let families: [(&'static str, &'static str, Read); 2] = [
-        ("tidegate_events_sent_total", "Events that an outlet has sent.", OutletTotals::sent),
-        ("tidegate_events_failures_total", "Attempts of an outlet that failed.", OutletTotals::failures),
-    ];
-    for (name, help, read) in families {
-        let events = Arc::clone(events);
-        metrics.register(name, help, Kind::Counter, move |samples| {
-            let outlets = events.outlets().iter();
-            outlets.for_each(|outlet| samples.push(&[("to", outlet.name)], read(outlet.totals())));
-        });
+    metrics
+        .of(events)
+        .samples(Counter, "tidegate_events_total", "Events that were emitted, by kind.", |events, samples| {
+            events.emitted().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count));
+        })
+        .value(
+            Counter,
+            "tidegate_events_left_out_total",
+            "Events that were left out because their rule had emitted enough in that second.",
+            |events| events.left_out(),
+        )
+        .samples(
+            Counter,
+            "tidegate_events_dropped_total",
+            "Events that an outlet dropped: its queue was full, or its receiver failed.",
+            |events, samples| {
+                for outlet in events.outlets() {
+                    for (reason, count) in outlet.totals().dropped() {
+                        samples.push(&[("to", outlet.name), ("reason", reason)], count);
+                    }
+                }
+            },
+        )
+        .samples(
+            Gauge,
+            "tidegate_events_waiting",
+            "Events that wait for an outlet.",
+            by_outlet(Outlet::waiting),
+        )
+        .samples(
+            Counter,
+            "tidegate_events_sent_total",
+            "Events that an outlet has sent.",
+            by_outlet(|outlet| outlet.totals().sent()),
+        )
+        .samples(
+            Counter,
+            "tidegate_events_failures_total",
+            "Attempts of an outlet that failed.",
+            by_outlet(|outlet| outlet.totals().failures()),
+        );
+}
+
+/// Writes a value of each outlet.
+fn by_outlet<Value: Display>(read: impl Fn(&Outlet) -> Value) -> impl Fn(&Events, &mut Samples<'_>) {
+    move |events, samples| {
+        events.outlets().iter().for_each(|outlet| samples.push(&[("to", outlet.name)], read(outlet)));
     }
 }

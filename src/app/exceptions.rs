@@ -158,27 +158,30 @@ async fn passed(until: Timestamp) {
 }
 
 pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Service>) {
-    let counted = Arc::clone(book);
-    let name = "tidegate_exceptions";
-    metrics.register(name, "Exceptions that were made and not ended.", Kind::Gauge, move |samples| {
-        samples.push(&[], counted.version().count);
-    });
-    let shared = Arc::clone(book);
-    let help = "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.";
-    metrics.register("tidegate_exceptions_up", help, Kind::Gauge, move |samples| {
-        shared.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
-    });
-    let kept = Arc::clone(book);
-    let help = "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.";
-    metrics.register("tidegate_exceptions_file_up", help, Kind::Gauge, move |samples| {
-        kept.is_file_up().iter().for_each(|&is_up| samples.push(&[], u64::from(is_up)));
-    });
-    let service = Arc::clone(service);
-    metrics.register(
+    metrics
+        .of(book)
+        .value(Kind::Gauge, "tidegate_exceptions", "Exceptions that were made and not ended.", |book| {
+            book.version().count
+        })
+        .samples(
+            Kind::Gauge,
+            "tidegate_exceptions_up",
+            "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.",
+            |book, samples| {
+                book.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
+            },
+        )
+        .samples(
+            Kind::Gauge,
+            "tidegate_exceptions_file_up",
+            "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.",
+            |book, samples| book.is_file_up().iter().for_each(|&is_up| samples.push(&[], u64::from(is_up))),
+        );
+    metrics.of(service).samples(
+        Kind::Counter,
         "tidegate_exceptions_met_total",
         "Descriptors that met an exception, by what it does.",
-        Kind::Counter,
-        move |samples| {
+        |service, samples| {
             for (effect, met) in EFFECTS.into_iter().zip(service.exceptions_met()) {
                 samples.push(&[("effect", effect)], met);
             }
@@ -187,11 +190,11 @@ pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Servic
 }
 
 /// Shows requests to the admin API that were refused.
-pub(super) fn register_refused(metrics: &Metrics, refused: Arc<AtomicU64>) {
-    metrics.register(
+pub(super) fn register_refused(metrics: &Metrics, refused: &Arc<AtomicU64>) {
+    metrics.of(refused).value(
+        Kind::Counter,
         "tidegate_admin_refused_total",
         "Requests to the admin API that were refused because of their token or origin.",
-        Kind::Counter,
-        move |samples| samples.push(&[], refused.load(Relaxed)),
+        |refused| refused.load(Relaxed),
     );
 }

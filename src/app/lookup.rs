@@ -2,15 +2,18 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
 use tidegate_operate::records::{Position, RecordStore, StoreError};
 use tidegate_records::RecordKey;
-use tidegate_serve::metrics::{Kind, Metrics};
-use tidegate_serve::service::{KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordStats};
+use tidegate_serve::metrics::{
+    Kind::{Counter, Gauge},
+    Metrics,
+};
+use tidegate_serve::service::{KnownRecords, NoAnswer, RecordAnswer, RecordSource};
 use tidegate_state::Author;
 
 /// How often the stream of changes is read: several times a second, so that a change is in force everywhere within
@@ -55,8 +58,7 @@ pub(super) fn records(
         Some(key) => hears.forget(key),
         None => hears.forget_all(),
     }));
-    let known = Arc::clone(store);
-    register(metrics, &records, move || known.is_up());
+    register(metrics, store, &records);
     let follower = store.is_shared().then(|| {
         records.follow(false);
         let (store, records) = (Arc::clone(store), Arc::clone(&records));
@@ -125,38 +127,34 @@ impl Follower {
     }
 }
 
-fn register(
-    metrics: &Metrics,
-    records: &Arc<KnownRecords>,
-    is_up: impl Fn() -> bool + Send + Sync + 'static,
-) {
-    type Read = fn(&RecordStats) -> &AtomicU64;
-    let counts: [(&'static str, &'static str, Read); 3] = [
-        ("tidegate_limits_fetches_total", "Keys whose records were asked of the store.", |stats| {
-            &stats.fetches
-        }),
-        ("tidegate_limits_fetch_failures_total", "Of these, those that it did not answer for.", |stats| {
-            &stats.failures
-        }),
-        (
+fn register(metrics: &Metrics, store: &Arc<RecordStore>, records: &Arc<KnownRecords>) {
+    metrics
+        .of(records)
+        .value(
+            Counter,
+            "tidegate_limits_fetches_total",
+            "Keys whose records were asked of the store.",
+            |records| records.stats().fetches.load(Relaxed),
+        )
+        .value(
+            Counter,
+            "tidegate_limits_fetch_failures_total",
+            "Of these, those that it did not answer for.",
+            |records| records.stats().failures.load(Relaxed),
+        )
+        .value(
+            Counter,
             "tidegate_limits_stale_total",
             "Descriptors that LIMITS_STALE_MODE decided, because the store was away.",
-            |stats| &stats.stale,
-        ),
-    ];
-    for (name, help, read) in counts {
-        let records = Arc::clone(records);
-        metrics.register(name, help, Kind::Counter, move |samples| {
-            samples.push(&[], read(records.stats()).load(Relaxed));
-        });
-    }
-    let cached = Arc::clone(records);
-    let help = "Keys whose records are known, or that are known to have none (LIMITS_CACHE_SIZE).";
-    metrics.register("tidegate_limits_cached", help, Kind::Gauge, move |samples| {
-        samples.push(&[], cached.cached());
-    });
-    let help = "1 while the store of records answers.";
-    metrics.register("tidegate_limits_up", help, Kind::Gauge, move |samples| {
-        samples.push(&[], u64::from(is_up()));
+            |records| records.stats().stale.load(Relaxed),
+        )
+        .value(
+            Gauge,
+            "tidegate_limits_cached",
+            "Keys whose records are known, or that are known to have none (LIMITS_CACHE_SIZE).",
+            KnownRecords::cached,
+        );
+    metrics.of(store).value(Gauge, "tidegate_limits_up", "1 while the store of records answers.", |store| {
+        u64::from(store.is_up())
     });
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 use crate::app::{Essential, spawn_forever};
 use crate::clock::Clock;
 use tidegate_engine::memory::MemoryStore;
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{
+    Kind::{Counter, Gauge},
+    Metrics,
+};
 use tidegate_serve::service::Service;
 
 /// How often expired counters are looked for, while there are some, and after a while without any: an idle process
@@ -16,47 +19,44 @@ const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Durati
 
 /// Shows the store, which may take `bytes_max`, in metrics. Values are read at each scrape.
 pub(super) fn register(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u64) {
-    let register = |name, help, kind, read: fn(&MemoryStore) -> u64| {
-        let store = Arc::clone(store);
-        metrics.register(name, help, kind, move |samples| samples.push(&[], read(&store)));
-    };
-    register("tidegate_counters", "Counters that are held.", Kind::Gauge, MemoryStore::counters);
-    register("tidegate_counters_bytes", "Bytes that counters take.", Kind::Gauge, MemoryStore::bytes);
-    metrics.register(
-        "tidegate_counters_bytes_max",
-        "Bytes that counters may take (MAX_COUNTER_BYTES).",
-        Kind::Gauge,
-        move |samples| samples.push(&[], bytes_max),
-    );
-    register(
-        "tidegate_counters_expired_total",
-        "Counters that were forgotten because they equalled unused ones.",
-        Kind::Counter,
-        MemoryStore::expired_total,
-    );
-    register(
-        "tidegate_reported_beyond_limit_hits_total",
-        "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
-        Kind::Counter,
-        |store| store.reported_total().beyond,
-    );
-    register(
-        "tidegate_reported_dropped_hits_total",
-        "Hits of reported costs that counters of this process could not hold.",
-        Kind::Counter,
-        |store| store.reported_total().dropped,
-    );
-    let store = Arc::clone(store);
-    metrics.register(
-        "tidegate_store_full_total",
-        "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.",
-        Kind::Counter,
-        move |samples| {
-            let full = store.full_total();
-            samples.push(&[("answer", "deny")], full.deny);
-            samples.push(&[("answer", "allow")], full.allow);
-        },
-    );
+    metrics
+        .of(store)
+        .value(Gauge, "tidegate_counters", "Counters that are held.", MemoryStore::counters)
+        .value(Gauge, "tidegate_counters_bytes", "Bytes that counters take.", MemoryStore::bytes)
+        .value(
+            Gauge,
+            "tidegate_counters_bytes_max",
+            "Bytes that counters may take (MAX_COUNTER_BYTES).",
+            move |_| bytes_max,
+        )
+        .value(
+            Counter,
+            "tidegate_counters_expired_total",
+            "Counters that were forgotten because they equalled unused ones.",
+            MemoryStore::expired_total,
+        )
+        .value(
+            Counter,
+            "tidegate_reported_beyond_limit_hits_total",
+            "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
+            |store| store.reported_total().beyond,
+        )
+        .value(
+            Counter,
+            "tidegate_reported_dropped_hits_total",
+            "Hits of reported costs that counters of this process could not hold.",
+            |store| store.reported_total().dropped,
+        )
+        .samples(
+            Counter,
+            "tidegate_store_full_total",
+            "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.",
+            |store, samples| {
+                let full = store.full_total();
+                samples.push(&[("answer", "deny")], full.deny);
+                samples.push(&[("answer", "allow")], full.allow);
+            },
+        );
 }
 
 /// Frees expired counters and old rules.

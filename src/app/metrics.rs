@@ -9,22 +9,6 @@ use crate::configuration;
 use tidegate_serve::metrics::{Mapping, Metrics, Names};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
-/// Drops the families that the parts of a program add. They hold the parts, which hold the metrics: without this, a
-/// limiter that ends before its process would never be freed.
-pub(super) struct Families(Arc<Metrics>);
-
-impl Families {
-    pub(super) fn of(metrics: &Arc<Metrics>) -> Self {
-        Self(Arc::clone(metrics))
-    }
-}
-
-impl Drop for Families {
-    fn drop(&mut self) {
-        self.0.drop_registered();
-    }
-}
-
 /// Metrics, with the names of the mapping file if there is one and it can be read at `now`.
 pub(super) fn start(
     configuration: &configuration::Metrics,

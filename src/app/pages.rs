@@ -32,7 +32,7 @@ pub(super) fn keep_debug(
     let changed = (Arc::clone(&app.exceptions), Arc::clone(&app.resets));
     let api = AdminApi::new(changed, Arc::clone(&service), *handler.bounds(), gate.clone())
         .with_records(app.records.clone());
-    exceptions::register_refused(&app.metrics, api.refused());
+    exceptions::register_refused(&app.metrics, &api.refused());
     let status = Arc::new(status::of(app, workers, api.refused()));
     spawn_forever(tasks, status::sample(Arc::clone(&status)));
     let front = AdminFront::new(service, handler, logging::SWITCH, status, gate).with_api(api);

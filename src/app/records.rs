@@ -45,9 +45,8 @@ pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<RecordStore>>, fol
 }
 
 fn register(metrics: &Metrics, records: &Arc<RecordStore>) {
-    let records = Arc::clone(records);
     let help = "Records that LIMITS_DIR holds, roughly: what was replaced or removed of late may count too.";
-    metrics.register("tidegate_records", help, Kind::Gauge, move |samples| {
+    metrics.of(records).samples(Kind::Gauge, "tidegate_records", help, |records, samples| {
         records.count().iter().for_each(|count| samples.push(&[], *count));
     });
 }

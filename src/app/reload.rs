@@ -109,12 +109,11 @@ impl Following {
 
 /// Shows how rules treat the costs of descriptors.
 pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
-    let service = Arc::clone(service);
-    metrics.register(
+    metrics.of(service).samples(
+        Kind::Gauge,
         "tidegate_rule_costs",
         "Rules by what they take descriptors' own costs for, and whether they say so or have learnt it.",
-        Kind::Gauge,
-        move |samples| {
+        |service, samples| {
             let mut counts = [0_u64; 4];
             service.with_rules(|rules| {
                 for rule in rules.iter().flat_map(|rules| rules.rules()) {

@@ -2,6 +2,7 @@
 
 mod contact;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,14 +11,16 @@ use crate::app::AppError;
 use crate::clock::Clock;
 use crate::configuration::{ClientTlsFiles, Redis, Server};
 use tidegate_engine::memory::MemoryStore;
-use tidegate_engine::reported::ReportedTotal;
 use tidegate_redis::runtime::Tokio;
 use tidegate_redis::tls::{TlsError, TlsFiles, config};
 use tidegate_redis::{
-    Contact, Declared, Failure, LeaseTotals, RedisOptions, RedisStore, RoundTrips, SharedStore, Stats,
+    Contact, Declared, Failure, RedisOptions, RedisStore, RoundTrips, SharedStore, Stats,
     declare_whole as whole,
 };
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{
+    Kind::{self, Counter, Gauge},
+    Metrics, Samples,
+};
 use tidegate_serve::service::Counters;
 
 pub(super) use contact::{NOT_REACHED, keep};
@@ -96,169 +99,182 @@ fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfi
 
 /// Shows the shared store in metrics.
 fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    type Read = fn(&Stats) -> u64;
-    let families: [(&'static str, &'static str, Kind, Read); 6] = [
-        ("tidegate_redis_round_trips_total", "Calls that were sent to Redis.", Kind::Counter, |stats| {
-            stats.round_trips.count()
-        }),
-        ("tidegate_redis_in_flight", "Calls that wait for Redis now.", Kind::Gauge, |stats| {
-            stats.in_flight.load(Relaxed) as u64
-        }),
-        ("tidegate_redis_connections", "Connections to Redis that are open.", Kind::Gauge, |stats| {
-            stats.connections.load(Relaxed) as u64
-        }),
-        (
-            "tidegate_redis_memory_lost_total",
-            "Times that Redis had lost its memory.",
-            Kind::Counter,
-            |stats| stats.memory_lost.load(Relaxed),
-        ),
-        ("tidegate_redis_given_back_total", "Give-backs that were sent.", Kind::Counter, |stats| {
-            stats.given_back.load(Relaxed)
-        }),
-        (
-            "tidegate_redis_connections_opened_total",
-            "Connections that were opened.",
-            Kind::Counter,
-            |stats| stats.connections_opened.load(Relaxed),
-        ),
-    ];
-    for (name, help, kind, read) in families {
-        let shared = Arc::clone(shared);
-        metrics.register(name, help, kind, move |samples| {
-            for (store, redis) in shared.stores() {
-                samples.push(&[("store", store)], read(redis.stats()));
-            }
-        });
-    }
-    register_round_trips(metrics, shared);
+    register_calls(metrics, shared);
     register_trouble(metrics, shared);
-    register_leases(metrics, shared);
-    register_reported(metrics, shared);
+    register_hits(metrics, shared);
     register_theirs(metrics, shared);
 }
 
-/// Shows how long calls took.
-fn register_round_trips(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    let help = "Time from sending a call to Redis to its answer, or to its timeout.";
-    let shared = Arc::clone(shared);
-    metrics.register("tidegate_redis_round_trip_seconds", help, Kind::Histogram, move |samples| {
-        for (store, redis) in shared.stores() {
-            let (counts, nanos) = redis.stats().round_trips.read();
-            samples.push_durations(&[("store", store)], &RoundTrips::BOUNDS, &counts, nanos);
-        }
-    });
+/// Writes a value of each server.
+fn by_store<Value: Display>(read: impl Fn(&RedisStore) -> Value) -> impl Fn(&SharedStore, &mut Samples<'_>) {
+    move |shared, samples| {
+        shared.stores().for_each(|(store, redis)| samples.push(&[("store", store)], read(redis)));
+    }
+}
+
+/// Shows calls and connections.
+fn register_calls(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    metrics
+        .of(shared)
+        .samples(
+            Counter,
+            "tidegate_redis_round_trips_total",
+            "Calls that were sent to Redis.",
+            by_store(|redis| redis.stats().round_trips.count()),
+        )
+        .samples(
+            Gauge,
+            "tidegate_redis_in_flight",
+            "Calls that wait for Redis now.",
+            by_store(|redis| redis.stats().in_flight.load(Relaxed)),
+        )
+        .samples(
+            Gauge,
+            "tidegate_redis_connections",
+            "Connections to Redis that are open.",
+            by_store(|redis| redis.stats().connections.load(Relaxed)),
+        )
+        .samples(
+            Counter,
+            "tidegate_redis_memory_lost_total",
+            "Times that Redis had lost its memory.",
+            by_store(|redis| redis.stats().memory_lost.load(Relaxed)),
+        )
+        .samples(
+            Counter,
+            "tidegate_redis_given_back_total",
+            "Give-backs that were sent.",
+            by_store(|redis| redis.stats().given_back.load(Relaxed)),
+        )
+        .samples(
+            Counter,
+            "tidegate_redis_connections_opened_total",
+            "Connections that were opened.",
+            by_store(|redis| redis.stats().connections_opened.load(Relaxed)),
+        )
+        .samples(
+            Kind::Histogram,
+            "tidegate_redis_round_trip_seconds",
+            "Time from sending a call to Redis to its answer, or to its timeout.",
+            |shared, samples| {
+                for (store, redis) in shared.stores() {
+                    let (counts, nanos) = redis.stats().round_trips.read();
+                    samples.push_durations(&[("store", store)], &RoundTrips::BOUNDS, &counts, nanos);
+                }
+            },
+        );
 }
 
 /// Shows calls without an answer, and checks that needed no call.
 fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    let failures = Arc::clone(shared);
-    let help = "Calls without an answer, by kind.";
-    metrics.register("tidegate_redis_failures_total", help, Kind::Counter, move |samples| {
-        for (store, redis) in failures.stores() {
-            for failure in Failure::ALL {
-                let count = redis.stats().failures(failure);
-                samples.push(&[("store", store), ("kind", failure.name())], count);
-            }
-        }
-    });
-    let help = "1 while requests are not sent to Redis, because it does not answer.";
-    let breaker = Arc::clone(shared);
-    metrics.register("tidegate_redis_breaker_open", help, Kind::Gauge, move |samples| {
-        for (store, redis) in breaker.stores() {
-            let open = *redis.contact().borrow() != Contact::Up;
-            samples.push(&[("store", store)], u64::from(open));
-        }
-    });
-    let resets = Arc::clone(shared);
-    let help = "Servers of Redis whose resets of counters are not read, not kept, or left out in part.";
-    metrics.register("tidegate_redis_reset_troubles", help, Kind::Gauge, move |samples| {
-        let troubles = resets.epoch_troubles();
-        for (store, _) in resets.stores() {
-            let count = troubles.iter().filter(|(name, _)| *name == store).count();
-            samples.push(&[("store", store)], count as u64);
-        }
-    });
-    let (hits, entries) = (Arc::clone(shared), Arc::clone(shared));
-    let help = "Descriptors that were answered from the memory of what is over.";
-    metrics.register("ratelimit_localcache_hitCount", help, Kind::Counter, move |samples| {
-        samples.push(&[], hits.deny_cache_totals().0);
-    });
-    let help = "Counters that are remembered as over.";
-    metrics.register("ratelimit_localcache_entryCount", help, Kind::Gauge, move |samples| {
-        samples.push(&[], entries.deny_cache_totals().1);
-    });
-}
-
-/// Shows hits of reported costs that did not fit.
-fn register_reported(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    let register = |name, help, read: fn(ReportedTotal) -> u64| {
-        let shared = Arc::clone(shared);
-        metrics.register(name, help, Kind::Counter, move |samples| {
-            samples.push(&[], read(shared.reported_total()));
+    metrics
+        .of(shared)
+        .samples(
+            Counter,
+            "tidegate_redis_failures_total",
+            "Calls without an answer, by kind.",
+            |shared, samples| {
+                for (store, redis) in shared.stores() {
+                    for failure in Failure::ALL {
+                        let count = redis.stats().failures(failure);
+                        samples.push(&[("store", store), ("kind", failure.name())], count);
+                    }
+                }
+            },
+        )
+        .samples(
+            Gauge,
+            "tidegate_redis_breaker_open",
+            "1 while requests are not sent to Redis, because it does not answer.",
+            by_store(|redis| u64::from(*redis.contact().borrow() != Contact::Up)),
+        )
+        .samples(
+            Gauge,
+            "tidegate_redis_reset_troubles",
+            "Servers of Redis whose resets of counters are not read, not kept, or left out in part.",
+            |shared, samples| {
+                let troubles = shared.epoch_troubles();
+                for (store, _) in shared.stores() {
+                    let count = troubles.iter().filter(|(name, _)| *name == store).count();
+                    samples.push(&[("store", store)], count);
+                }
+            },
+        )
+        .value(
+            Counter,
+            "ratelimit_localcache_hitCount",
+            "Descriptors that were answered from the memory of what is over.",
+            |shared| shared.deny_cache_totals().0,
+        )
+        .value(Gauge, "ratelimit_localcache_entryCount", "Counters that are remembered as over.", |shared| {
+            shared.deny_cache_totals().1
         });
-    };
-    register(
-        "tidegate_redis_reported_beyond_limit_hits_total",
-        "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
-        |total| total.beyond,
-    );
-    register(
-        "tidegate_redis_reported_dropped_hits_total",
-        "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
-        |total| total.dropped,
-    );
 }
 
-/// Shows how many leased hits were spent and given back.
-fn register_leases(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    type Read = fn(LeaseTotals) -> u64;
-    let families: [(&'static str, &'static str, Read); 4] = [
-        ("tidegate_redis_leases_total", "Leases that were taken.", |totals| totals.taken),
-        ("tidegate_redis_lease_hits_taken_total", "Hits that were leased.", |totals| totals.hits_taken),
-        (
+/// Shows how many leased hits were spent and given back, and hits of reported costs that did not fit.
+fn register_hits(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    metrics
+        .of(shared)
+        .value(Counter, "tidegate_redis_leases_total", "Leases that were taken.", |shared| {
+            shared.leases().taken
+        })
+        .value(Counter, "tidegate_redis_lease_hits_taken_total", "Hits that were leased.", |shared| {
+            shared.leases().hits_taken
+        })
+        .value(
+            Counter,
             "tidegate_redis_lease_hits_spent_total",
             "Leased hits that passed without a call to Redis.",
-            |totals| totals.hits_spent,
-        ),
-        ("tidegate_redis_lease_hits_given_back_total", "Leased hits that were not spent.", |totals| {
-            totals.hits_given_back
-        }),
-    ];
-    for (name, help, read) in families {
-        let shared = Arc::clone(shared);
-        metrics.register(name, help, Kind::Counter, move |samples| samples.push(&[], read(shared.leases())));
-    }
+            |shared| shared.leases().hits_spent,
+        )
+        .value(
+            Counter,
+            "tidegate_redis_lease_hits_given_back_total",
+            "Leased hits that were not spent.",
+            |shared| shared.leases().hits_given_back,
+        )
+        .value(
+            Counter,
+            "tidegate_redis_reported_beyond_limit_hits_total",
+            "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
+            |shared| shared.reported_total().beyond,
+        )
+        .value(
+            Counter,
+            "tidegate_redis_reported_dropped_hits_total",
+            "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
+            |shared| shared.reported_total().dropped,
+        );
 }
 
 /// Shows some of these under the names of `envoyproxy/ratelimit`.
 fn register_theirs(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(&Stats) -> u64;
-    let reads: [(Kind, Read); 3] = [
-        (Kind::Gauge, |stats| stats.connections.load(Relaxed) as u64),
-        (Kind::Counter, |stats| stats.connections_opened.load(Relaxed)),
-        (Kind::Counter, |stats| stats.connections_closed.load(Relaxed)),
+    let families: [(Kind, [&'static str; 2], Read); 3] = [
+        (Gauge, ["ratelimit_redis_pool_cx_active", "ratelimit_redis_per_second_pool_cx_active"], |stats| {
+            stats.connections.load(Relaxed) as u64
+        }),
+        (Counter, ["ratelimit_redis_pool_cx_total", "ratelimit_redis_per_second_pool_cx_total"], |stats| {
+            stats.connections_opened.load(Relaxed)
+        }),
+        (
+            Counter,
+            ["ratelimit_redis_pool_cx_local_close", "ratelimit_redis_per_second_pool_cx_local_close"],
+            |stats| stats.connections_closed.load(Relaxed),
+        ),
     ];
-    let names = [
-        [
-            "ratelimit_redis_pool_cx_active",
-            "ratelimit_redis_pool_cx_total",
-            "ratelimit_redis_pool_cx_local_close",
-        ],
-        [
-            "ratelimit_redis_per_second_pool_cx_active",
-            "ratelimit_redis_per_second_pool_cx_total",
-            "ratelimit_redis_per_second_pool_cx_local_close",
-        ],
-    ];
-    for (place, names) in names.iter().enumerate().take(shared.stores().count()) {
-        for (name, (kind, read)) in names.iter().zip(reads) {
-            let shared = Arc::clone(shared);
-            metrics.register(name, "Connections to Redis.", kind, move |samples| {
-                if let Some((_, redis)) = shared.stores().nth(place) {
-                    samples.push(&[], read(redis.stats()));
-                }
-            });
+    for place in 0..shared.stores().count() {
+        for (kind, names, read) in families {
+            metrics.of(shared).samples(
+                kind,
+                names[place],
+                "Connections to Redis.",
+                move |shared, samples| {
+                    if let Some((_, redis)) = shared.stores().nth(place) {
+                        samples.push(&[], read(redis.stats()));
+                    }
+                },
+            );
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Starts tracing: reads the collector's certificates and names this instance.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
@@ -21,9 +20,8 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
     options.resource.retain(|(name, _)| name != INSTANCE);
     options.resource.push((INSTANCE.to_owned(), instance.map_or_else(random_uuid, Ok)?));
     let tracer = Tracer::start(options, &collector)?;
-    let stats = Arc::clone(tracer.stats());
     let help = "Spans that were exported (sent), whose export failed (refused), and for which the queue was full (dropped).";
-    metrics.register("tidegate_spans_total", help, Kind::Counter, move |samples| {
+    metrics.of(tracer.stats()).samples(Kind::Counter, "tidegate_spans_total", help, |stats, samples| {
         samples.push(&[("outcome", "sent")], stats.sent.load(Relaxed));
         samples.push(&[("outcome", "refused")], stats.refused.load(Relaxed));
         samples.push(&[("outcome", "dropped")], stats.dropped.load(Relaxed));

@@ -172,27 +172,28 @@ impl State {
 
     fn register(&self, metrics: &Metrics) {
         let outcome = self.outcome;
-        metrics.register(
-            "tidegate_state_start_total",
-            "Starts of this process with STATE_DIR, by what they found there.",
-            Kind::Counter,
-            move |samples| {
-                for known in Outcome::ALL {
-                    samples.push(&[("outcome", known.name())], u64::from(known == outcome));
-                }
-            },
-        );
-        let checkpoints = Arc::clone(&self.checkpoints);
-        metrics.register(
-            "tidegate_state_checkpoints_total",
-            "Checkpoints of all counters, by whether they were written.",
-            Kind::Counter,
-            move |samples| {
-                let CheckpointTotals { written, failed } = checkpoints.totals();
-                samples.push(&[("outcome", "written")], written);
-                samples.push(&[("outcome", "failed")], failed);
-            },
-        );
+        metrics
+            .of(&self.checkpoints)
+            .samples(
+                Kind::Counter,
+                "tidegate_state_start_total",
+                "Starts of this process with STATE_DIR, by what they found there.",
+                move |_, samples| {
+                    for known in Outcome::ALL {
+                        samples.push(&[("outcome", known.name())], u64::from(known == outcome));
+                    }
+                },
+            )
+            .samples(
+                Kind::Counter,
+                "tidegate_state_checkpoints_total",
+                "Checkpoints of all counters, by whether they were written.",
+                |checkpoints, samples| {
+                    let CheckpointTotals { written, failed } = checkpoints.totals();
+                    samples.push(&[("outcome", "written")], written);
+                    samples.push(&[("outcome", "failed")], failed);
+                },
+            );
     }
 
     /// Writes all counters, if no further decision is made. A second signal ends that too.
@@ -224,14 +225,10 @@ impl State {
 
 /// Shows in metrics for how long lost counters count as full.
 pub(super) fn register_cold(metrics: &Metrics, service: &Arc<Service>, clock: Clock) {
-    let service = Arc::clone(service);
-    metrics.register(
+    metrics.of(service).value(
+        Kind::Gauge,
         "tidegate_cold_seconds",
         "Seconds until no counter counts as full any more because it was lost (COLD_START=deny).",
-        Kind::Gauge,
-        move |samples| {
-            let cold = service.counters().coldness();
-            samples.push(&[], ceil_secs(cold.until().nanos_since(clock.now())));
-        },
+        move |service| ceil_secs(service.counters().coldness().until().nanos_since(clock.now())),
     );
 }

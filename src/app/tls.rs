@@ -50,47 +50,49 @@ impl PortsTls {
         })
     }
 
-    fn register(&self, metrics: &Metrics) {
-        let ports: Vec<_> = [("grpc", &self.grpc), ("http", &self.http), ("debug", &self.debug)]
-            .into_iter()
-            .filter_map(|(name, port)| Some((name, port.as_ref()?)))
-            .map(|(name, port)| (name, Arc::clone(&port.tls), Arc::clone(&port.reloads_failed)))
-            .collect();
+    /// Shows the ports with TLS in metrics, as long as what this returns is kept.
+    fn register(&self, metrics: &Metrics) -> Arc<impl Send + Sync + use<>> {
+        let ports = [("grpc", &self.grpc), ("http", &self.http), ("debug", &self.debug)];
+        let ports = ports.into_iter().filter_map(|(name, port)| Some((name, port.as_ref()?)));
+        let ports = ports.map(|(name, port)| (name, Arc::clone(&port.tls), Arc::clone(&port.reloads_failed)));
+        let ports: Arc<Vec<_>> = Arc::new(ports.collect());
         if ports.is_empty() {
-            return;
+            return ports;
         }
-        let (handshakes, certificates) = (ports.clone(), ports.clone());
-        metrics.register(
-            "tidegate_tls_certificate_not_after_timestamp_seconds",
-            "Unix time at which the first certificate of the chain that is served ends, by port.",
-            Kind::Gauge,
-            move |samples| {
-                for (name, tls, _) in &certificates {
-                    let Some(ends) = tls.not_after_unix_secs() else { continue };
-                    samples.push(&[("port", name)], ends);
-                }
-            },
-        );
-        metrics.register(
-            "tidegate_tls_handshakes_failed_total",
-            "TLS handshakes that clients did not finish, by port.",
-            Kind::Counter,
-            move |samples| {
-                for (name, tls, _) in &handshakes {
-                    samples.push(&[("port", name)], tls.handshakes_failed());
-                }
-            },
-        );
-        metrics.register(
-            "tidegate_tls_reloads_failed_total",
-            "Changes of a TLS file that were refused, by port.",
-            Kind::Counter,
-            move |samples| {
-                for (name, _, failed) in &ports {
-                    samples.push(&[("port", name)], failed.load(Ordering::Relaxed));
-                }
-            },
-        );
+        metrics
+            .of(&ports)
+            .samples(
+                Kind::Gauge,
+                "tidegate_tls_certificate_not_after_timestamp_seconds",
+                "Unix time at which the first certificate of the chain that is served ends, by port.",
+                |ports, samples| {
+                    for (name, tls, _) in ports {
+                        let Some(ends) = tls.not_after_unix_secs() else { continue };
+                        samples.push(&[("port", name)], ends);
+                    }
+                },
+            )
+            .samples(
+                Kind::Counter,
+                "tidegate_tls_handshakes_failed_total",
+                "TLS handshakes that clients did not finish, by port.",
+                |ports, samples| {
+                    ports
+                        .iter()
+                        .for_each(|(name, tls, _)| samples.push(&[("port", name)], tls.handshakes_failed()));
+                },
+            )
+            .samples(
+                Kind::Counter,
+                "tidegate_tls_reloads_failed_total",
+                "Changes of a TLS file that were refused, by port.",
+                |ports, samples| {
+                    for (name, _, failed) in ports {
+                        samples.push(&[("port", name)], failed.load(Ordering::Relaxed));
+                    }
+                },
+            );
+        ports
     }
 
     /// Uses every change of the files from now on, and remembers it. The returned handles make it read the files
@@ -102,7 +104,7 @@ impl PortsTls {
         reloads: &Arc<ReloadLog>,
         clock: Clock,
     ) -> io::Result<Vec<Reread>> {
-        self.register(metrics);
+        let shown = self.register(metrics);
         let mut rereads = Vec::new();
         let ports =
             [(Subject::GrpcTls, self.grpc), (Subject::HttpTls, self.http), (Subject::DebugTls, self.debug)];
@@ -112,8 +114,10 @@ impl PortsTls {
                 move |in_force, what| reloads.add(Reload::new(subject, clock.now(), in_force, what));
             let mut watching = port.watch(clock, remember)?;
             rereads.push(watching.reread());
+            let shown = Arc::clone(&shown);
             tasks.spawn(async move {
                 watching.died().await;
+                drop(shown);
                 dead("watching TLS certificates", "its thread has died")
             });
         }

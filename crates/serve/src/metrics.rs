@@ -1,6 +1,6 @@
 //! Metrics: counts decisions, calls and reloads, and renders the counts for Prometheus.
 //!
-//! In: decisions, calls, reloads, and closures that read values of other modules. Out: text, rendered piece by piece.
+//! In: decisions, calls, reloads, and functions that read values of other modules. Out: text, rendered piece by piece.
 //! Counting must not limit throughput. So a rule's counters are resolved once, when the rule set is installed
 //! ([`Metrics::handles`]), and each worker adds to a stripe of its own, with plain stores, on cache lines that no other
 //! thread writes. Rendering reads the stripes without taking a lock that the request path needs.
@@ -14,12 +14,14 @@
 //! - `statsd_name`, `statsd_counters`, `timers`: counters and durations for StatsD, under its names
 //! - `striped`, `chunked`: the memory of the counters
 //! - `glance`: a few counts, read often
+//! - `families`: values that other parts of the program hold
 //! - `text`, `scrape`: the Prometheus text; `mapping`, `mapped_counters`: the same with names that the user maps
 
 mod calls;
 mod candidates;
 mod chunked;
 mod counts;
+mod families;
 mod glance;
 mod grpc_method;
 mod handles;
@@ -56,6 +58,7 @@ pub use self::timers::Timed;
 use self::calls::{Calls, ResponseTimes};
 use self::candidates::Candidates;
 use self::counts::{Counts, Stat};
+use self::families::WriteFamily;
 use self::histogram::{Buckets, DECISION_BOUNDS, Histogram};
 use self::lane::Lane;
 use self::mapped_counters::MappedCounters;
@@ -129,21 +132,11 @@ pub struct Metrics {
     reloads: Reloads,
     timers: Box<[Timers]>,
     timers_dropped: Slot,
-    registered: RwLock<Vec<Family>>,
+    registered: RwLock<Vec<Box<WriteFamily>>>,
     mapped: Option<MappedCounters>,
     /// An empty page with the constant labels. Every piece of a scrape starts as a copy of it.
     page: Page,
 }
-
-/// A family whose values another module holds.
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    kind: Kind,
-    read: Arc<ReadSamples>,
-}
-
-type ReadSamples = dyn Fn(&mut Samples<'_>) + Send + Sync;
 
 impl Metrics {
     /// All counters at 0.
@@ -320,22 +313,5 @@ impl Metrics {
     /// A rule set was refused or could not be read.
     pub fn config_failed(&self) {
         self.reloads.failed(&self.striped.writer());
-    }
-
-    /// Adds a family. `read` writes its samples each time metrics are rendered. It runs on the rendering thread and
-    /// must not block. `name` must be a valid metric name that is not used yet.
-    pub fn register(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        kind: Kind,
-        read: impl Fn(&mut Samples<'_>) + Send + Sync + 'static,
-    ) {
-        self.registered.write().push(Family { name, help, kind, read: Arc::new(read) });
-    }
-
-    /// Drops the added families. They hold what they read, which often holds these metrics: neither would be freed.
-    pub fn drop_registered(&self) {
-        self.registered.write().clear();
     }
 }

@@ -131,12 +131,6 @@ impl Metrics {
         }
     }
 
-    fn write_registered(&self, page: &mut Page) {
-        for family in self.registered.read().iter() {
-            (family.read)(&mut Samples::of(page, family.name, family.help, family.kind));
-        }
-    }
-
     /// Writes a batch of a family's series, from `start` on. `false`: there are no more.
     fn write_limits(&self, page: &mut Page, stat: Stat, start: usize) -> bool {
         let family = format!("ratelimit_service_rate_limit_{}", stat.name());

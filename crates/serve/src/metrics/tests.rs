@@ -409,13 +409,17 @@ fn calls_reloads_and_registered_families_are_written() {
     metrics.decisions_took(400, 1);
     metrics.config_failed();
     metrics.config_loaded("bead".into(), 7, 2, 1_795_000_000);
+    let part = Arc::new(42);
     metrics
-        .register("tidegate_counters", "Counters in memory.", Kind::Gauge, |samples| samples.push(&[], 42));
-    metrics.register("tidegate_store_full_total", "Refused.", Kind::Counter, |samples| {
-        samples.push(&[("answer", "deny")], 1);
-        samples.push(&[("answer", "allow")], 0);
-    });
+        .of(&part)
+        .value(Kind::Gauge, "tidegate_counters", "Counters in memory.", |counters| *counters)
+        .samples(Kind::Counter, "tidegate_store_full_total", "Refused.", |_, samples| {
+            samples.push(&[("answer", "deny")], 1);
+            samples.push(&[("answer", "allow")], 0);
+        });
     let text = rendered(&metrics);
+    drop(part);
+    assert!(!rendered(&metrics).contains("tidegate_counters"), "its part is gone");
     for line in [
         "tidegate_requests_total{front=\"grpc\",code=\"OVER_LIMIT\"} 1",
         "tidegate_requests_total{front=\"check\",code=\"STORE_FAILURE\"} 1",
