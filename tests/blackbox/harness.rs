@@ -25,6 +25,7 @@ pub mod proxy;
 pub mod recorder;
 pub mod redis;
 pub mod ring;
+pub mod round_trips;
 pub mod siege;
 pub mod small_disk;
 pub mod statsd_exporter;

@@ -65,23 +65,44 @@ pub fn relay<C>(port: u16, change: impl Fn() -> C + Send + 'static) -> u16
 where
     C: FnMut(&mut [u8]) -> bool + Send + 'static,
 {
+    relay_watched(port, |_| (), change)
+}
+
+/// The same. `asked` sees the bytes of clients before the server does.
+pub fn relay_watched<C>(
+    port: u16,
+    asked: impl Fn(&[u8]) + Clone + Send + 'static,
+    change: impl Fn() -> C + Send + 'static,
+) -> u16
+where
+    C: FnMut(&mut [u8]) -> bool + Send + 'static,
+{
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
     let own = listener.local_addr().expect("bound").port();
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             // Whoever connects while the server is away finds the connection closed.
             let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
-            join(client, server, change());
+            join(client, server, asked.clone(), change());
         }
     });
     own
 }
 
-fn join(client: TcpStream, server: TcpStream, change: impl FnMut(&mut [u8]) -> bool + Send + 'static) {
+fn join(
+    client: TcpStream,
+    server: TcpStream,
+    asked: impl Fn(&[u8]) + Send + 'static,
+    change: impl FnMut(&mut [u8]) -> bool + Send + 'static,
+) {
     // What is asked for is not to wait for more of it.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let (Ok(asks), Ok(asked)) = (client.try_clone(), server.try_clone()) else { return };
-    std::thread::spawn(move || pump(asks, asked, |_| true));
+    let (Ok(from), Ok(to)) = (client.try_clone(), server.try_clone()) else { return };
+    let watch = move |bytes: &mut [u8]| {
+        asked(bytes);
+        true
+    };
+    std::thread::spawn(move || pump(from, to, watch));
     std::thread::spawn(move || pump(server, client, change));
 }
 

@@ -1,4 +1,4 @@
-//! Requests that wait for Redis when their clients leave, or when Envoy ends.
+//! Requests that wait for Redis: how long, and what happens when their clients leave, or when Envoy ends.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -9,6 +9,7 @@ use super::soak;
 use crate::harness::envoy::Envoy;
 use crate::harness::inside::{Inside, rules};
 use crate::harness::redis::Redis;
+use crate::harness::round_trips::RoundTrips;
 use crate::harness::{eventually_true, http};
 
 fn waiting() -> u64 {
@@ -33,6 +34,48 @@ fn clients_that_wait(limit: u64) -> (Redis, Envoy, Vec<TcpStream>) {
         envoy.stat("dynamicmodulescustom.tidegate_waited") == waiting()
     });
     (redis, envoy, clients)
+}
+
+/// A request is charged to two counters.
+const TWO_KEYS: &str = "domain: edge
+rate_limits:
+  - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+  - actions: [{request_headers: {header_name: x-user, descriptor_key: login}}]
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 1000}}
+  - {key: login, rate_limit: {unit: day, requests_per_unit: 2000}}
+";
+
+/// Keys of which one is asked about while nothing else is sent to Redis, as epochs and exceptions are now and then.
+const KEYS: usize = 30;
+
+/// Counted, not timed: what a key without a lease waits for is one answer of Redis.
+#[test]
+fn a_key_without_a_lease_waits_for_one_round_trip() {
+    let one = rules("{unit: day, requests_per_unit: 1000}");
+    for (rules, sync) in [(&*one, "leased"), (&one, "strict"), (TWO_KEYS, "leased"), (TWO_KEYS, "strict")] {
+        let redis = Redis::start(&[]);
+        let wire = RoundTrips::to(redis.port);
+        let inside = Inside::new(rules).setting("REDIS_URL", &format!("127.0.0.1:{}", wire.port));
+        let inside = inside.setting("REDIS_SYNC", sync).setting("REDIS_TIMEOUT", "10s");
+        let envoy = inside.start();
+        let mut client = envoy.client();
+        let mut ask = |user: &str| {
+            wire.take();
+            let answer = client.send("GET", "/", &[("x-user", user)], "").expect("Envoy answers");
+            let sent = wire.take();
+            assert_eq!((answer.status, answer.number("ratelimit-remaining")), (200, 999), "{answer:?}");
+            sent
+        };
+        // From now on Redis knows the script.
+        ask("first");
+        let users: Vec<_> = (0..KEYS).map(|at| format!("user-{at}")).collect();
+        let sent: Vec<_> = users.iter().map(|user| ask(user)).collect();
+        assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_waited"), 1 + KEYS as u64);
+        let alone =
+            users.iter().zip(&sent).find(|(user, sent)| sent.len() == 1 && sent[0].contains(&***user));
+        assert!(alone.is_some(), "{sync}: {sent:#?}");
+    }
 }
 
 #[test]
