@@ -102,48 +102,23 @@ fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError>
         .map_err(|error| AppError::BadFile { setting: "EVENTS_WEBHOOK_CACERT", problem: error.to_string() })
 }
 
+#[rustfmt::skip]
 fn register(metrics: &Metrics, events: &Arc<Events>) {
     metrics
         .of(events)
-        .samples(Counter, "tidegate_events_total", "Events that were emitted, by kind.", |events, samples| {
-            events.emitted().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count));
-        })
-        .value(
-            Counter,
-            "tidegate_events_left_out_total",
-            "Events that were left out because their rule had emitted enough in that second.",
-            |events| events.left_out(),
-        )
-        .samples(
-            Counter,
-            "tidegate_events_dropped_total",
-            "Events that an outlet dropped: its queue was full, or its receiver failed.",
-            |events, samples| {
-                for outlet in events.outlets() {
-                    for (reason, count) in outlet.totals().dropped() {
-                        samples.push(&[("to", outlet.name), ("reason", reason)], count);
-                    }
+        .samples(Counter, "tidegate_events_total", "Events that were emitted, by kind.",
+            |events, samples| events.emitted().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count)))
+        .value(Counter, "tidegate_events_left_out_total", "Events that were left out because their rule had emitted enough in that second.", |events| events.left_out())
+        .samples(Counter, "tidegate_events_dropped_total", "Events that an outlet dropped: its queue was full, or its receiver failed.", |events, samples| {
+            for outlet in events.outlets() {
+                for (reason, count) in outlet.totals().dropped() {
+                    samples.push(&[("to", outlet.name), ("reason", reason)], count);
                 }
-            },
-        )
-        .samples(
-            Gauge,
-            "tidegate_events_waiting",
-            "Events that wait for an outlet.",
-            by_outlet(Outlet::waiting),
-        )
-        .samples(
-            Counter,
-            "tidegate_events_sent_total",
-            "Events that an outlet has sent.",
-            by_outlet(|outlet| outlet.totals().sent()),
-        )
-        .samples(
-            Counter,
-            "tidegate_events_failures_total",
-            "Attempts of an outlet that failed.",
-            by_outlet(|outlet| outlet.totals().failures()),
-        );
+            }
+        })
+        .samples(Gauge, "tidegate_events_waiting", "Events that wait for an outlet.", by_outlet(Outlet::waiting))
+        .samples(Counter, "tidegate_events_sent_total", "Events that an outlet has sent.", by_outlet(|outlet| outlet.totals().sent()))
+        .samples(Counter, "tidegate_events_failures_total", "Attempts of an outlet that failed.", by_outlet(|outlet| outlet.totals().failures()));
 }
 
 /// Writes a value of each outlet.

@@ -157,36 +157,21 @@ async fn passed(until: Timestamp) {
     }
 }
 
+#[rustfmt::skip]
 pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Service>) {
     metrics
         .of(book)
-        .value(Kind::Gauge, "tidegate_exceptions", "Exceptions that were made and not ended.", |book| {
-            book.version().count
+        .value(Kind::Gauge, "tidegate_exceptions", "Exceptions that were made and not ended.", |book| book.version().count)
+        .samples(Kind::Gauge, "tidegate_exceptions_up", "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.", |book, samples| {
+            book.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
         })
-        .samples(
-            Kind::Gauge,
-            "tidegate_exceptions_up",
-            "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.",
-            |book, samples| {
-                book.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
-            },
-        )
-        .samples(
-            Kind::Gauge,
-            "tidegate_exceptions_file_up",
-            "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.",
-            |book, samples| book.is_file_up().iter().for_each(|&is_up| samples.push(&[], u64::from(is_up))),
-        );
-    metrics.of(service).samples(
-        Kind::Counter,
-        "tidegate_exceptions_met_total",
-        "Descriptors that met an exception, by what it does.",
-        |service, samples| {
-            for (effect, met) in EFFECTS.into_iter().zip(service.exceptions_met()) {
-                samples.push(&[("effect", effect)], met);
-            }
-        },
-    );
+        .samples(Kind::Gauge, "tidegate_exceptions_file_up", "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.",
+            |book, samples| book.is_file_up().iter().for_each(|&is_up| samples.push(&[], u64::from(is_up))));
+    metrics.of(service).samples(Kind::Counter, "tidegate_exceptions_met_total", "Descriptors that met an exception, by what it does.", |service, samples| {
+        for (effect, met) in EFFECTS.into_iter().zip(service.exceptions_met()) {
+            samples.push(&[("effect", effect)], met);
+        }
+    });
 }
 
 /// Shows requests to the admin API that were refused.

@@ -127,33 +127,15 @@ impl Follower {
     }
 }
 
+#[rustfmt::skip]
 fn register(metrics: &Metrics, store: &Arc<RecordStore>, records: &Arc<KnownRecords>) {
     metrics
         .of(records)
-        .value(
-            Counter,
-            "tidegate_limits_fetches_total",
-            "Keys whose records were asked of the store.",
-            |records| records.stats().fetches.load(Relaxed),
-        )
-        .value(
-            Counter,
-            "tidegate_limits_fetch_failures_total",
-            "Of these, those that it did not answer for.",
-            |records| records.stats().failures.load(Relaxed),
-        )
-        .value(
-            Counter,
-            "tidegate_limits_stale_total",
-            "Descriptors that LIMITS_STALE_MODE decided, because the store was away.",
-            |records| records.stats().stale.load(Relaxed),
-        )
-        .value(
-            Gauge,
-            "tidegate_limits_cached",
-            "Keys whose records are known, or that are known to have none (LIMITS_CACHE_SIZE).",
-            KnownRecords::cached,
-        );
+        .value(Counter, "tidegate_limits_fetches_total", "Keys whose records were asked of the store.", |records| records.stats().fetches.load(Relaxed))
+        .value(Counter, "tidegate_limits_fetch_failures_total", "Of these, those that it did not answer for.", |records| records.stats().failures.load(Relaxed))
+        .value(Counter, "tidegate_limits_stale_total", "Descriptors that LIMITS_STALE_MODE decided, because the store was away.",
+            |records| records.stats().stale.load(Relaxed))
+        .value(Gauge, "tidegate_limits_cached", "Keys whose records are known, or that are known to have none (LIMITS_CACHE_SIZE).", KnownRecords::cached);
     metrics.of(store).value(Gauge, "tidegate_limits_up", "1 while the store of records answers.", |store| {
         u64::from(store.is_up())
     });

@@ -18,45 +18,23 @@ use tidegate_serve::service::Service;
 const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
 /// Shows the store, which may take `bytes_max`, in metrics. Values are read at each scrape.
+#[rustfmt::skip]
 pub(super) fn register(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u64) {
     metrics
         .of(store)
         .value(Gauge, "tidegate_counters", "Counters that are held.", MemoryStore::counters)
         .value(Gauge, "tidegate_counters_bytes", "Bytes that counters take.", MemoryStore::bytes)
-        .value(
-            Gauge,
-            "tidegate_counters_bytes_max",
-            "Bytes that counters may take (MAX_COUNTER_BYTES).",
-            move |_| bytes_max,
-        )
-        .value(
-            Counter,
-            "tidegate_counters_expired_total",
-            "Counters that were forgotten because they equalled unused ones.",
-            MemoryStore::expired_total,
-        )
-        .value(
-            Counter,
-            "tidegate_reported_beyond_limit_hits_total",
-            "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
-            |store| store.reported_total().beyond,
-        )
-        .value(
-            Counter,
-            "tidegate_reported_dropped_hits_total",
-            "Hits of reported costs that counters of this process could not hold.",
-            |store| store.reported_total().dropped,
-        )
-        .samples(
-            Counter,
-            "tidegate_store_full_total",
-            "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.",
-            |store, samples| {
-                let full = store.full_total();
-                samples.push(&[("answer", "deny")], full.deny);
-                samples.push(&[("answer", "allow")], full.allow);
-            },
-        );
+        .value(Gauge, "tidegate_counters_bytes_max", "Bytes that counters may take (MAX_COUNTER_BYTES).", move |_| bytes_max)
+        .value(Counter, "tidegate_counters_expired_total", "Counters that were forgotten because they equalled unused ones.", MemoryStore::expired_total)
+        .value(Counter, "tidegate_reported_beyond_limit_hits_total", "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
+            |store| store.reported_total().beyond)
+        .value(Counter, "tidegate_reported_dropped_hits_total", "Hits of reported costs that counters of this process could not hold.",
+            |store| store.reported_total().dropped)
+        .samples(Counter, "tidegate_store_full_total", "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.", |store, samples| {
+            let full = store.full_total();
+            samples.push(&[("answer", "deny")], full.deny);
+            samples.push(&[("answer", "allow")], full.allow);
+        });
 }
 
 /// Frees expired counters and old rules.

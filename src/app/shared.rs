@@ -113,138 +113,63 @@ fn by_store<Value: Display>(read: impl Fn(&RedisStore) -> Value) -> impl Fn(&Sha
 }
 
 /// Shows calls and connections.
+#[rustfmt::skip]
 fn register_calls(metrics: &Metrics, shared: &Arc<SharedStore>) {
     metrics
         .of(shared)
-        .samples(
-            Counter,
-            "tidegate_redis_round_trips_total",
-            "Calls that were sent to Redis.",
-            by_store(|redis| redis.stats().round_trips.count()),
-        )
-        .samples(
-            Gauge,
-            "tidegate_redis_in_flight",
-            "Calls that wait for Redis now.",
-            by_store(|redis| redis.stats().in_flight.load(Relaxed)),
-        )
-        .samples(
-            Gauge,
-            "tidegate_redis_connections",
-            "Connections to Redis that are open.",
-            by_store(|redis| redis.stats().connections.load(Relaxed)),
-        )
-        .samples(
-            Counter,
-            "tidegate_redis_memory_lost_total",
-            "Times that Redis had lost its memory.",
-            by_store(|redis| redis.stats().memory_lost.load(Relaxed)),
-        )
-        .samples(
-            Counter,
-            "tidegate_redis_given_back_total",
-            "Give-backs that were sent.",
-            by_store(|redis| redis.stats().given_back.load(Relaxed)),
-        )
-        .samples(
-            Counter,
-            "tidegate_redis_connections_opened_total",
-            "Connections that were opened.",
-            by_store(|redis| redis.stats().connections_opened.load(Relaxed)),
-        )
-        .samples(
-            Kind::Histogram,
-            "tidegate_redis_round_trip_seconds",
-            "Time from sending a call to Redis to its answer, or to its timeout.",
-            |shared, samples| {
-                for (store, redis) in shared.stores() {
-                    let (counts, nanos) = redis.stats().round_trips.read();
-                    samples.push_durations(&[("store", store)], &RoundTrips::BOUNDS, &counts, nanos);
-                }
-            },
-        );
-}
-
-/// Shows calls without an answer, and checks that needed no call.
-fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    metrics
-        .of(shared)
-        .samples(
-            Counter,
-            "tidegate_redis_failures_total",
-            "Calls without an answer, by kind.",
-            |shared, samples| {
-                for (store, redis) in shared.stores() {
-                    for failure in Failure::ALL {
-                        let count = redis.stats().failures(failure);
-                        samples.push(&[("store", store), ("kind", failure.name())], count);
-                    }
-                }
-            },
-        )
-        .samples(
-            Gauge,
-            "tidegate_redis_breaker_open",
-            "1 while requests are not sent to Redis, because it does not answer.",
-            by_store(|redis| u64::from(*redis.contact().borrow() != Contact::Up)),
-        )
-        .samples(
-            Gauge,
-            "tidegate_redis_reset_troubles",
-            "Servers of Redis whose resets of counters are not read, not kept, or left out in part.",
-            |shared, samples| {
-                let troubles = shared.epoch_troubles();
-                for (store, _) in shared.stores() {
-                    let count = troubles.iter().filter(|(name, _)| *name == store).count();
-                    samples.push(&[("store", store)], count);
-                }
-            },
-        )
-        .value(
-            Counter,
-            "ratelimit_localcache_hitCount",
-            "Descriptors that were answered from the memory of what is over.",
-            |shared| shared.deny_cache_totals().0,
-        )
-        .value(Gauge, "ratelimit_localcache_entryCount", "Counters that are remembered as over.", |shared| {
-            shared.deny_cache_totals().1
+        .samples(Counter, "tidegate_redis_round_trips_total", "Calls that were sent to Redis.", by_store(|redis| redis.stats().round_trips.count()))
+        .samples(Gauge, "tidegate_redis_in_flight", "Calls that wait for Redis now.", by_store(|redis| redis.stats().in_flight.load(Relaxed)))
+        .samples(Gauge, "tidegate_redis_connections", "Connections to Redis that are open.", by_store(|redis| redis.stats().connections.load(Relaxed)))
+        .samples(Counter, "tidegate_redis_memory_lost_total", "Times that Redis had lost its memory.", by_store(|redis| redis.stats().memory_lost.load(Relaxed)))
+        .samples(Counter, "tidegate_redis_given_back_total", "Give-backs that were sent.", by_store(|redis| redis.stats().given_back.load(Relaxed)))
+        .samples(Counter, "tidegate_redis_connections_opened_total", "Connections that were opened.", by_store(|redis| redis.stats().connections_opened.load(Relaxed)))
+        .samples(Kind::Histogram, "tidegate_redis_round_trip_seconds", "Time from sending a call to Redis to its answer, or to its timeout.", |shared, samples| {
+            for (store, redis) in shared.stores() {
+                let (counts, nanos) = redis.stats().round_trips.read();
+                samples.push_durations(&[("store", store)], &RoundTrips::BOUNDS, &counts, nanos);
+            }
         });
 }
 
+/// Shows calls without an answer, and checks that needed no call.
+#[rustfmt::skip]
+fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    metrics
+        .of(shared)
+        .samples(Counter, "tidegate_redis_failures_total", "Calls without an answer, by kind.", |shared, samples| {
+            for (store, redis) in shared.stores() {
+                for failure in Failure::ALL {
+                    let count = redis.stats().failures(failure);
+                    samples.push(&[("store", store), ("kind", failure.name())], count);
+                }
+            }
+        })
+        .samples(Gauge, "tidegate_redis_breaker_open", "1 while requests are not sent to Redis, because it does not answer.",
+            by_store(|redis| u64::from(*redis.contact().borrow() != Contact::Up)))
+        .samples(Gauge, "tidegate_redis_reset_troubles", "Servers of Redis whose resets of counters are not read, not kept, or left out in part.", |shared, samples| {
+            let troubles = shared.epoch_troubles();
+            for (store, _) in shared.stores() {
+                let count = troubles.iter().filter(|(name, _)| *name == store).count();
+                samples.push(&[("store", store)], count);
+            }
+        })
+        .value(Counter, "ratelimit_localcache_hitCount", "Descriptors that were answered from the memory of what is over.", |shared| shared.deny_cache_totals().0)
+        .value(Gauge, "ratelimit_localcache_entryCount", "Counters that are remembered as over.", |shared| shared.deny_cache_totals().1);
+}
+
 /// Shows how many leased hits were spent and given back, and hits of reported costs that did not fit.
+#[rustfmt::skip]
 fn register_hits(metrics: &Metrics, shared: &Arc<SharedStore>) {
     metrics
         .of(shared)
-        .value(Counter, "tidegate_redis_leases_total", "Leases that were taken.", |shared| {
-            shared.leases().taken
-        })
-        .value(Counter, "tidegate_redis_lease_hits_taken_total", "Hits that were leased.", |shared| {
-            shared.leases().hits_taken
-        })
-        .value(
-            Counter,
-            "tidegate_redis_lease_hits_spent_total",
-            "Leased hits that passed without a call to Redis.",
-            |shared| shared.leases().hits_spent,
-        )
-        .value(
-            Counter,
-            "tidegate_redis_lease_hits_given_back_total",
-            "Leased hits that were not spent.",
-            |shared| shared.leases().hits_given_back,
-        )
-        .value(
-            Counter,
-            "tidegate_redis_reported_beyond_limit_hits_total",
-            "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
-            |shared| shared.reported_total().beyond,
-        )
-        .value(
-            Counter,
-            "tidegate_redis_reported_dropped_hits_total",
-            "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
-            |shared| shared.reported_total().dropped,
-        );
+        .value(Counter, "tidegate_redis_leases_total", "Leases that were taken.", |shared| shared.leases().taken)
+        .value(Counter, "tidegate_redis_lease_hits_taken_total", "Hits that were leased.", |shared| shared.leases().hits_taken)
+        .value(Counter, "tidegate_redis_lease_hits_spent_total", "Leased hits that passed without a call to Redis.", |shared| shared.leases().hits_spent)
+        .value(Counter, "tidegate_redis_lease_hits_given_back_total", "Leased hits that were not spent.", |shared| shared.leases().hits_given_back)
+        .value(Counter, "tidegate_redis_reported_beyond_limit_hits_total", "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
+            |shared| shared.reported_total().beyond)
+        .value(Counter, "tidegate_redis_reported_dropped_hits_total", "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
+            |shared| shared.reported_total().dropped);
 }
 
 /// Shows some of these under the names of `envoyproxy/ratelimit`.
