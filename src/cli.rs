@@ -37,7 +37,7 @@ use strsim::osa_distance;
 use crate::app;
 use crate::configuration::{Configuration, no_rules};
 use crate::settings::value::Secrecy;
-use crate::settings::{Problem, Row, TABLE, misspelt};
+use crate::settings::{Problem, Row, TABLE, Texts, misspelt};
 use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};
 use tidegate_engine::text::lines;
@@ -98,25 +98,29 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
         return ExitCode::from(EXIT_USAGE);
     }
     let is_coloured_or_rules = matches!(matches.subcommand_name(), Some("check" | "suggest"));
+    // A flag may be given after the name of a command or before it.
+    let own = matches.subcommand().map_or(&matches, |(_, own)| own);
+    let flag = |row: &Row| flag(own, row).or_else(|| flag(&matches, row));
+    let texts = Texts { flag: &flag, variable: &variable };
     let done: Done = match matches.subcommand() {
-        None => return serve(&matches, variable, mistakes()),
+        None => return serve(texts, mistakes()),
         Some(("init", own)) => init::run(own),
-        Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
-        Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
-        Some(("replay", own)) => replay::run(own, flag_of(own, &matches), variable),
-        Some(("suggest", own)) => suggest::run(own, flag_of(own, &matches), variable),
-        Some(("test", own)) => test::run(own, flag_of(own, &matches), variable),
-        Some(("exception", own)) => admin::exception(own, flag_of(own, &matches), variable),
-        Some(("counter", own)) => admin::counter(own, flag_of(own, &matches), variable),
-        Some(("audit", own)) => admin::audit(own, flag_of(own, &matches), variable),
-        Some(("limit", own)) => limit::run(own, flag_of(own, &matches), variable),
+        Some(("check", own)) => check::run(own, texts),
+        Some(("ask", own)) => ask::run(own, texts),
+        Some(("replay", own)) => replay::run(own, texts),
+        Some(("suggest", own)) => suggest::run(own, texts),
+        Some(("test", own)) => test::run(own, texts),
+        Some(("exception", own)) => admin::exception(own, texts),
+        Some(("counter", own)) => admin::counter(own, texts),
+        Some(("audit", own)) => admin::audit(own, texts),
+        Some(("limit", own)) => limit::run(own, texts),
         Some(("schema", own)) => Ok((schema::run(own), ExitCode::SUCCESS)),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => man::run(own),
-        Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
+        Some(("state", own)) => state::run(own, texts),
         Some((_, own)) => {
             mistakes().iter().for_each(|mistake| print_error(format_args!("warning: {mistake}")));
-            settings::run(own, flag_of(own, &matches), variable)
+            settings::run(own, texts)
         }
     };
     match done {
@@ -160,12 +164,8 @@ fn no_rules_at(path: &str) -> Option<String> {
 }
 
 /// Runs the limiter. Logs `mistakes` in the environment.
-fn serve(
-    matches: &ArgMatches,
-    variable: impl Fn(&str) -> Option<String>,
-    mistakes: Vec<Problem>,
-) -> ExitCode {
-    let mut configuration = match Configuration::read(|row| flag(matches, row), &variable) {
+fn serve(texts: Texts<'_>, mistakes: Vec<Problem>) -> ExitCode {
+    let mut configuration = match Configuration::read(texts) {
         Ok(configuration) => configuration,
         Err(problems) => {
             mistakes.iter().for_each(|mistake| print_error(format_args!("warning: {mistake}")));
@@ -174,7 +174,7 @@ fn serve(
     };
     configuration.warnings.extend(mistakes);
     let is_terminal = std::io::stderr().is_terminal();
-    match app::run(configuration, is_terminal.then(|| Ink::new(true, variable))) {
+    match app::run(configuration, is_terminal.then(|| Ink::new(true, texts.variable))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // An error may hold several problems, one per line.
@@ -252,15 +252,13 @@ fn has_word(names: &str, name: &str) -> bool {
     names.split_ascii_whitespace().any(|known| known == name)
 }
 
-/// The configuration of these settings. All others have their defaults, whatever the environment contains.
-fn read_only(
-    names: &str,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Configuration, Vec<Problem>> {
-    let flag = |row: &Row| if has_word(names, row.name) { flag(row) } else { None };
-    let variable = |name: &str| if has_word(names, name) { variable(name) } else { None };
-    Configuration::read(flag, variable)
+/// The configuration of these settings, which a command may have as flags of its `own`. All others have their defaults,
+/// whatever the environment contains.
+fn read_only(names: &str, own: &ArgMatches, texts: Texts<'_>) -> Result<Configuration, Vec<Problem>> {
+    let given = |row: &Row| flag(own, row).or_else(|| (texts.flag)(row));
+    let flag = |row: &Row| if has_word(names, row.name) { given(row) } else { None };
+    let variable = |name: &str| if has_word(names, name) { (texts.variable)(name) } else { None };
+    Configuration::read(Texts { flag: &flag, variable: &variable })
 }
 
 /// Why rules that a command names cannot be used.
@@ -291,11 +289,6 @@ fn help(row: &Row) -> String {
         None => String::new(),
     };
     format!("{} [env: {}]{default}", row.help, row.name)
-}
-
-/// Reads the flag of a setting, given after the name of a command or before it.
-fn flag_of<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> Option<String> + 'a {
-    |row| flag(own, row).or_else(|| flag(before, row))
 }
 
 /// The value of an argument that only some commands have.
@@ -382,7 +375,8 @@ mod tests {
     fn a_switch_needs_no_value() {
         let read = |arguments: &[&str]| {
             let matches = command().try_get_matches_from(arguments).expect("good");
-            let configuration = Configuration::read(|row| flag(&matches, row), |_| None).expect("good");
+            let texts = Texts { flag: &|row| flag(&matches, row), variable: &|_| None };
+            let configuration = Configuration::read(texts).expect("good");
             configuration.rules.load.strict
         };
         assert!(read(&["tidegate", "--strict-rules"]));

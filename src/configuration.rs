@@ -54,7 +54,7 @@ use crate::front::http::CheckOptions;
 use crate::front::{AnswerOptions, ClientOptions, LimitHeaders, MaxAge};
 use crate::logging::LogLevel;
 use crate::settings::value::{Backend, FilePath};
-use crate::settings::{Problem, Row, Settings};
+use crate::settings::{Problem, Settings, Texts};
 use tidegate_engine::memory::MemoryOptions;
 use tidegate_engine::plan::Modes;
 use tidegate_operate::gate::{AdminToken, Hosts};
@@ -145,14 +145,11 @@ pub struct ClientTlsFiles {
 }
 
 impl Configuration {
-    /// Reads every setting, from `flag(row)` if the command line has it, else from `variable(name)`, and resolves them.
+    /// Reads every setting and resolves them.
     /// Fails with all bad settings at once.
-    pub fn read(
-        flag: impl Fn(&Row) -> Option<String>,
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, Vec<Problem>> {
-        let (_, configuration) = read(&flag, &variable)?;
-        Ok(Self { changed: in_force::changed(flag, variable), ..configuration })
+    pub fn read(texts: Texts<'_>) -> Result<Self, Vec<Problem>> {
+        let (_, configuration) = read(texts)?;
+        Ok(Self { changed: in_force::changed(texts), ..configuration })
     }
 
     /// The names by which browsers may open the pages of the debug port.
@@ -174,12 +171,8 @@ impl Configuration {
 
 /// The value that the program finds out for a setting that is not set, as it would be written. `None` if other
 /// settings are bad.
-pub fn detected(
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-    name: &str,
-) -> Option<String> {
-    let (settings, configuration) = read(flag, variable).ok()?;
+pub fn detected(texts: Texts<'_>, name: &str) -> Option<String> {
+    let (settings, configuration) = read(texts).ok()?;
     Some(match name {
         "BACKEND_TYPE" => configuration.backend().to_owned(),
         "WORKER_THREADS" => configuration.workers.count.to_string(),
@@ -193,25 +186,18 @@ pub fn detected(
     })
 }
 
-fn read(
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<(Settings, Configuration), Vec<Problem>> {
+fn read(texts: Texts<'_>) -> Result<(Settings, Configuration), Vec<Problem>> {
     let mut problems = Vec::new();
-    let resolved = Settings::read(flag, &variable, &mut problems).and_then(|settings| {
-        let configuration = resolve(&settings, &variable, &mut problems)?;
+    let resolved = Settings::read(texts, &mut problems).and_then(|settings| {
+        let configuration = resolve(&settings, texts, &mut problems)?;
         Some((settings, configuration))
     });
     resolved.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
 /// A new setting gets its line here, or in the part that it belongs to. `None` if one is bad: then a problem is added.
-fn resolve(
-    settings: &Settings,
-    variable: &impl Fn(&str) -> Option<String>,
-    problems: &mut Vec<Problem>,
-) -> Option<Configuration> {
-    let mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, variable, problems);
+fn resolve(settings: &Settings, texts: Texts<'_>, problems: &mut Vec<Problem>) -> Option<Configuration> {
+    let mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, texts.variable, problems);
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let workers = settings.worker_threads.map_or_else(cores, |count| count.0);
     let counter_bytes = settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0);
@@ -314,5 +300,6 @@ fn unless_empty(text: &Option<impl AsRef<str>>) -> Option<&str> {
 /// The configuration of an environment, for tests.
 #[cfg(test)]
 fn configured(variables: &[(&str, &str)]) -> Result<Configuration, Vec<Problem>> {
-    Configuration::read(|_| None, crate::settings::fixture::variables(variables))
+    let variable = crate::settings::fixture::variables(variables);
+    Configuration::read(Texts { flag: &|_| None, variable: &variable })
 }

@@ -32,6 +32,22 @@ pub struct Problem {
     pub what: String,
 }
 
+/// The texts of settings, as they are given to the program.
+#[derive(Clone, Copy)]
+pub struct Texts<'t> {
+    /// The flag of a row, if the command line has it.
+    pub flag: &'t dyn Fn(&Row) -> Option<String>,
+    /// The variable of this name, if the environment has it.
+    pub variable: &'t dyn Fn(&str) -> Option<String>,
+}
+
+impl Texts<'_> {
+    /// The text of a setting: its flag if the command line has it, else its variable.
+    pub fn of(self, row: &Row) -> Option<String> {
+        (self.flag)(row).or_else(|| (self.variable)(row.name))
+    }
+}
+
 impl Row {
     /// The setting's flag, without dashes: `grpc-port` for GRPC_PORT.
     pub fn flag(&self) -> String {
@@ -43,23 +59,19 @@ impl Row {
 }
 
 impl Settings {
-    /// Reads every setting: from `flag(row)` if the command line has it, else from `variable(name)`, else the default.
+    /// Reads every setting: its text, else the default.
     /// Adds what is wrong to `problems`. `None` if a setting has no value because of that.
-    pub fn read(
-        flag: impl Fn(&Row) -> Option<String>,
-        variable: impl Fn(&str) -> Option<String>,
-        problems: &mut Vec<Problem>,
-    ) -> Option<Self> {
-        let text = |row: &Row| flag(row).or_else(|| variable(row.name));
-        let (refused, mut unread) = (refused(&variable), Vec::new());
-        let settings = Self::read_table(&text, &mut unread);
+    pub fn read(texts: Texts<'_>, problems: &mut Vec<Problem>) -> Option<Self> {
+        let (refused, mut unread) = (refused(texts.variable), Vec::new());
+        let settings = Self::read_table(texts, &mut unread);
         // The reason why a value is refused is more useful than the message that there is none.
         unread.retain(|problem| refused.iter().all(|other| other.name != problem.name));
         problems.extend(refused.into_iter().chain(unread));
-        problems.extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
+        problems
+            .extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(|row| texts.of(row))));
         let mut settings = settings?;
-        settings.backend_type = settings.backend_type.or_else(|| backend::backend(text, &variable));
-        settings.warnings = ignored(&settings, &variable);
+        settings.backend_type = settings.backend_type.or_else(|| backend::backend(texts));
+        settings.warnings = ignored(&settings, texts.variable);
         settings.warnings.extend(token_twice(&settings));
         settings.warnings.extend(authorities_refused(&settings));
         Some(settings)
@@ -69,7 +81,7 @@ impl Settings {
 /// Settings of an environment, for tests.
 #[cfg(test)]
 pub mod fixture {
-    use super::{Problem, Settings};
+    use super::{Problem, Settings, Texts};
 
     /// An environment of these variables.
     pub fn variables(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
@@ -79,7 +91,8 @@ pub mod fixture {
     /// Its settings.
     pub fn read(pairs: &[(&str, &str)]) -> Result<Settings, Vec<Problem>> {
         let mut problems = Vec::new();
-        let settings = Settings::read(|_| None, variables(pairs), &mut problems);
+        let texts = Texts { flag: &|_| None, variable: &variables(pairs) };
+        let settings = Settings::read(texts, &mut problems);
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }
@@ -100,7 +113,8 @@ mod tests {
     fn a_flag_wins_over_a_variable() {
         let flag = |row: &Row| (row.name == "GRPC_PORT").then(|| "1".to_owned());
         let variable = |name: &str| (name == "GRPC_PORT" || name == "PORT").then(|| "2".to_owned());
-        let settings = Settings::read(flag, variable, &mut Vec::new()).expect("good");
+        let texts = Texts { flag: &flag, variable: &variable };
+        let settings = Settings::read(texts, &mut Vec::new()).expect("good");
         assert_eq!((settings.grpc_port, settings.port), (1, 2));
     }
 
@@ -145,7 +159,10 @@ mod tests {
             let shown = texts.map(|text| {
                 let mut problems = Vec::new();
                 let of_row = |other: &Row| (other.name == row.name).then(|| text.to_owned());
-                format!("{:?} {problems:?}", Settings::read_table(&of_row, &mut problems))
+                format!(
+                    "{:?} {problems:?}",
+                    Settings::read_table(Texts { flag: &of_row, variable: &|_| None }, &mut problems)
+                )
             });
             let is_seen = shown.iter().any(|shown| shown.contains("hunter2"));
             assert_eq!(is_seen, row.secrecy == Secrecy::None, "{}", row.name);

@@ -13,11 +13,11 @@ use super::answers::{self, Answers};
 use super::debug_port::{self, Call, Limiter, send};
 use super::sent::{self, text};
 use super::shown::{self, Form};
-use super::{Done, arguments_of, flag_of, given, read_only, times};
+use super::{Done, arguments_of, given, read_only, times};
 use crate::app::token_header;
 use crate::clock::wall;
 use crate::configuration::Configuration;
-use crate::settings::{Problem, Row};
+use crate::settings::{Problem, Texts};
 use tidegate_operate::bodies::json;
 use tidegate_operate::bodies::values::{ResetId, read_id};
 
@@ -140,12 +140,8 @@ pub(super) fn everywhere(command: Command) -> Command {
 }
 
 /// Runs `tidegate exception`.
-pub(super) fn exception(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    run(matches.subcommand(), flag, variable, |command, own| {
+pub(super) fn exception(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    run(matches.subcommand(), texts, |command, own| {
         let path = || format!("/admin/exceptions/{}", encoded(&text(own, "id").unwrap_or_default()));
         match command {
             "put" => {
@@ -159,14 +155,10 @@ pub(super) fn exception(
 }
 
 /// Runs `tidegate counter`.
-pub(super) fn counter(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
+pub(super) fn counter(matches: &ArgMatches, texts: Texts<'_>) -> Done {
     // One number for all limiters, so that sending it again to those that failed changes nothing at the others.
     let now = ResetId(wall().as_nanos());
-    run(matches.subcommand(), flag, variable, |command, own| {
+    run(matches.subcommand(), texts, |command, own| {
         let id = given::<ResetId>(own, ID).copied().unwrap_or(now);
         let post = |path: &str, body: Value, form: Form| Ok((Method::POST, path.to_owned(), body, form));
         match command {
@@ -180,12 +172,8 @@ pub(super) fn counter(
 }
 
 /// Runs `tidegate audit`.
-pub(super) fn audit(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    run(Some(("audit", matches)), flag, variable, |_, _| {
+pub(super) fn audit(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    run(Some(("audit", matches)), texts, |_, _| {
         Ok((Method::GET, "/admin/audit".to_owned(), Value::Null, shown::audit))
     })
 }
@@ -193,13 +181,11 @@ pub(super) fn audit(
 /// Sends one request to every limiter, and shows the answers.
 pub(super) fn run(
     command: Option<(&str, &ArgMatches)>,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
+    texts: Texts<'_>,
     request: impl Fn(&str, &ArgMatches) -> Result<(Method, String, Value, Form), Vec<Problem>>,
 ) -> Done {
     let Some((command, own)) = command else { return Ok((String::new(), ExitCode::FAILURE)) };
-    let given = flag_of(own, own);
-    let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
+    let configuration = read_only(SETTINGS, own, texts)?;
     let limiters = Limiter::named(own, &configuration.listeners)?;
     let (method, path, sent, form) = request(command, own)?;
     let token = token(&configuration)?;

@@ -20,7 +20,7 @@ use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, RulesError, admin, arguments_of, loaded, print_error, read_only};
 use crate::clock::wall;
 use crate::configuration::Configuration;
-use crate::settings::{Problem, Row};
+use crate::settings::{Problem, Texts};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Entry, Request};
@@ -86,12 +86,8 @@ struct Question {
     as_json: bool,
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    let configuration = read_only(SETTINGS, flag, variable)?;
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    let configuration = read_only(SETTINGS, matches, texts)?;
     let limiter = match matches.get_one::<String>("rules") {
         Some(folder) => Err(Path::new(folder)),
         // Without a token the limiter shows less.

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{Done, arguments_of, read_only};
 use crate::configuration::{RuleFiles, Rules, no_rules};
-use crate::settings::Row;
+use crate::settings::Texts;
 use crate::source::file::{FileSource, Layout};
 use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, RuleSet, SourceFile, excerpts, load};
 use tidegate_engine::text::{json_line, one_line};
@@ -91,12 +91,8 @@ struct Report {
     sets: Vec<RuleSet>,
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    let mut rules = read_only(SETTINGS, flag, &variable)?.rules;
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    let mut rules = read_only(SETTINGS, matches, texts)?.rules;
     // The server only warns, because rules that are in use must not end it.
     rules.load.shard_key.iter_mut().for_each(|shard| shard.is_required = true);
     let mut report = Report::default();
@@ -113,7 +109,7 @@ pub(super) fn run(
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("json") => report.json(),
         Some("github") => report.github(),
-        _ => report.text(Ink::new(std::io::stdout().is_terminal(), variable)),
+        _ => report.text(Ink::new(std::io::stdout().is_terminal(), texts.variable)),
     };
     Ok((text, if report.errors() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }

@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::admin::{self, SETTINGS, author, counter_path, effect, everywhere, path};
 use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
-use super::{Done, flag_of, given, read_only, sent, shown};
-use crate::settings::Row;
+use super::{Done, given, read_only, sent, shown};
+use crate::settings::Texts;
 use tidegate_operate::bodies::asked::{DomainEntries, ListRecords};
 use tidegate_operate::bodies::{json, read};
 
@@ -76,15 +76,10 @@ fn prefix() -> [Arg; 2] {
         .map(|arg| if arg.get_id() == "entries" { arg.num_args(0..).help(help) } else { arg }.required(false))
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
     match matches.subcommand() {
         Some((command @ ("list" | "export" | "load"), own)) => {
-            let given = flag_of(own, own);
-            let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
+            let configuration = read_only(SETTINGS, own, texts)?;
             let limiters = Limiter::named(own, &configuration.listeners)?;
             let is_load = command == "load";
             // `--format` of a load is that of its file.
@@ -99,7 +94,7 @@ pub(super) fn run(
                 false => Ok((String::new(), list(own, &asking))),
             }
         }
-        _ => admin::run(matches.subcommand(), flag, variable, |command, own| {
+        _ => admin::run(matches.subcommand(), texts, |command, own| {
             Ok(match command {
                 "put" => (Method::PUT, "/admin/records".to_owned(), json(&sent::record(own)), shown::change),
                 "delete" => {

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, ArgMatches, Command};
 
-use super::logs::{self, ALLOW_UNMATCHED, allow_unmatched, failed, option, text, texts, with_progress};
+use super::logs::{self, ALLOW_UNMATCHED, allow_unmatched, failed, option, text, with_progress};
 use super::{DECIDING, Done, arguments_of, loaded, print_error, read_only};
 use crate::clock::wall;
 use crate::configuration::Configuration;
-use crate::settings::{Problem, Row};
+use crate::settings::{Problem, Texts};
 use tidegate_trial::replay::{About, Condition, Options, Report, replay};
 
 /// The exit code when a condition of `--fail-if` holds.
@@ -52,15 +52,11 @@ pub(super) fn command() -> Command {
         )
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    let configuration = read_only(DECIDING, flag, variable)?;
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    let configuration = read_only(DECIDING, matches, texts)?;
     let mut problems = Vec::new();
     let mut conditions = Vec::new();
-    for condition in texts(matches, "fail-if") {
+    for condition in logs::texts(matches, "fail-if") {
         match Condition::parse(&condition, text(matches, "against").is_some()) {
             Ok(condition) => conditions.push(condition),
             Err(error) => {

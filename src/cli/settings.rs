@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{Done, EXIT_USAGE, argument, print_error};
 use crate::configuration::{Configuration, in_force};
-use crate::settings::{Row, TABLE, markdown};
+use crate::settings::{TABLE, Texts, markdown};
 
 /// The command. It takes every setting. Its help names none of them, because the program's help does.
 pub(super) fn command() -> Command {
@@ -33,16 +33,12 @@ pub(super) fn command() -> Command {
 }
 
 /// Runs the command. Bad settings are reported in addition to its output.
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
     if matches.get_flag("markdown") {
         return Ok((markdown(), ExitCode::SUCCESS));
     }
-    let read = Configuration::read(&flag, &variable);
-    let all = in_force(&flag, &variable, read.is_ok());
+    let read = Configuration::read(texts);
+    let all = in_force(texts, read.is_ok());
     let only_changed = matches.get_flag("changed");
     let lines =
         all.filter(|setting| setting.is_changed || !only_changed).map(|setting| format!("{setting}\n"));

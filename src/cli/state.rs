@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
 
-use super::{Done, arguments_of, flag_of, print_error, read_only};
+use super::{Done, arguments_of, print_error, read_only};
 use crate::app::{AppError, declare_whole};
 use crate::configuration::{Configuration, Redis, StateOptions};
-use crate::settings::Row;
+use crate::settings::Texts;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::SECOND_NANOS;
@@ -90,16 +90,9 @@ enum StateError {
     Start(#[from] StartError),
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
     let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
-    let given = flag_of(own, own);
-    let settings = &settings_of(command);
-    let Configuration { state, redis, .. } =
-        read_only(settings, |row| given(row).or_else(|| flag(row)), variable)?;
+    let Configuration { state, redis, .. } = read_only(&settings_of(command), own, texts)?;
     let done = match (command, redis) {
         ("init", Some(redis)) => begin_without_in_redis(redis),
         ("init", None) => begin_without(&state),

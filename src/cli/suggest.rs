@@ -10,7 +10,7 @@ use clap::{ArgMatches, Command};
 
 use super::logs::{self, failed, option, text, with_progress};
 use super::{DECIDING, Done, arguments_of, print_error, read_only};
-use crate::settings::{Problem, Row};
+use crate::settings::{Problem, Texts};
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_trial::replay::{Limited, Promise, suggest};
 
@@ -35,12 +35,8 @@ pub(super) fn command() -> Command {
         .after_help("Exit code: 0 done, 1 logs or rules from which nothing follows, 64 a bad command line.")
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    let configuration = read_only(DECIDING, flag, variable)?;
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    let configuration = read_only(DECIDING, matches, texts)?;
     let mut problems = Vec::new();
     let options = logs::options(matches, configuration.modes, &mut problems);
     let mut problem = |name: &str, what: String| problems.push(Problem { name: name.to_owned(), what });

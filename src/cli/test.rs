@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches, Command};
 use super::check::workflow_command;
 use super::logs::{ALLOW_UNMATCHED, allow_unmatched};
 use super::{DECIDING, Done, RulesError, arguments_of, loaded, read_only};
-use crate::settings::Row;
+use crate::settings::Texts;
 use tidegate_trial::cases::{self, FileResult, Problem};
 
 pub(super) fn command() -> Command {
@@ -39,12 +39,8 @@ pub(super) fn command() -> Command {
         )
 }
 
-pub(super) fn run(
-    matches: &ArgMatches,
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Done {
-    let configuration = read_only(DECIDING, flag, variable)?;
+pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
+    let configuration = read_only(DECIDING, matches, texts)?;
     let files = matches.get_many::<String>("files").into_iter().flatten();
     let load = |path: &Path| loaded(path, &configuration).map_err(problems);
     let allow_unmatched = matches.get_flag(ALLOW_UNMATCHED);

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::detected;
 use crate::settings::value::Secrecy;
-use crate::settings::{Row, TABLE};
+use crate::settings::{Row, TABLE, Texts};
 use crate::url::{HIDDEN, Url};
 
 /// A setting with its value in force.
@@ -22,22 +22,15 @@ pub struct InForce {
 }
 
 /// Every setting. `all_are_good`: none of them was refused.
-pub fn in_force(
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-    all_are_good: bool,
-) -> impl Iterator<Item = InForce> {
-    TABLE.iter().map(move |row| InForce::of(row, &flag, &variable, all_are_good))
+pub fn in_force(texts: Texts<'_>, all_are_good: bool) -> impl Iterator<Item = InForce> {
+    TABLE.iter().map(move |row| InForce::of(row, texts, all_are_good))
 }
 
 /// The settings that differ from their defaults, all of which are valid. It costs less than [`in_force`], because
 /// settings that nobody set are skipped.
-pub(super) fn changed(
-    flag: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Vec<InForce> {
-    let is_set = |row: &&Row| flag(row).is_some() || variable(row.name).is_some();
-    let set = TABLE.iter().filter(is_set).map(|row| InForce::of(row, &flag, &variable, true));
+pub(super) fn changed(texts: Texts<'_>) -> Vec<InForce> {
+    let set = TABLE.iter().filter(|row| texts.of(row).is_some());
+    let set = set.map(|row| InForce::of(row, texts, true));
     set.filter(|setting| setting.is_changed).collect()
 }
 
@@ -48,12 +41,8 @@ impl fmt::Display for InForce {
 }
 
 impl InForce {
-    fn of(
-        row: &Row,
-        flag: impl Fn(&Row) -> Option<String>,
-        variable: impl Fn(&str) -> Option<String>,
-        all_are_good: bool,
-    ) -> Self {
+    fn of(row: &Row, texts: Texts<'_>, all_are_good: bool) -> Self {
+        let Texts { flag, variable } = texts;
         let set = |value: &String| !(value.is_empty() && row.empty_is_unset);
         let given = flag(row).map(|value| (value, "flag"));
         let given = given.or_else(|| variable(row.name).map(|value| (value, "variable")));
@@ -61,7 +50,7 @@ impl InForce {
         let found = || {
             let flag = |other: &Row| if other.name == row.name { None } else { flag(other) };
             let variable = |name: &str| if name == row.name { None } else { variable(name) };
-            detected(flag, variable, row.name)
+            detected(Texts { flag: &flag, variable: &variable }, row.name)
         };
         let default = row.default.map(str::to_owned).or_else(found);
         match (given.filter(|(value, _)| set(value)), default) {
@@ -98,9 +87,10 @@ mod tests {
             pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
         };
         let (flag, variable) = (|row: &Row| of(flags, row.name), |name: &str| of(variables, name));
-        let all_are_good = Configuration::read(flag, variable).is_ok();
+        let texts = Texts { flag: &flag, variable: &variable };
+        let all_are_good = Configuration::read(texts).is_ok();
         let row = TABLE.iter().find(|row| row.name == name).expect("a setting");
-        InForce::of(row, flag, variable, all_are_good)
+        InForce::of(row, texts, all_are_good)
     }
 
     fn line(name: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> String {

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::Configuration;
 use crate::settings::value::Secrecy;
-use crate::settings::{Row, TABLE};
+use crate::settings::{Row, TABLE, Texts};
 use tidegate_engine::rules::Sync;
 
 /// What a limiter inside another process is made of.
@@ -57,7 +57,7 @@ impl InsideOptions {
         let default = |name: &str| DEFAULTS.iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
         let variable =
             |name: &str| settings.get(name).map(String::as_str).or_else(|| default(name)).map(str::to_owned);
-        let read = Configuration::read(|_| None, variable);
+        let read = Configuration::read(Texts { flag: &|_| None, variable: &variable });
         let mut configuration =
             read.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         if configuration.redis.is_none() && configuration.state.deny_cold.is_some() {

@@ -10,7 +10,7 @@ use crate::statsd::Mogrifier;
 /// Reads the rules of these names. Adds what is wrong to `problems`.
 pub(super) fn read(
     names: &[String],
-    variable: &impl Fn(&str) -> Option<String>,
+    variable: &dyn Fn(&str) -> Option<String>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Mogrifier> {
     let mut read = |name: &String| match mogrifier(name, variable) {
@@ -23,7 +23,7 @@ pub(super) fn read(
     names.iter().filter_map(&mut read).collect()
 }
 
-fn mogrifier(name: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Mogrifier, Problem> {
+fn mogrifier(name: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Mogrifier, Problem> {
     let name_of = |part: &str| format!("DOG_STATSD_MOGRIFIER_{}_{part}", name.to_uppercase());
     let problem = |part: &str, what: String| Problem { name: name_of(part), what };
     let text = |part: &str| {

@@ -1,7 +1,7 @@
 //! Whether counters live in Redis when BACKEND_TYPE is not set.
 
 use crate::settings::value::Backend;
-use crate::settings::{Row, TABLE};
+use crate::settings::{TABLE, Texts};
 
 /// Variables of `envoyproxy/ratelimit` that have no effect here, but show that counters are in Redis.
 const OTHERS: &[&str] = &[
@@ -17,13 +17,11 @@ const OTHERS: &[&str] = &[
 
 /// Where counters are when BACKEND_TYPE is not set: in Redis as soon as a setting of Redis is. (Not with every
 /// variable whose name begins with REDIS_, because Kubernetes sets some.)
-pub(super) fn backend(
-    text: impl Fn(&Row) -> Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Option<Backend> {
+pub(super) fn backend(texts: Texts<'_>) -> Option<Backend> {
     let is_given = |value: Option<String>| value.is_some_and(|value| !value.is_empty());
     let mut rows = TABLE.iter().filter(|row| row.name.starts_with("REDIS_"));
-    let redis = rows.any(|row| is_given(text(row))) || OTHERS.iter().any(|name| is_given(variable(name)));
+    let redis =
+        rows.any(|row| is_given(texts.of(row))) || OTHERS.iter().any(|name| is_given((texts.variable)(name)));
     Some(if redis { Backend::Redis } else { Backend::Memory })
 }
 

@@ -18,7 +18,7 @@ pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[
 ];
 
 /// A problem for each variable that is set to something that would change behaviour.
-pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+pub(super) fn refused(variable: &dyn Fn(&str) -> Option<String>) -> Vec<Problem> {
     let refused = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
         let is_bad = |name: &&&str| variable(name).is_some_and(|set| bad.contains(&set.as_str()));
         names.iter().filter(is_bad).map(|name| Problem { name: (*name).to_owned(), what: (*why).to_owned() })

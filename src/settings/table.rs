@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::front::HeadersFormat;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
-use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, DnsNames, FilePath,
     Flush, GrpcFront, HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue,
     Replicas, RequestBytes, Sans, Secrecy, Secret, Series, Share, SpinTime, Threads, Url, UrlPath, Value,
 };
+use crate::settings::{Problem, Texts};
 use crate::spans::Protocol;
 use crate::statsd::Transport;
 use tidegate_engine::limit::Algorithm;
@@ -72,15 +72,11 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Reads all rows. Adds what is wrong to `problems`. `dyn`, because it is 260 KB of code, of which each
-            /// caller's closure would get a copy.
-            pub(super) fn read_table(
-                text: &dyn Fn(&Row) -> Option<String>,
-                problems: &mut Vec<Problem>,
-            ) -> Option<Self> {
+            /// Reads all rows. Adds what is wrong to `problems`.
+            pub(super) fn read_table(texts: Texts<'_>, problems: &mut Vec<Problem>) -> Option<Self> {
                 let mut rows = TABLE.iter();
-                $( $( let $field = read_row::<$kind>(rows.next(), text, problems); )*
-                   $( $( let $ofield = read_row::<$okind>(rows.next(), text, problems); )+ )? )+
+                $( $( let $field = read_row::<$kind>(rows.next(), texts, problems); )*
+                   $( $( let $ofield = read_row::<$okind>(rows.next(), texts, problems); )+ )? )+
                 Some(Self { $( $( $field: $field?, )* $( $( $ofield, )+ )? )+ warnings: Vec::new() })
             }
         }
@@ -344,13 +340,9 @@ fn are_equal<T: Value + PartialEq>(one: &str, other: &str) -> bool {
 }
 
 /// Reads one row. `None` if it is unset without a default, or bad: then a problem is added.
-fn read_row<T: Value>(
-    row: Option<&Row>,
-    text: &dyn Fn(&Row) -> Option<String>,
-    problems: &mut Vec<Problem>,
-) -> Option<T> {
+fn read_row<T: Value>(row: Option<&Row>, texts: Texts<'_>, problems: &mut Vec<Problem>) -> Option<T> {
     let row = row?;
-    let given = text(row).filter(|given| !(given.is_empty() && T::EMPTY_IS_UNSET));
+    let given = texts.of(row).filter(|given| !(given.is_empty() && T::EMPTY_IS_UNSET));
     let written = given.as_deref().or(row.default)?;
     let value = T::parse(written);
     if value.is_none() {
