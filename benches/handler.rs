@@ -1,8 +1,5 @@
 //! `cargo bench --bench handler`: the allocations of one call behind the transport, from the bytes of the request to
-//! the bytes of the answer. Beside it those of decoding the request with prost, which the handler does not do. And those
-//! of a request inside Envoy, in memory and from a lease.
-//!
-//! Needs `redis-server`.
+//! the bytes of the answer. Beside it those of decoding the request with prost, which the handler does not do.
 
 use std::alloc::System;
 use std::fmt::Write as _;
@@ -15,9 +12,6 @@ use tidegate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use tidegate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tidegate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tidegate_serve::service::fixture;
-
-#[path = "handler/inside.rs"]
-mod inside;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -37,7 +31,6 @@ fn main() {
             row(rules, descriptors, &answer);
         }
     }
-    inside::rows();
 }
 
 fn row(rules: usize, descriptors: usize, answer: impl Fn(&[u8]) -> Option<bytes::Bytes>) {

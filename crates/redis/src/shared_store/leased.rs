@@ -53,7 +53,8 @@ pub struct LeaseTotals {
 /// Hits that a request holds, by step. Dropping it without [`settle`](Self::settle) lets other requests spend them.
 pub(super) struct AllHeld<'s, R: Runtime> {
     store: &'s SharedStore<R>,
-    held: SmallVec<[(usize, Held); 2]>,
+    /// There is room for four without an allocation: more would be copied with every future that waits.
+    held: SmallVec<[(usize, Held); 4]>,
 }
 
 impl<R: Runtime> AllHeld<'_, R> {
