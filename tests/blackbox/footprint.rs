@@ -32,14 +32,6 @@ fn setup() -> Setup {
     Setup::in_a_quiet_place().env("MAX_COUNTER_BYTES", "16000000000").env("WORKER_THREADS", "2")
 }
 
-/// Memory that is the process's own, in bytes.
-fn anonymous_bytes(limiter: &Tidegate) -> u64 {
-    let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", limiter.id())).expect("it is ours");
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("Linux tells it");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    kib * 1_024
-}
-
 /// Processor time of the thread with this folder; 0 when it has ended.
 fn nanos_of(thread: &Path) -> u64 {
     let schedstat = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
@@ -106,7 +98,7 @@ fn a_limiter_that_nobody_asks_takes_next_to_nothing() {
 #[test]
 fn a_limiter_starts_small() {
     let limiter = setup().rules("shop.yaml", RULES).start();
-    let bytes = anonymous_bytes(&limiter);
+    let bytes = limiter.anonymous_bytes();
     assert!(bytes <= 8 * MIB, "{bytes} bytes");
 }
 
@@ -129,14 +121,14 @@ fn the_memory_of_rules_that_were_replaced_is_given_back() {
         answer.statuses[0].current_limit.as_ref().expect("a rule").requests_per_unit
     };
     assert_eq!(clients.each_ref().map(limit), [1, 1]);
-    let at_start = anonymous_bytes(&limiter);
+    let at_start = limiter.anonymous_bytes();
     for requests in 2..5 {
         limiter.setup.write("many.yaml", &rules(requests));
         eventually_true("the new rules", || limit(&clients[0]) == requests);
     }
     let mut bytes = 0;
     eventually_true("memory to be given back", || {
-        bytes = anonymous_bytes(&limiter);
+        bytes = limiter.anonymous_bytes();
         bytes <= at_start + at_start / 4
     });
 }

@@ -3,6 +3,7 @@
 //! TIDEGATE_INSIDE_SOAK makes some of these tests longer (`tests/soak/run inside`).
 
 mod equal;
+mod footprint;
 mod hostile;
 mod kills;
 mod library;

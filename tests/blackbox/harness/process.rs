@@ -77,6 +77,15 @@ impl Process {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("the process is ours");
     }
 
+    /// Memory that is its own, in bytes.
+    pub fn anonymous_bytes(&self) -> u64 {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()));
+        let rollup = rollup.expect("the process is ours");
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("Linux tells it");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib * 1024
+    }
+
     /// User and system time of all its threads, ever.
     pub fn cpu_time(&self) -> Duration {
         let stat =
