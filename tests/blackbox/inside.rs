@@ -6,6 +6,7 @@ mod equal;
 mod footprint;
 mod hostile;
 mod kills;
+mod kubernetes;
 mod library;
 mod minors;
 mod panics;

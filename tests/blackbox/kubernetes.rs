@@ -27,7 +27,7 @@ fn example(path: &str) -> PathBuf {
 }
 
 /// The documents of a YAML file, as PyYAML reads them.
-fn documents(path: &Path) -> Vec<Value> {
+pub fn documents(path: &Path) -> Vec<Value> {
     let read =
         "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1]))), default=str))";
     let json = succeed(python().args(["-c", read]).arg(path));
