@@ -1,13 +1,14 @@
-//! The Debian package, installed and started; and the binary as it runs in a container: as nobody, with a read-only
-//! root, without a capability.
+//! The Debian package of the server, installed and started; that of the module, loaded by Envoy; and the binary as it runs
+//! in a container: as nobody, with a read-only root, without a capability.
 //!
-//! Both happen on a copy-on-write view of this machine's files (overlayfs in a mount namespace of its own, which takes
-//! root), so nothing of the machine changes.
+//! The server and the binary run on a copy-on-write view of this machine's files (overlayfs in a mount namespace of its own,
+//! which takes root), so nothing of the machine changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::harness::envoy::Envoy;
 use crate::harness::grpc::question;
 use crate::harness::process::Process;
 use crate::harness::tidegate::{CHECKED_BINARY, Setup, Tidegate, binary};
@@ -82,15 +83,20 @@ fn it_runs_as_nobody_with_a_read_only_root_and_no_capabilities() {
     assert!(root.split(' ').nth(3).is_some_and(|options| options.starts_with("ro")), "{root}");
 }
 
-/// Builds the package around the binary under test.
-fn package(folder: &Path) -> PathBuf {
+/// The profile that the binary under test was built with, and the target folder.
+fn profile_and_target() -> (&'static str, &'static Path) {
     let binary = Path::new(CHECKED_BINARY);
     let profile = binary.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let profile = match profile.expect("a binary lies in the folder of its profile") {
         "debug" => "dev",
         name => name,
     };
-    let target = binary.ancestors().nth(2).expect("that lies in the target folder");
+    (profile, binary.ancestors().nth(2).expect("that lies in the target folder"))
+}
+
+/// Builds the package around the binary under test.
+fn package(folder: &Path) -> PathBuf {
+    let (profile, target) = profile_and_target();
     let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/deb"));
     script.args(["--no-build", "--fast", "--output"]).arg(folder);
     run(script.env("CARGO_TARGET_DIR", target).env("PROFILE", profile));
@@ -100,6 +106,31 @@ fn package(folder: &Path) -> PathBuf {
         .partition::<Vec<_>, _>(|path| path.to_string_lossy().contains("-dbgsym_"));
     assert_eq!((symbols.len(), package.len()), (1, 1), "{symbols:?} {package:?}");
     package.into_iter().next().expect("there is one")
+}
+
+#[test]
+fn the_debian_package_of_the_module_has_a_library_that_envoy_loads() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let (package, root) = (folder.path().join("module.deb"), folder.path().join("root"));
+    let (profile, target) = profile_and_target();
+    let mut cargo_deb = Command::new("cargo-deb");
+    cargo_deb.args(["--no-build", "--fast", "--package", "tidegate-envoy", "--profile", profile, "--output"]);
+    cargo_deb.arg(&package).env("CARGO_TARGET_DIR", target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    run(&mut cargo_deb);
+    run(Command::new("dpkg-deb").arg("--extract").args([&package, &root]));
+
+    let examples = root.join("usr/share/doc/tidegate-envoy/examples");
+    let example = fs::read_to_string(examples.join("envoy.yaml")).expect("it is packed");
+    let module = root.join("usr/lib/tidegate/libtidegate.so");
+    let by_path = format!("{{ module: {{ local: {{ filename: {} }} }}, do_not_close", module.display());
+    let config = example
+        .replace("{ name: tidegate, do_not_close", &by_path)
+        .replace("examples/inside", &examples.to_string_lossy());
+    assert_eq!(config.matches(&*by_path).count(), 3, "{config}");
+    let envoy = Envoy::start_config(&config);
+    let statuses = [(); 6]
+        .map(|()| envoy.client().send("GET", "/", &[("x-user", "ann")], "").expect("Envoy answers").status);
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
 }
 
 #[test]
