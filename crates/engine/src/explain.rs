@@ -15,7 +15,7 @@ use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
 use crate::overlay::{Finding, Label, Met, Overlay};
-use crate::plan::{Check, Hits, Origin, Plan, Step};
+use crate::plan::{Check, Hits, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
@@ -47,6 +47,8 @@ struct Explained<'a> {
     settled: Option<Settled>,
     /// The descriptor whose rule replaces its own, by index.
     replaced_by: Option<usize>,
+    /// Its class of importance.
+    class: Option<Class>,
     /// The exception that changed its limit.
     exception: Option<Met>,
     /// Its record. `None`: no record was looked for.
@@ -57,6 +59,14 @@ struct Explained<'a> {
     denials: Option<Denials>,
     /// One sentence.
     why: String,
+}
+
+/// A class of importance.
+#[derive(Clone, Debug)]
+struct Class {
+    name: String,
+    /// The request names it. Otherwise it is the lowest, because the request names none that is known.
+    is_named: bool,
 }
 
 /// How often a counter denied lately, and when.
@@ -112,10 +122,11 @@ pub fn explain<'a>(
             own_hits: descriptor.options.hits_addend.is_some(),
             walk,
             status,
-            rule: rule_of(step),
+            rule: step.rule(),
             look: looks[index].clone(),
             settled,
             replaced_by,
+            class: step.rule().and_then(|rule| class(rule, descriptor.entries)),
             exception: None,
             record: None,
             trial: trial(plan, &decision, &looks, index),
@@ -204,27 +215,25 @@ fn denying(decision: &Decision<'_>) -> Vec<usize> {
     if alone.is_empty() { denied(true) } else { alone }
 }
 
-fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {
-    entries.iter().map(|entry| (entry.key.to_owned(), entry.value.to_owned())).collect()
+fn class(rule: &Rule, entries: &[Entry<'_>]) -> Option<Class> {
+    let (name, _) = rule.class_of(entries)?;
+    let is_named = entries.get(rule.own_entries(entries).len()).is_some_and(|entry| entry.value == name);
+    Some(Class { name: name.to_owned(), is_named })
 }
 
-fn rule_of<'a>(step: &Step<'a>) -> Option<&'a Rule> {
-    match *step {
-        Step::Unlimited(rule) | Step::Replaced(rule) => Some(rule),
-        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => Some(rule),
-        Step::Check(_) | Step::Unmatched => None,
-    }
+fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {
+    entries.iter().map(|entry| (entry.key.to_owned(), entry.value.to_owned())).collect()
 }
 
 /// The step whose rule replaces that of this step.
 fn replacing(plan: &Plan<'_>, index: usize) -> Option<usize> {
     let Step::Replaced(rule) = plan.steps.get(index)? else { return None };
-    let replaces = |step: &Step<'_>| rule_of(step).is_some_and(|other| other.replaces.contains(&rule.name));
+    let replaces = |step: &Step<'_>| step.rule().is_some_and(|other| other.replaces.contains(&rule.name));
     plan.steps.iter().position(replaces)
 }
 
 fn replaced(plan: &Plan<'_>, rule: &Rule, by: Option<usize>) -> String {
-    let path = by.and_then(|by| rule_of(&plan.steps[by])).map(Rule::path).unwrap_or_default();
+    let path = by.and_then(|by| plan.steps[by].rule()).map(Rule::path).unwrap_or_default();
     let number = by.map(|by| format!(" (descriptor {})", by + 1)).unwrap_or_default();
     format!("not counted: another rule of this request, {path}{number}, replaces `{}`", rule.name)
 }
@@ -248,7 +257,7 @@ fn counted(limited: &Limited<'_>) -> String {
     };
     let room = match limited.verdict.over {
         false => return "there is room".to_owned(),
-        true if hits > u64::from(limited.limit.burst()) => "so many never fit",
+        true if hits > u64::from(limited.limit.capacity()) => "so many never fit",
         true => "there is no room now",
     };
     let but = match (limited.shadow, limited.quota) {

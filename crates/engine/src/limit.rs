@@ -26,6 +26,7 @@ pub(crate) mod sliding_window;
 pub(crate) mod sliding_window_weighted;
 pub(crate) mod token_bucket;
 mod remote;
+mod share;
 
 pub use algorithm::Algorithm;
 pub(crate) use algorithm::with_algorithms;
@@ -34,6 +35,7 @@ pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
 pub use periods::{Periods, TABLES_MAX};
 pub use remote::{RemoteCounter, RemoteState};
+pub use share::Share;
 
 use std::fmt;
 
@@ -46,6 +48,8 @@ pub struct Limit {
     algorithm: Algorithm,
     requests: u32,
     burst: u32,
+    /// The share of a class of importance.
+    share: Share,
     window: Divisor,
     /// Buckets of `sliding_window` in [`buckets_nanos`](Self::buckets_nanos), as a reduced fraction: bucket =
     /// ⌊t · `buckets` / `buckets_nanos`⌋. At most [`DEFAULT_BUCKETS`].
@@ -98,6 +102,7 @@ impl Limit {
             algorithm,
             requests,
             burst: requests,
+            share: Share::FULL,
             window: Divisor::new(window_nanos),
             buckets: (buckets / divisor) as u8,
             buckets_nanos: Divisor::new(window_nanos / divisor),
@@ -143,10 +148,20 @@ impl Limit {
         self.requests = requests;
     }
 
-    /// Sets N, and leaves `burst` as it is.
+    /// Sets N, and leaves the `burst` of a bucket as it is.
     #[must_use]
     pub fn with_requests(mut self, requests: u32) -> Self {
         self.requests = requests;
+        if !self.algorithm.is_bucket() {
+            self.burst = requests;
+        }
+        self
+    }
+
+    /// The same limit for a class of importance that may use this share of it.
+    #[must_use]
+    pub fn with_share(mut self, share: Share) -> Self {
+        self.share = share;
         self
     }
 
@@ -171,10 +186,22 @@ impl Limit {
         self.requests
     }
 
-    /// The capacity of a bucket; N for every other algorithm.
+    /// The capacity of a bucket; N for every other algorithm. Classes of importance share it.
     #[inline]
     pub fn burst(&self) -> u32 {
         self.burst
+    }
+
+    /// The share of a class of importance. Without classes it is full.
+    #[inline]
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// How many hits fit: the share of `burst`, rounded down. For every algorithm but buckets `burst` is N.
+    #[inline]
+    pub fn capacity(&self) -> u32 {
+        if self.share == Share::FULL { self.burst } else { self.share.of(self.burst) }
     }
 
     /// W, in nanoseconds.

@@ -42,19 +42,19 @@ impl Leaving {
     /// gives the nanoseconds for so many hits. More hits never wait shorter. `None`: nothing counts, or the algorithm
     /// is not strict.
     pub fn of_waits(limit: &Limit, (before, free): (u64, u64), wait: impl Fn(u64) -> u64) -> Option<Self> {
-        if !limit.algorithm().is_strict() || before == 0 || limit.requests() == 0 {
+        if !limit.algorithm().is_strict() || before == 0 || limit.capacity() == 0 {
             return None;
         }
-        let (first, last) = (wait(free + 1), wait(u64::from(limit.requests())));
+        let (first, last) = (wait(free + 1), wait(u64::from(limit.capacity())));
         let mut leaving = Self { slices: [0; SLICES], nanos: (first, last) };
         // The number of hits that fit grows with the wait. Hits beyond N leave before the first one that makes room.
         let mut fit = free;
         let mut gone = 0;
         for (slice, count) in (1_u128..).zip(&mut leaving.slices) {
             let until = (u128::from(last) * slice / SLICES as u128) as u64;
-            fit = most(fit, u64::from(limit.requests()), |hits| wait(hits) <= until);
+            fit = most(fit, u64::from(limit.capacity()), |hits| wait(hits) <= until);
             let left = match fit > free {
-                true => before.saturating_sub(u64::from(limit.requests()) - fit),
+                true => before.saturating_sub(u64::from(limit.capacity()) - fit),
                 false => 0,
             };
             *count = left - gone;

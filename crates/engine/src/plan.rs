@@ -105,6 +105,17 @@ pub enum Step<'a> {
     Check(Check<'a>),
 }
 
+impl<'a> Step<'a> {
+    /// The rule that applies, if it is one.
+    pub const fn rule(&self) -> Option<&'a Rule> {
+        match *self {
+            Step::Unlimited(rule) | Step::Replaced(rule) => Some(rule),
+            Step::Check(Check { origin, .. }) => origin.rule(),
+            Step::Unmatched => None,
+        }
+    }
+}
+
 /// The check of one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::key::{Key, KeySeed, SharedId};
-use crate::limit::Limit;
+use crate::limit::{Limit, Share};
 use crate::metric_name::MetricName;
 use crate::request::Entry;
 use crate::unit::Window;
@@ -125,6 +126,8 @@ pub struct Rule {
     /// Its keys may have records (`limits_from: store`): the constant part of their names in caches. It depends on the domain
     /// and the keys of the path alone: a record keeps its name when rules change.
     pub records: Option<KeySeed>,
+    /// Its classes of importance.
+    pub classes: Option<Classes>,
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
     pub keyed_levels: u32,
@@ -151,6 +154,21 @@ impl Rule {
         let per = limit.per(self.counting.window);
         let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
         format!("{} per {per}{}", limit.requests(), burst.unwrap_or_default())
+    }
+
+    /// The entries of its path: those of a descriptor that met it, without the one that names a class.
+    #[inline]
+    pub fn own_entries<'s, 'e>(&self, entries: &'s [Entry<'e>]) -> &'s [Entry<'e>] {
+        match &self.classes {
+            Some(classes) => entries.get(..classes.level).unwrap_or(entries),
+            None => entries,
+        }
+    }
+
+    /// The class of a descriptor that met it, and its share. `None`: it has no classes.
+    #[inline]
+    pub fn class_of(&self, entries: &[Entry<'_>]) -> Option<(&str, Share)> {
+        self.classes.as_ref().map(|classes| classes.class_of(entries))
     }
 
     /// The constant parts of its keys as they were loaded.

@@ -26,7 +26,7 @@ pub(super) use counter::Source;
 use counter::{LEASES_MAX, Lease, LeasedCounter};
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
-use tidegate_engine::limit::Verdict;
+use tidegate_engine::limit::{Share, Verdict};
 use tidegate_engine::plan::{Check, Hits};
 
 /// Parts of the table, each with its own lock: as many as a word has bits.
@@ -69,7 +69,8 @@ pub(super) struct Unspent {
     pub(super) hits: u64,
 }
 
-/// Hits of a lease that one request holds. They are spent, unless they are released.
+/// Hits of a lease that one request holds. They are spent, unless they are released. `key` here and below is the
+/// [own key](own_key) of its check.
 pub(super) struct Held {
     key: Key,
     source: Arc<Source>,
@@ -87,7 +88,7 @@ struct Due {
 /// The only demand for a lease of a counter, until it is dropped.
 pub(super) struct Demand<'l> {
     leases: &'l Leases,
-    pub(super) key: Key,
+    key: Key,
     /// The hits to ask for.
     pub(super) hits: u64,
 }
@@ -134,12 +135,12 @@ impl Leases {
     pub(super) fn hold(&self, check: &Check<'_>, now: Duration) -> Option<Held> {
         let Hits::Take(hits) = check.hits else { return None };
         let now = nanos(now);
-        let counters = &mut self.shard(check.key).counters;
+        let counters = &mut self.shard(own_key(check)).counters;
         let has_room = counters.len() < SHARD_COUNTERS_MAX;
-        let counter = match counters.entry(check.key) {
+        let counter = match counters.entry(own_key(check)) {
             Place::Occupied(known) => known.into_mut(),
             Place::Vacant(new) if has_room => {
-                self.in_use.fetch_or(bit_of(check.key), Relaxed);
+                self.in_use.fetch_or(bit_of(own_key(check)), Relaxed);
                 new.insert(LeasedCounter::default())
             }
             Place::Vacant(_) => return None,
@@ -147,8 +148,8 @@ impl Leases {
         counter.see(hits.max(1), now, self.time);
         let lease = counter.lease(check, hits, now)?;
         let (verdict, source) = (lease.spend(&check.limit, hits, now), Arc::clone(&lease.source));
-        self.renew(check.key, counter, now);
-        Some(Held { key: check.key, source, hits, verdict })
+        self.renew(own_key(check), counter, now);
+        Some(Held { key: own_key(check), source, hits, verdict })
     }
 
     /// Spends the hits of a request's only check, if a lease has them at `now`. The request then passes, because it
@@ -156,20 +157,22 @@ impl Leases {
     pub(super) fn spend(&self, check: &Check<'_>, now: Duration) -> Option<Verdict> {
         let Hits::Take(hits) = check.hits else { return None };
         let now = nanos(now);
-        let Shard { counters, hits_spent } = &mut *self.shard(check.key);
-        let counter = counters.get_mut(&check.key)?;
+        let Shard { counters, hits_spent } = &mut *self.shard(own_key(check));
+        let counter = counters.get_mut(&own_key(check))?;
         let verdict = counter.lease(check, hits, now)?.spend(&check.limit, hits, now);
         *hits_spent = hits_spent.wrapping_add(hits);
         counter.see(hits.max(1), now, self.time);
-        self.renew(check.key, counter, now);
+        self.renew(own_key(check), counter, now);
         Some(verdict)
     }
 
     /// Whether a lease has the hits at `now`. Notes nothing.
     pub(super) fn has(&self, check: &Check<'_>, now: Duration) -> bool {
         let Hits::Take(hits) = check.hits else { return false };
-        let counters = &mut self.shard(check.key).counters;
-        counters.get_mut(&check.key).is_some_and(|counter| counter.lease(check, hits, nanos(now)).is_some())
+        let counters = &mut self.shard(own_key(check)).counters;
+        counters
+            .get_mut(&own_key(check))
+            .is_some_and(|counter| counter.lease(check, hits, nanos(now)).is_some())
     }
 
     /// Renews the counter's lease if it is time.
@@ -203,11 +206,11 @@ impl Leases {
         if !matches!(check.hits, Hits::Take(_)) || check.limit.window_nanos() < window_min {
             return None;
         }
-        let counters = &mut self.shard(check.key).counters;
-        let counter = counters.get_mut(&check.key).filter(|counter| !counter.demanded)?;
+        let counters = &mut self.shard(own_key(check)).counters;
+        let counter = counters.get_mut(&own_key(check)).filter(|counter| !counter.demanded)?;
         let hits = counter.expected()?;
         self.begin_demand(counter);
-        Some(Demand { leases: self, key: check.key, hits })
+        Some(Demand { leases: self, key: own_key(check), hits })
     }
 
     /// Releases so many held hits. Returns hits to give back, if their lease has ended.
@@ -231,14 +234,14 @@ impl Leases {
     }
 
     /// Ends leases that are over at `now`, and calls `unspent` with their remaining hits. Forgets idle counters.
-    pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Key, Unspent)) {
+    pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Unspent)) {
         let now = nanos(now);
         let in_use = self.in_use.load(Relaxed);
         for (place, shard) in self.shards.iter().enumerate().filter(|(place, _)| in_use >> place & 1 > 0) {
             let mut ended = Vec::new();
             let mut shard = shard.lock();
-            shard.counters.retain(|&key, counter| {
-                counter.end(now, |lease| ended.push((key, lease)));
+            shard.counters.retain(|_, counter| {
+                counter.end(now, |lease| ended.push(lease));
                 let idle = now.saturating_sub(counter.began) >= self.time.saturating_mul(2);
                 counter.demanded || !counter.leases.is_empty() || !idle
             });
@@ -246,8 +249,8 @@ impl Leases {
                 self.in_use.fetch_and(!(1 << place), Relaxed);
             }
             drop(shard);
-            for (key, lease) in ended {
-                self.give_back(lease.source, lease.left).into_iter().for_each(|it| unspent(key, it));
+            for lease in ended {
+                self.give_back(lease.source, lease.left).into_iter().for_each(&mut unspent);
             }
         }
     }
@@ -256,6 +259,14 @@ impl Leases {
         self.hits_given_back.fetch_add(hits, Relaxed);
         (hits > 0).then_some(Unspent { source, hits })
     }
+}
+
+/// What leases of a check belong to: its counter, and its class of importance. A class spends no lease of another.
+fn own_key(check: &Check<'_>) -> Key {
+    /// Spreads the shares over all bits. It is odd, so different shares give different keys.
+    const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    let below = Share::FULL.millionths() - check.limit.share().millionths();
+    Key(check.key.0 ^ u128::from(below).wrapping_mul(SPREAD))
 }
 
 /// The place of the key's shard.

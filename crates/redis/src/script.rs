@@ -359,6 +359,8 @@ fn name_period(check: &mut [u8], at: Timestamp) {
 fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
     let (numerator, denominator) = match limit.algorithm() {
+        // Its `burst` below is the share of a class.
+        algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
         Algorithm::Calendar => limit.periods().map_or((0, 0), |periods| (periods.number().into(), 1)),
         _ => buckets_per_micro(&limit),
     };
@@ -366,8 +368,10 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let mut packed = Vec::with_capacity(64);
     packed.extend(place.to_le_bytes());
     packed.extend([limit.algorithm().number(), flags]);
-    packed.extend(limit.requests().to_le_bytes());
-    packed.extend(limit.burst().to_le_bytes());
+    // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class.
+    let requests = if limit.algorithm().is_bucket() { limit.requests() } else { limit.capacity() };
+    packed.extend(requests.to_le_bytes());
+    packed.extend(limit.capacity().to_le_bytes());
     packed.extend(double(limit.window_nanos() / 1_000));
     packed.push(u8::try_from(numerator).expect("limits in whole microseconds have few buckets in one"));
     packed.extend(double(denominator));

@@ -109,7 +109,7 @@ impl Watches {
             let (Step::Check(check), Status::Limited(limited)) = (step, status) else { continue };
             let Origin::Rule { rule, .. } = check.origin else { continue };
             if let Some(watch) = watches.iter().find(|watch| watch.rule == rule.id) {
-                watch.see(check.key, limited, descriptor.entries, at);
+                watch.see(check.key, limited, rule.own_entries(descriptor.entries), at);
             }
         }
     }
@@ -168,7 +168,7 @@ impl Watch {
         if limited.is_denied() {
             seen.denied.add(key, 1, name);
         }
-        let limit = u64::from(limited.limit.burst());
+        let limit = u64::from(limited.limit.capacity());
         seen.note_full(key, Full { name: Box::default(), used, limit, at, until }, name);
     }
 

@@ -16,7 +16,8 @@ use tidegate_engine::stamp;
 
 /// The metadata of an answer.
 pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
-    let descriptors = request.descriptors().map(|descriptor| structure(of_descriptor(&descriptor)));
+    let descriptors = request.descriptors().zip(&decision.statuses);
+    let descriptors = descriptors.map(|(descriptor, status)| structure(of_descriptor(&descriptor, status)));
     let mut fields = vec![("domain", text(request.domain())), ("descriptors", list(descriptors))];
     if request.hits_addend() > 0 {
         fields.push(("hitsAddend", number(f64::from(request.hits_addend()))));
@@ -42,11 +43,16 @@ fn of_exception(met: &Met) -> Struct {
     of_fields(fields)
 }
 
-fn of_descriptor(descriptor: &Descriptor<'_, '_>) -> Struct {
+fn of_descriptor(descriptor: &Descriptor<'_, '_>, status: &Status<'_>) -> Struct {
     let Descriptor { entries, options } = descriptor;
+    let class = match status {
+        Status::Limited(limited) => limited.origin.rule().and_then(|rule| rule.class_of(entries)),
+        _ => None,
+    };
     let entries = entries.iter().map(|entry| text(&format!("{}={}", entry.key, entry.value)));
     let mut fields = vec![("entries", list(entries))];
     fields.extend(options.limit.as_ref().map(|limit| ("limit", text(&of_override(limit)))));
+    fields.extend(class.map(|(name, _)| ("class", text(name))));
     fields.extend(options.hits_addend.map(|hits| ("hitsAddend", number(hits as f64))));
     of_fields(fields)
 }

@@ -47,6 +47,10 @@ impl Explained<'_> {
             json["limit"] = limit(limited);
             json["counter"] = counter(limited, look);
         }
+        if let (Some(class), Status::Limited(limited)) = (&self.class, &self.status) {
+            let share = f64::from(limited.limit.share().millionths()) / 1e6;
+            json["class"] = json!({"name": class.name, "share": share, "hits": limited.limit.capacity()});
+        }
         if let Some(met) = &self.exception {
             json["exception"] = met.json(self.rule);
         }
@@ -136,7 +140,7 @@ fn counter(limited: &Limited<'_>, look: &Look) -> Value {
         Hits::Take(hits) => (hits, false),
         Hits::GiveBack(hits) => (hits, true),
     };
-    let fits = |hits: u64| hits <= u64::from(limited.limit.burst());
+    let fits = |hits: u64| hits <= u64::from(limited.limit.capacity());
     let wait_for_hits = if verdict.over { ceil_secs(verdict.reset_nanos) } else { 0 };
     let mut json = json!({
         "hits": hits,

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::{Denials, Explained, Explanation, denying, drawing};
+use super::{Class, Denials, Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
 use crate::limit::Limit;
 use crate::look::Look;
@@ -103,6 +103,11 @@ impl Explained<'_> {
 
     fn write_counter(&self, out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
         line(out, format_args!("  limit     {}", limit_text(limited)))?;
+        if let Some(Class { name, is_named }) = &self.class {
+            let why = if *is_named { "" } else { ", because the request names no class of this limit" };
+            let (capacity, burst) = (limited.limit.capacity(), limited.limit.burst());
+            line(out, format_args!("  class     {name}: {capacity} of {burst}{why}"))?;
+        }
         if let Some(record) = &self.record {
             let own = self.walked_rule().and_then(|rule| rule.limit);
             line(out, format_args!("  record    {}", record.text(own.as_ref())))?;
@@ -118,14 +123,14 @@ impl Explained<'_> {
             };
             writeln!(out, "  hits      {does} {hits}, by its own hits_addend")?;
         }
-        let (burst, verdict) = (u64::from(limited.limit.burst()), &limited.verdict);
+        let (fitting, verdict) = (u64::from(limited.limit.capacity()), &limited.verdict);
         // Reported costs may count beyond the limit.
-        let beyond = match verdict.before.saturating_sub(burst) {
+        let beyond = match verdict.before.saturating_sub(fitting) {
             0 => String::new(),
             beyond => format!(", {beyond} beyond the limit"),
         };
         writeln!(out, "  counter   {} counted, {} left{beyond}", verdict.before, limited.remaining())?;
-        writeln!(out, "            {}", drawing::bar(verdict.before, burst))?;
+        writeln!(out, "            {}", drawing::bar(verdict.before, fitting))?;
         let Some(look) = &self.look else { return Ok(()) };
         if let Some(leaving) = &look.leaving {
             writeln!(out, "            {}", drawing::leaving(leaving))?;
@@ -212,13 +217,15 @@ fn capacity(limited: &Limited<'_>, look: &Look) -> String {
         0 => "now".to_owned(),
         seconds => format!("in {}", span(seconds)),
     };
-    if limited.limit.burst() == 0 {
+    if limited.limit.capacity() == 0 {
         return "none: the limit is 0".to_owned();
     }
     let one = format!("1 hit fits {}", wait(look.wait_one_nanos));
     let verdict = &limited.verdict;
     let asked = match limited.hits {
-        Hits::Take(hits @ 2..) if hits > u64::from(limited.limit.burst()) => format!(", {hits} hits never"),
+        Hits::Take(hits @ 2..) if hits > u64::from(limited.limit.capacity()) => {
+            format!(", {hits} hits never")
+        }
         Hits::Take(hits @ 2..) if verdict.over => format!(", {hits} hits {}", wait(verdict.reset_nanos)),
         Hits::Take(hits @ 2..) => format!(", {hits} hits now"),
         Hits::Take(_) | Hits::GiveBack(_) => String::new(),

@@ -50,7 +50,7 @@ impl Counter for Calendar {
 
     #[inline]
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
-        look_at_count(limit.requests(), pending.on(self.count), hits)
+        look_at_count(limit.capacity(), pending.on(self.count), hits)
     }
 
     #[inline]

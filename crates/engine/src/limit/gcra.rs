@@ -16,6 +16,9 @@
 //!
 //! N = 0 changes nothing here: it admits nothing, and the bucket drains by the N before it.
 //!
+//! A class of importance has less room, and changes nothing else: it is admitted up to its share of `burst`, and what
+//! lies above `burst` is what lies above all of it.
+//!
 //! - **Invariant:** `level` is the level at `latest` in units. It is at most `burst` × W, plus what drains in
 //!   [`DEBT_WINDOWS`] × W where costs are reported, by the largest limit so far: less than 2^95.
 //! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
@@ -74,18 +77,18 @@ impl Gcra {
     /// Drains at another N than before, or from above `burst`, and adopts the N of the limit.
     #[cold]
     fn advance_changed(&mut self, limit: &Limit, now: Timestamp) {
-        let (requests, capacity) = (limit.requests(), capacity(limit));
+        let (requests, burst) = (limit.requests(), burst(limit));
         let mut nanos = now.nanos_since(self.latest);
         if requests == 0 || self.requests == 0 {
             self.drain(self.requests, nanos);
         } else {
-            let above_nanos = self.above_nanos(capacity);
+            let above_nanos = self.above_nanos(burst);
             if nanos < above_nanos {
                 self.drain(self.requests_above(), nanos);
-                self.set_level(self.level().max(capacity + 1));
+                self.set_level(self.level().max(burst + 1));
             } else {
                 if above_nanos > 0 {
-                    self.set_level(capacity);
+                    self.set_level(burst);
                     nanos -= above_nanos;
                 }
                 self.drain(requests.min(self.requests), nanos);
@@ -94,7 +97,7 @@ impl Gcra {
         self.latest = now.max(self.latest);
         if requests > 0 {
             let largest = self.requests_above().max(requests);
-            self.requests_above = if self.level() > capacity && largest > requests { largest } else { 0 };
+            self.requests_above = if self.level() > burst && largest > requests { largest } else { 0 };
             self.requests = requests;
         }
     }
@@ -109,9 +112,9 @@ impl Gcra {
         self.requests.max(self.requests_above)
     }
 
-    /// How long it takes until nothing is above this capacity, rounded up to a microsecond.
-    fn above_nanos(&self, capacity: u128) -> u64 {
-        let above = self.level().saturating_sub(capacity);
+    /// How long it takes until nothing is above this `burst`, rounded up to a microsecond.
+    fn above_nanos(&self, burst: u128) -> u64 {
+        let above = self.level().saturating_sub(burst);
         if above == 0 {
             return 0;
         }
@@ -145,13 +148,13 @@ impl Counter for Gcra {
     #[inline]
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
         let level = self.level_after(limit, pending);
-        let room = capacity(limit).saturating_sub(level);
-        let fitting = whole_hits(limit, room);
+        let capacity = units(limit, limit.capacity());
+        let fitting = whole_hits(limit, capacity.saturating_sub(level));
         let left = if limit.requests() == 0 { 0 } else { fitting };
-        let before = if level > capacity(limit) {
+        let before = if level > capacity {
             div_ceil(level, limit.window_nanos())
         } else {
-            u64::from(limit.burst()) - fitting
+            u64::from(limit.capacity()) - fitting
         };
         Preview { over: hits.max(1) > left, left, before }
     }
@@ -166,27 +169,27 @@ impl Counter for Gcra {
         if requests == 0 {
             return 0; // It would never drain.
         }
-        let most = capacity(limit) + DEBT_WINDOWS * requests * u128::from(limit.window_nanos());
+        let most = burst(limit) + DEBT_WINDOWS * requests * u128::from(limit.window_nanos());
         whole_hits(limit, most.saturating_sub(self.level_after(limit, pending)))
     }
 
     fn refund(&mut self, limit: &Limit, hits: u64) {
         self.set_level(self.level().saturating_sub(u128::from(hits) * u128::from(limit.window_nanos())));
-        if self.level() <= capacity(limit) {
+        if self.level() <= burst(limit) {
             self.requests_above = 0;
         }
     }
 
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
-        if hits > u64::from(limit.burst()) || limit.requests() == 0 {
+        if hits > u64::from(limit.capacity()) || limit.requests() == 0 {
             return limit.window_nanos();
         }
         let wanted = u128::from(hits) * u128::from(limit.window_nanos());
-        let capacity = capacity(limit);
-        if self.requests_above > 0 && self.level() > capacity {
-            let nanos = div_ceil(wanted, u64::from(limit.requests()));
-            return nanos.saturating_add(self.above_nanos(capacity));
+        let (burst, capacity) = (burst(limit), units(limit, limit.capacity()));
+        if self.requests_above > 0 && self.level() > burst {
+            let nanos = div_ceil(burst - capacity + wanted, u64::from(limit.requests()));
+            return nanos.saturating_add(self.above_nanos(burst));
         }
         let too_much = (self.level() + wanted).saturating_sub(capacity);
         div_ceil(too_much, u64::from(limit.requests()))
@@ -236,8 +239,14 @@ impl Counter for Gcra {
 }
 
 /// `burst` in units.
-fn capacity(limit: &Limit) -> u128 {
-    u128::from(limit.burst()) * u128::from(limit.window_nanos())
+fn burst(limit: &Limit) -> u128 {
+    units(limit, limit.burst())
+}
+
+/// Hits in units.
+#[inline]
+fn units(limit: &Limit, hits: u32) -> u128 {
+    u128::from(hits) * u128::from(limit.window_nanos())
 }
 
 /// ⌊units / W⌋, of at most 2^37 hits.

@@ -58,13 +58,13 @@ impl Counter for SlidingLog {
     }
 
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
-        look_at_count(limit.requests(), pending.on(self.stamps.total()), hits)
+        look_at_count(limit.capacity(), pending.on(self.stamps.total()), hits)
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let (now, hits) = (self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
         // Hits that fit find less than N stamps. A reported cost is added to the newest of N.
-        if self.stamps.len() < limit.requests().max(1) as usize {
+        if self.stamps.len() < limit.capacity().max(1) as usize {
             self.stamps.push(now, hits);
         } else {
             self.stamps.move_newest(now, hits);
@@ -81,7 +81,7 @@ impl Counter for SlidingLog {
     }
 
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
-        let capacity = u64::from(limit.requests());
+        let capacity = u64::from(limit.capacity());
         if hits > capacity {
             return limit.window_nanos();
         }

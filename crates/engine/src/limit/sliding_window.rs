@@ -107,7 +107,7 @@ impl Counter for SlidingWindow {
 
     #[inline]
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
-        look_at_count(limit.requests(), pending.on(u64::from(self.total())), hits)
+        look_at_count(limit.capacity(), pending.on(u64::from(self.total())), hits)
     }
 
     // Inlined together, this and `growth_bytes` search the newest bucket once.
@@ -148,7 +148,7 @@ impl Counter for SlidingWindow {
 
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
-        let capacity = u64::from(limit.requests());
+        let capacity = u64::from(limit.capacity());
         if hits > capacity {
             return limit.window_nanos();
         }

@@ -87,7 +87,7 @@ impl Counter for SlidingWindowWeighted {
         let (current, previous) = self.without(pending.given_back);
         let window = limit.window_nanos();
         let count = current + share_ceil(previous, window - self.elapsed(limit), window);
-        look_at_count(limit.requests(), count.saturating_add(pending.taken), hits)
+        look_at_count(limit.capacity(), count.saturating_add(pending.taken), hits)
     }
 
     #[inline]
@@ -114,7 +114,7 @@ impl Counter for SlidingWindowWeighted {
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let (window, elapsed) = (limit.window_nanos(), self.elapsed(limit));
-        let Some(room) = u64::from(limit.requests()).checked_sub(hits) else { return window };
+        let Some(room) = u64::from(limit.capacity()).checked_sub(hits) else { return window };
         let (current, previous) = self.without(0);
         match room.checked_sub(current) {
             Some(room) => falls_to(previous, room, window).saturating_sub(elapsed),

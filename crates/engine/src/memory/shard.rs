@@ -143,7 +143,7 @@ impl Prepared {
                 over: false,
                 before,
                 after,
-                remaining: u64::from(check.limit.burst()),
+                remaining: u64::from(check.limit.capacity()),
                 reset_nanos: 0,
             },
         }

@@ -118,15 +118,17 @@ impl Exceptions {
     /// Puts a plan of a request under these exceptions. A candidate whose limit gets other numbers is not checked.
     pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
         for (index, (step, descriptor)) in plan.steps.iter_mut().zip(request.descriptors()).enumerate() {
-            if let Some(place) = self.fitting(request.domain(), &descriptor) {
+            if let Some(place) = self.fitting(request.domain(), step, &descriptor) {
                 except(step, place.effect, request, &descriptor);
                 plan.candidates.retain(|candidate| candidate.step != index);
             }
         }
     }
 
-    fn fitting(&self, domain: &str, descriptor: &Descriptor<'_, '_>) -> Option<Place> {
-        self.find(domain, descriptor.entries, descriptor.options.limit.is_some())
+    /// The exception for a descriptor with this step. The entry that names a class is no part of its path.
+    fn fitting(&self, domain: &str, step: &Step<'_>, descriptor: &Descriptor<'_, '_>) -> Option<Place> {
+        let entries = step.rule().map_or(descriptor.entries, |rule| rule.own_entries(descriptor.entries));
+        self.find(domain, entries, descriptor.options.limit.is_some())
     }
 
     fn find(&self, domain: &str, entries: &[Entry<'_>], brings_limit: bool) -> Option<Place> {

@@ -4,6 +4,7 @@
 
 mod actions;
 mod candidate;
+mod classes;
 mod limit;
 mod limits_from;
 mod metadata;
@@ -25,6 +26,7 @@ use crate::rules::lists::Lists;
 use crate::rules::quote::quote;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
 use crate::unit::Window;
+pub(super) use classes::CheckedClasses;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
 /// How deep descriptors may nest.
@@ -61,6 +63,7 @@ pub(super) struct CheckedNode {
     pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
+    pub(super) classes: Option<CheckedClasses>,
     /// The place of `limits_from: store`: keys may have records.
     pub(super) limits_from_store: Option<Place>,
     /// Something in a wrong place was ignored, and is already reported.
@@ -216,6 +219,9 @@ impl Checker<'_, '_> {
         let limits = fields.all("rate_limit");
         let limit = self.limit(&limits);
         let limits_from_store = self.limits_from(&fields, limit.as_ref());
+        let classes = self.classes(&fields, limit.as_ref());
+        let children = self.nodes(&fields, level + 1);
+        self.refuse_nodes_of_classes(classes.as_ref(), &children);
         let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
         let (at, metadata) = (self.reader.at(node), self.metadata(&fields));
         let flag = |checker: &mut Self, name| checker.reader.flag(&fields, name);
@@ -232,9 +238,10 @@ impl Checker<'_, '_> {
             aggregates_metrics,
             metadata,
             limit,
+            classes,
             limits_from_store,
             misplaced: fields.misplaced,
-            children: self.nodes(&fields, level + 1),
+            children,
         };
         key.map(|(at, key)| CheckedNode { at, key, ..checked })
     }

@@ -5,13 +5,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
 use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
 use crate::rule::{CandidateLimit, Counting};
 use crate::rules::actions::Actions;
-use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
+use crate::rules::check::{CheckedClasses, CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
 use crate::rules::lists::Lists;
@@ -271,12 +272,20 @@ impl<'f> Compiler<'_, 'f> {
             near: checked.near,
             loaded: None,
             records,
+            classes: node.classes.as_ref().map(|CheckedClasses { key, shares }| Classes {
+                key: key.clone(),
+                shares: shares.clone(),
+                level: path.len(),
+            }),
             keyed_levels: path
                 .iter()
                 .rev()
                 .fold(0, |levels, level| levels << 1 | u32::from(level.node.varies())),
         };
         self.set.tree.set_rule(id, rule.id as u32);
+        if let Some(classes) = &rule.classes {
+            self.set.tree.set_class_key(id, classes.key.clone());
+        }
         self.set.rules.push(rule);
     }
 }

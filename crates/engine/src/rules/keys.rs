@@ -14,6 +14,7 @@ pub(super) enum Section {
     /// A `value` that is a mapping: a pattern.
     Value,
     RateLimit,
+    Classes,
     Period,
     Candidate,
     Replaces,
@@ -45,7 +46,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 30] = [
+const KEYS: [(&str, &[Section]); 31] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -59,6 +60,7 @@ const KEYS: [(&str, &[Section]); 30] = [
     ("share_threshold", &[Section::Descriptor]),
     ("metadata", &[Section::Descriptor]),
     ("limits_from", &[Section::Descriptor]),
+    ("classes", &[Section::Descriptor]),
     ("unit", &[Section::RateLimit]),
     ("unit_multiplier", &[Section::RateLimit]),
     ("window", &[Section::RateLimit]),
@@ -116,6 +118,7 @@ impl Section {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
             Self::Value => &["in", "cidr", "cidr_file", "regex"],
+            Self::Classes => &["key", "shares"],
             Self::Period => &["calendar", "tz", "anchor"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
@@ -182,6 +185,7 @@ impl Section {
                 );
             }
             Self::Value => return format!("unknown key {} in `value` (expected {own})", quote(key)),
+            Self::Classes => return format!("unknown key {} in `classes` (expected {own})", quote(key)),
             Self::Period => return format!("unknown key {} in `period` (expected {own})", quote(key)),
             _ => {}
         }
@@ -200,6 +204,7 @@ impl Section {
                 | Self::Descriptor
                 | Self::Value
                 | Self::RateLimit
+                | Self::Classes
                 | Self::Period
                 | Self::Candidate
                 | Self::Replaces
@@ -265,6 +270,7 @@ mod tests {
             ("/definitions/descriptor", Section::Descriptor),
             ("/definitions/value", Section::Value),
             ("/definitions/rate_limit", Section::RateLimit),
+            ("/definitions/classes", Section::Classes),
             ("/definitions/period", Section::Period),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),

@@ -202,6 +202,7 @@ impl RuleSet {
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
+        let limit = rule.class_of(entries).map_or(limit, |(_, share)| limit.with_share(share));
         *learns_costs |= !rule.cost.is_settled();
         let reported = own_cost && is_reported(options, &rule.cost);
         Step::Check(Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) })
@@ -248,6 +249,7 @@ fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
     for ((index, step), descriptor) in plan.steps.iter().enumerate().zip(request.descriptors()) {
         let Step::Check(check @ Check { origin: Origin::Rule { rule, .. }, .. }) = step else { continue };
         if let Some((limit, key)) = rule.candidate(descriptor.entries) {
+            let limit = limit.with_share(check.limit.share());
             plan.candidates.push(Candidate {
                 step: index,
                 rule: rule.id,
@@ -260,23 +262,14 @@ fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
 /// Drops each limit whose name another descriptor's rule replaces. A dropped limit still drops others, so a cycle
 /// drops all that are in it. An unlimited one replaces, but is never dropped.
 fn drop_replaced(steps: &mut [Step<'_>]) {
-    if !steps.iter().filter_map(rule_of).any(|rule| !rule.replaces.is_empty()) {
+    if !steps.iter().filter_map(Step::rule).any(|rule| !rule.replaces.is_empty()) {
         return;
     }
     for index in 0..steps.len() {
         let Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) = steps[index] else { continue };
         let replaces = |other: &Rule| !rule.name.is_empty() && other.replaces.contains(&rule.name);
-        if steps.iter().filter_map(rule_of).any(replaces) {
+        if steps.iter().filter_map(Step::rule).any(replaces) {
             steps[index] = Step::Replaced(rule);
         }
-    }
-}
-
-fn rule_of<'p>(step: &Step<'p>) -> Option<&'p Rule> {
-    match *step {
-        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. })
-        | Step::Unlimited(rule)
-        | Step::Replaced(rule) => Some(rule),
-        _ => None,
     }
 }

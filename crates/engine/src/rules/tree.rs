@@ -4,12 +4,11 @@
 //! family with one value). A step hashes the entry's key and its value once each, joins no strings, and costs the
 //! same for ten rules as for a hundred thousand.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 use foldhash::quality::FixedState;
-use hashbrown::HashTable;
+use hashbrown::{HashMap, HashTable};
 
 use crate::pattern::{Matcher, Pattern, Patterns};
 use crate::request::Entry;
@@ -31,6 +30,8 @@ pub(super) struct Tree {
     exact_table: HashTable<NodeId>,
     /// Nodes with any other pattern, by family and text. Requests are not looked up here.
     pattern_table: HashTable<NodeId>,
+    /// The nodes whose limit has classes: the key of one more entry, which names a class.
+    class_keys: HashMap<NodeId, Arc<str>, FixedState>,
     /// Where each node was written; roots are written nowhere. Only explanations read it.
     written: Vec<Option<Written>>,
 }
@@ -96,6 +97,7 @@ impl Tree {
             family_table: HashTable::new(),
             exact_table: HashTable::new(),
             pattern_table: HashTable::new(),
+            class_keys: HashMap::with_hasher(FixedState::with_seed(seed)),
             written: Vec::new(),
         }
     }
@@ -148,7 +150,7 @@ impl Tree {
     fn values_of_several(&self) -> Vec<(NodeId, Clash)> {
         let mut clashes = Vec::new();
         for (family, of) in (0..).zip(&self.families) {
-            let mut listed = HashMap::new();
+            let mut listed: HashMap<_, _, FixedState> = HashMap::default();
             for (node, pattern) in &of.patterns {
                 for value in pattern.values() {
                     let other = listed.insert(value, *node).or_else(|| self.exact(family, value));
@@ -162,10 +164,26 @@ impl Tree {
     /// The rule at the end of the walk that these entries take from a root.
     pub(super) fn find(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<u32> {
         let mut node = root;
-        for entry in entries {
-            node = self.child(node, entry)?;
+        for (level, entry) in entries.iter().enumerate() {
+            match self.child(node, entry) {
+                Some(child) => node = child,
+                None if self.is_class(node, &entries[level..]) => break,
+                None => return None,
+            }
         }
         self.nodes[node.0 as usize].rule
+    }
+
+    /// Whether the rest of a descriptor is one entry that names a class of the limit at this node.
+    #[inline]
+    pub(super) fn is_class(&self, node: NodeId, rest: &[Entry<'_>]) -> bool {
+        let [entry] = rest else { return false };
+        !self.class_keys.is_empty() && self.class_keys.get(&node).is_some_and(|key| **key == *entry.key)
+    }
+
+    /// Sets the key of the entry that names a class of the limit at this node.
+    pub(super) fn set_class_key(&mut self, node: NodeId, key: Arc<str>) {
+        self.class_keys.insert(node, key);
     }
 
     /// The rule of this node, if it has one.

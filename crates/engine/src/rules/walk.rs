@@ -14,7 +14,8 @@ const NAMES_MAX: usize = 8;
 /// The walk of one descriptor.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    /// A level for each entry that was reached; the last one may have no node that fits.
+    /// A level for each entry that was reached; the last one may have no node that fits. An entry that names a class has
+    /// none.
     pub levels: Vec<Level<'a>>,
     /// Where it ended.
     pub end: End<'a>,
@@ -106,8 +107,11 @@ impl RuleSet {
             return Walk { levels: Vec::new(), end: End::NoDomain(NameList { names: known, more }) };
         };
         let (mut levels, mut node) = (Vec::new(), root);
-        for entry in entries {
+        for (place, entry) in entries.iter().enumerate() {
             let choices = self.tree.choices(node, entry);
+            if choices.is_none() && self.tree.is_class(node, &entries[place..]) {
+                break;
+            }
             levels.push(choices.as_ref().map(|choices| self.level(choices, entry.value)).unwrap_or_default());
             let Some(to) = choices.and_then(|choices| choices.taken) else {
                 return Walk { levels, end: End::NoNode(self.below(node)) };

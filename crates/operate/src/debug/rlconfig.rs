@@ -124,6 +124,10 @@ fn limit(path: &str, rule: &Rule) -> Value {
     if let Some(near) = rule.near {
         shown["near"] = near.into();
     }
+    if let Some(classes) = &rule.classes {
+        let shares = classes.shares.iter().map(|(name, share)| (name.to_string(), share.to_string().into()));
+        shown["classes"] = json!({"key": &*classes.key, "shares": Value::Object(shares.collect())});
+    }
     if let Some(candidate) = &rule.candidate {
         let limit = &candidate.limit;
         shown["candidate"] = json!({"requests_per_unit": limit.requests(), "burst": limit.burst()});

@@ -1,4 +1,4 @@
-//! One counter that may be leased: how often it is used, and its leases.
+//! One counter that may be leased, for one class of importance: how often it is used, and its leases.
 //!
 //! In: hits, and times of the table's clock. Out: verdicts, the hits of the next lease, and whether it is time for
 //! it. A counter has few leases at a time: the one that is being spent, the one that was taken before its end, and
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::script::Memory;
+use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Limit, Verdict};
 use tidegate_engine::plan::Check;
 use tidegate_engine::rules::Unit;
@@ -64,6 +65,8 @@ pub(crate) struct Source {
     pub(crate) unit: Unit,
     pub(crate) slot: u16,
     pub(crate) key: Vec<u8>,
+    /// The counter.
+    pub(crate) counter: Key,
     pub(crate) limit: Limit,
     pub(crate) stamp: u64,
     /// The memory of the server in which they are charged, if it was known.
@@ -140,14 +143,14 @@ impl Lease {
     pub(super) fn put_back(&mut self, hits: u64) {
         self.left += hits;
         // After a reset of the counter, `remaining` may include them already.
-        let most = u64::from(self.source.limit.requests());
+        let most = u64::from(self.source.limit.capacity());
         self.remaining = self.remaining.saturating_add(hits).min(most);
     }
 
     /// Spends hits of a counter of this limit.
     pub(super) fn spend(&mut self, limit: &Limit, hits: u64, now: u64) -> Verdict {
         debug_assert!(hits <= self.left, "a lease has only the hits that are left");
-        let before = u64::from(limit.requests()).saturating_sub(self.remaining);
+        let before = u64::from(limit.capacity()).saturating_sub(self.remaining);
         self.left -= hits;
         self.remaining = self.remaining.saturating_sub(hits);
         let (after, remaining) = (before.saturating_add(hits), self.remaining);

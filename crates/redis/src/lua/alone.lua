@@ -23,5 +23,5 @@ if #ARGV == 2 and any_over + denied + quotas == 0 then
   reported = flags % 4 > 1
   -- Without unsynced hits, and without hits to give back; nor one that may be cold.
   local is_plain = at > #ARGV[2] and flags % 2 == 0
-  if not is_plain or is_cold and is_cold(alone, requests, burst, window) then alone = nil end
+  if not is_plain or is_cold and is_cold(alone, requests, denominator, window) then alone = nil end
 end

@@ -22,7 +22,7 @@ elseif type(marked) == 'string' then
 end
 -- Otherwise the mark's slot is on its way to another server of a Cluster: what the node knows has to do.
 
--- Whether hits of this limit may be missing. A bucket of more than N takes longer to drain. Calendar budgets are exempt.
+-- Whether hits of this limit may be missing; `burst` is the capacity of a bucket. A bucket of more than N takes longer to drain. Calendar budgets are exempt.
 local function is_cold(algorithm, requests, burst, window)
   if algorithm == CALENDAR then return false end
   local counts = window

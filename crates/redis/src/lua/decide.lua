@@ -52,7 +52,7 @@ end
 
 -- A counter that may have lost hits counts as full, whatever it holds.
 local function fill_if_cold(c)
-  if not (is_cold and is_cold(c.algorithm, c.requests, c.burst, c.window)) then return end
+  if not (is_cold and is_cold(c.algorithm, c.requests, c.denominator, c.window)) then return end
   c.cold, c.left, c.before = true, 0, c.burst
   c.over = not c.gives and (c.hits > 0 or c.algorithm ~= FIXED_WINDOW)
 end

@@ -1,6 +1,8 @@
 -- token_bucket and leaky_bucket: the level at the latest time, in whole hits and a rest. A hit has W units of the
 -- rest, and a microsecond drains N. Then the N that was in force last, and how many hits were taken back so far: 36
 -- bytes. And, while it is larger than N, the N by which what is above burst drains.
+--
+-- The capacity is in the denominator of a check; its burst is the share of it that the check's class may use.
 local function gcra()
   -- A reported cost lifts the level above burst by at most what drains in so many windows.
   local DEBT_WINDOWS = 16
@@ -42,14 +44,14 @@ local function gcra()
   end
 
   local function is_above(s, c)
-    return s.hits > c.burst or s.hits == c.burst and s.rest > 0
+    return s.hits > c.denominator or s.hits == c.denominator and s.rest > 0
   end
 
   -- The N by which what is above burst drains, and how long that takes.
   local function above(s, c)
     local requests = max(s.requests, s.requests_above)
     if not is_above(s, c) or requests == 0 then return requests, 0 end
-    return requests, micros_of(s.hits - c.burst, s.rest, c, requests)
+    return requests, micros_of(s.hits - c.denominator, s.rest, c, requests)
   end
 
   -- N has changed, or something may be above burst: see gcra.rs in the engine.
@@ -57,7 +59,7 @@ local function gcra()
     if c.requests == 0 or s.requests == 0 then return drain(s, c, s.requests, micros) end
     local requests, above_micros = above(s, c)
     if micros < above_micros then return drain(s, c, requests, micros) end
-    if above_micros > 0 then s.hits, s.rest = c.burst, 0 end
+    if above_micros > 0 then s.hits, s.rest = c.denominator, 0 end
     drain(s, c, min(c.requests, s.requests), micros - above_micros)
   end
 
@@ -100,7 +102,7 @@ local function gcra()
     -- A limit of 0 denies everything, and its counter would never expire.
     if c.requests == 0 then return 0 end
     local whole, rest = without(s, s.given)
-    return max(c.burst + DEBT_WINDOWS * c.requests - whole - s.taken - (rest > 0 and 1 or 0), 0)
+    return max(c.denominator + DEBT_WINDOWS * c.requests - whole - s.taken - (rest > 0 and 1 or 0), 0)
   end
 
   function kind.charge_at(s, c, time, hits)
@@ -121,7 +123,7 @@ local function gcra()
     local _, micros = above(s, c)
     if micros == 0 then return s.hits, s.rest, s.taken_back end
     local hits, rest = muldiv(micros, c.requests, c.window)
-    return min(c.burst + hits, MOST), rest, s.taken_back
+    return min(c.denominator + hits, MOST), rest, s.taken_back
   end
 
   -- Gives back hits that were charged at this time. The charge brought the level to `level` hits and `rest`, and

@@ -4,6 +4,7 @@
 //! bounded in bytes; a counter without room in it is asked in Redis. It never learns a verdict that Redis gave
 //! before hits were given back to the counter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 use crate::runtime::Runtime;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
-use tidegate_engine::limit::Verdict;
+use tidegate_engine::limit::{Share, Verdict};
 use tidegate_engine::plan::{Check, Hits};
 
 /// Parts of the cache, each with its own lock.
@@ -38,6 +39,8 @@ struct Over {
 #[derive(Debug, Default)]
 struct Shard {
     counters: KeyMap<Over>,
+    /// The same for classes of importance that may use a part of the limit: a denial of one says nothing about another.
+    of_classes: BTreeMap<(Key, Share), Over>,
     /// When a counter was last forgotten. A question from before that may have been answered before that too.
     forgot: Option<Instant>,
     /// Checks that were answered.
@@ -105,7 +108,7 @@ impl DenyCache {
         let (over, hits) = shard.entry(check, now)?;
         shard.answered += 1;
         drop(shard);
-        let before = u64::from(check.limit.burst());
+        let before = u64::from(check.limit.capacity());
         let reset_nanos = u64::try_from((over.until - now).as_nanos()).unwrap_or(u64::MAX);
         Some(Verdict {
             over: true,
@@ -128,24 +131,31 @@ impl DenyCache {
         // The wait in the verdict of a reported cost is that of one hit.
         let (hits, remaining) = (if check.reported { 1 } else { hits.max(1) }, verdict.remaining);
         let over = Over { requests, burst, hits, until, asked_again, remaining };
-        let Shard { counters, forgot, .. } = &mut *shard.lock();
-        if forgot.is_some_and(|forgot| asked <= forgot) {
+        let mut shard = shard.lock();
+        if shard.forgot.is_some_and(|forgot| asked <= forgot) {
             return;
         }
-        if counters.len() >= self.shard_entries_max && !counters.contains_key(&check.key) {
-            counters.retain(|_, over| over.asked_again > asked);
-            if counters.len() >= self.shard_entries_max {
+        if shard.len() >= self.shard_entries_max && shard.of(check).is_none() {
+            shard.counters.retain(|_, over| over.asked_again > asked);
+            shard.of_classes.retain(|_, over| over.asked_again > asked);
+            if shard.len() >= self.shard_entries_max {
                 return;
             }
         }
-        counters.insert(check.key, over);
+        match check.limit.share() {
+            Share::FULL => shard.counters.insert(check.key, over),
+            share => shard.of_classes.insert((check.key, share), over),
+        };
     }
 
     /// Forgets one counter: hits are given back to it at `now`, or were.
     pub(super) fn forget(&self, key: Key, now: Instant) {
         if let Some(shard) = self.shard(key) {
-            let Shard { counters, forgot, .. } = &mut *shard.lock();
+            let Shard { counters, of_classes, forgot, .. } = &mut *shard.lock();
             counters.remove(&key);
+            while let Some((&class, _)) = of_classes.range((key, Share::LEAST)..=(key, Share::FULL)).next() {
+                of_classes.remove(&class);
+            }
             *forgot = (*forgot).max(Some(now));
         }
     }
@@ -162,17 +172,28 @@ impl DenyCache {
     pub(super) fn totals(&self) -> (u64, u64) {
         let totals = |(answered, counters): (u64, u64), shard: &Mutex<Shard>| {
             let shard = shard.lock();
-            (answered + shard.answered, counters + shard.counters.len() as u64)
+            (answered + shard.answered, counters + shard.len() as u64)
         };
         self.shards.iter().fold((0, 0), totals)
     }
 }
 
 impl Shard {
+    fn len(&self) -> usize {
+        self.counters.len() + self.of_classes.len()
+    }
+
+    fn of(&self, check: &Check<'_>) -> Option<&Over> {
+        match check.limit.share() {
+            Share::FULL => self.counters.get(&check.key),
+            share => self.of_classes.get(&(check.key, share)),
+        }
+    }
+
     /// The entry that answers this check at `now`, and the hits that the check asks for.
     fn entry(&self, check: &Check<'_>, now: Instant) -> Option<(Over, u64)> {
         let Hits::Take(hits) = check.hits else { return None };
-        let over = *self.counters.get(&check.key)?;
+        let over = *self.of(check)?;
         let same = (over.requests, over.burst) == (check.limit.requests(), check.limit.burst());
         let holds = same && hits.max(1) >= over.hits && now < over.asked_again && !check.reported;
         holds.then_some((over, hits))

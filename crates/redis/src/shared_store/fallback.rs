@@ -150,14 +150,14 @@ fn hits_of(check: &Check<'_>) -> u64 {
 
 /// Over the limit, for one second.
 fn denied(check: &Check<'_>) -> Verdict {
-    let before = u64::from(check.limit.burst());
+    let before = u64::from(check.limit.capacity());
     let after = before.saturating_add(hits_of(check));
     Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS }
 }
 
 /// Within the limit, uncounted.
 fn allowed(check: &Check<'_>) -> Verdict {
-    let remaining = u64::from(check.limit.burst());
+    let remaining = u64::from(check.limit.capacity());
     Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
 }
 

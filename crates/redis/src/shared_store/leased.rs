@@ -134,6 +134,7 @@ impl<R: Runtime> SharedStore<R> {
                 unit: check.unit(),
                 slot: part.slot,
                 key: part.keys[*place].clone(),
+                counter: check.key,
                 limit: check.limit,
                 stamp: granted.stamp,
                 memory: part.memory.get().cloned(),
@@ -205,7 +206,7 @@ impl<R: Runtime> SharedStore<R> {
             plan.steps.push(Step::Check(Check {
                 origin: Origin::Override { window: Window::of(source.unit) },
                 limit: source.limit,
-                key: demand.key,
+                key: source.counter,
                 hits: Hits::Take(0),
                 reported: false,
                 shadow: false,
@@ -227,8 +228,8 @@ impl<R: Runtime> SharedStore<R> {
     pub(super) fn end_leases(&self, now: Duration) -> u64 {
         let mut hits = 0;
         let mut calls: BTreeMap<To, Call> = BTreeMap::new();
-        self.leases.sweep(now, |key, unspent| {
-            self.deny_cache.forget(key, self.runtime.monotonic());
+        self.leases.sweep(now, |unspent| {
+            self.deny_cache.forget(unspent.source.counter, self.runtime.monotonic());
             hits += unspent.hits;
             let Some(to) = to(&unspent.source) else { return };
             let (_, _, memory) = &to;

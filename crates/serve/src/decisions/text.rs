@@ -69,6 +69,12 @@ impl<'a, 'r> DecisionText<'a, 'r> {
         match self.statuses.get(place) {
             Some(Status::Limited(limited)) => {
                 write_limited(out, limited)?;
+                if let Some((class, _)) =
+                    limited.origin.rule().and_then(|rule| rule.class_of(self.entries(place)))
+                {
+                    let (capacity, burst) = (limited.limit.capacity(), limited.limit.burst());
+                    write!(out, ", class {}: {capacity} of {burst}", one_line(class))?;
+                }
                 self.write_overlay(out, limited, place)
             }
             Some(Status::Unlimited(rule)) => write!(out, "OK, {} is unlimited", one_line(&rule.path())),

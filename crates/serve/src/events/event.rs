@@ -128,7 +128,7 @@ impl KeyEvent {
         Self {
             domain: cut_text(request.domain()),
             rule: rule.map(Rule::path),
-            limit: limited.limit.burst(),
+            limit: limited.limit.capacity(),
             window: limited.origin.window(),
             used: limited.verdict.after,
             is_enforced: !plan.modes.shadow && !limited.shadow && passes_or_is_denied,

@@ -47,7 +47,7 @@ impl Counts {
     /// What `limited` adds. `None`: nothing, because it asks for 0 hits or refunds hits.
     pub(super) fn of(limited: &Limited<'_>, near_limit_ratio: f32) -> Option<Self> {
         let Hits::Take(hits @ 1..) = limited.hits else { return None };
-        let (n, before, after) = (limited.limit.burst(), limited.verdict.before, limited.verdict.after);
+        let (n, before, after) = (limited.limit.capacity(), limited.verdict.before, limited.verdict.after);
         let near = near_limit(n, near_limit_ratio);
         if limited.verdict.over {
             let counts = Self::denied(u64::from(n), near, hits, before, after);

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use tidegate_engine::classes::Classes;
 use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
 use tidegate_engine::text::one_line;
@@ -88,6 +89,7 @@ struct Terms<'r> {
     on_store_failure: Option<StoreFailure>,
     near: Option<f64>,
     has_records: bool,
+    classes: &'r Option<Classes>,
     name: &'r str,
     replaces: Vec<&'r str>,
     metadata: &'r Value,
@@ -105,6 +107,7 @@ impl<'r> Terms<'r> {
             on_store_failure: rule.on_store_failure,
             near: rule.near,
             has_records: rule.records.is_some(),
+            classes: &rule.classes,
             name: &rule.name,
             replaces: rule.replaces.iter().map(|name| &**name).collect(),
             metadata: &rule.metadata,
@@ -123,6 +126,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
         let own = rule.candidate.as_deref();
         own.map_or_else(|| "none".to_owned(), |candidate| rule.counts_text(&candidate.limit))
     };
+    let classes = |rule: &Rule| rule.classes.as_ref().map_or_else(|| "none".to_owned(), Classes::to_string);
     let named = |name: &str, old: &str, new: &str| (old != new).then(|| format!("{name} {old} → {new}"));
     let flag =
         |name: &str, of: fn(&Rule) -> bool| named(name, &of(before).to_string(), &of(after).to_string());
@@ -134,6 +138,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
         flag("quota_mode", |rule| rule.quota_mode),
         named("cost", before.cost.said().name(), after.cost.said().name()),
         flag("limits_from: store", |rule| rule.records.is_some()),
+        named("classes", &classes(before), &classes(after)),
     ];
     let mut all: Vec<String> = all.into_iter().flatten().collect();
     if all.is_empty() {
@@ -191,5 +196,7 @@ mod tests {
             let said = text(&before, &rules(&limit("a", more)));
             assert_eq!(said, format!("1 changed (shop.a: {what})"));
         }
+        let classes = "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, classes: {key: c, shares: {low: 0.6, top: 1.0}}}";
+        assert_eq!(text(&before, &rules(classes)), "1 changed (shop.a: classes none → c: top 1, low 0.6)");
     }
 }

@@ -342,9 +342,12 @@ enum Fetched {
 fn asked<'p, 'b>(request: &'b Request<'_>, plan: &'b Plan<'p>) -> impl Iterator<Item = Asked<'p, 'b>> {
     let steps = plan.steps.iter().zip(request.descriptors()).enumerate();
     steps.filter_map(|(descriptor, (step, asked))| match step {
-        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => {
-            Some(Asked { descriptor, rule, seed: rule.records.as_ref()?, entries: asked.entries })
-        }
+        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => Some(Asked {
+            descriptor,
+            rule,
+            seed: rule.records.as_ref()?,
+            entries: rule.own_entries(asked.entries),
+        }),
         _ => None,
     })
 }

@@ -89,7 +89,9 @@ impl<'r> Side<'r> {
                     reported: false,
                     ..
                 }),
-            ] if names.is_empty() && candidates.is_empty() => Asked::Usual(rule, key, place),
+            ] if names.is_empty() && candidates.is_empty() && rule.classes.is_none() => {
+                Asked::Usual(rule, key, place)
+            }
             _ => {
                 let steps = SmallVec::from_slice(&self.plan.steps);
                 Asked::Other(Box::new(Other { steps, candidates, names }))
@@ -186,7 +188,7 @@ fn usual(rule: &Rule, key: Key) -> Option<Step<'_>> {
 #[inline]
 fn outcome(limited: &Limited<'_>, at: Timestamp, passes: bool, is_changed: bool) -> Outcome {
     let verdict = &limited.verdict;
-    let near = (limited.limit.burst() as f32 * NEAR_RATIO) as u64;
+    let near = (limited.limit.capacity() as f32 * NEAR_RATIO) as u64;
     Outcome {
         at,
         passes,

@@ -76,8 +76,8 @@ impl Exceptions {
     ) -> impl Iterator<Item = Met> + 'm {
         let descriptors = request.descriptors().zip(&plan.steps).enumerate();
         let checked = descriptors.filter(|(_, (_, step))| matches!(step, Step::Check(_)));
-        checked.filter_map(|(at, (descriptor, _))| {
-            let place = self.fitting(request.domain(), &descriptor)?;
+        checked.filter_map(|(at, (descriptor, step))| {
+            let place = self.fitting(request.domain(), step, &descriptor)?;
             let label = self.labels.get(place.id).cloned();
             Some(Met { descriptor: at, index: place.id, effect: place.effect, label })
         })

@@ -1,0 +1,106 @@
+//! A share of a limit, as an exact decimal: 0.85 of 20 hits is 17, which it is not in binary fractions.
+
+use std::fmt;
+
+/// Parts of the full limit.
+const PARTS: u32 = 1_000_000;
+/// Digits after the point.
+const DIGITS: usize = 6;
+
+/// A share above 0 and up to 1, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u32);
+
+impl Share {
+    /// The full limit.
+    pub const FULL: Self = Self(PARTS);
+
+    /// The smallest share.
+    pub const LEAST: Self = Self(1);
+
+    /// Reads a decimal of at most six digits after the point. `None`: it is no such number, or not above 0 and up to 1.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let whole: u32 = if whole == "1" { PARTS } else { 0 };
+        let is_plain = matches!(text.split('.').next(), Some("" | "0" | "1"));
+        let is_short = fraction.len() <= DIGITS && fraction.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_plain || !is_short {
+            return None;
+        }
+        let share = whole + format!("{fraction:0<DIGITS$}").parse::<u32>().ok()?;
+        (1..=PARTS).contains(&share).then_some(Self(share))
+    }
+
+    /// The share in millionths.
+    pub const fn millionths(self) -> u32 {
+        self.0
+    }
+
+    /// This share of so many hits, rounded down.
+    #[inline]
+    pub(crate) const fn of(self, hits: u32) -> u32 {
+        (hits as u64 * self.0 as u64 / PARTS as u64) as u32
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::FULL {
+            return out.write_str("1");
+        }
+        let digits = format!("{:0DIGITS$}", self.0);
+        write!(out, "0.{}", digits.trim_end_matches('0'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_exact_decimals() {
+        let of = |text: &str, hits| Share::parse(text).map(|share| share.of(hits));
+        assert_eq!(of("0.85", 20), Some(17), "in binary, 0.85 is a little less or more");
+        assert_eq!(of("0.29", 100), Some(29));
+        assert_eq!(of("0.58", 50), Some(29));
+        assert_eq!(of("0.333333", 3_000_000), Some(999_999));
+        assert_eq!(of("0.000001", 999_999), Some(0));
+        assert_eq!(of("0.999999", u32::MAX), Some(4_294_963_000));
+        for one in ["1", "1.0", "1.000000", "1."] {
+            assert_eq!(of(one, u32::MAX), Some(u32::MAX), "{one}");
+        }
+        assert_eq!([".5", "0.5", "0.500"].map(Share::parse), [Some(Share(500_000)); 3]);
+    }
+
+    #[test]
+    fn what_is_no_share_is_refused() {
+        for text in [
+            "",
+            ".",
+            "0",
+            "0.0",
+            "1.000001",
+            "2",
+            "-0.5",
+            "+0.5",
+            "0.1234567",
+            "1e-1",
+            "60%",
+            "0,5",
+            "0.5.5",
+            "00.5",
+            "a",
+            "0.x",
+            "½",
+        ] {
+            assert_eq!(Share::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_shown_as_it_is_written() {
+        for text in ["1", "0.85", "0.6", "0.000001", "0.123456"] {
+            assert_eq!(Share::parse(text).map(|share| share.to_string()).as_deref(), Some(text));
+        }
+    }
+}
