@@ -48,7 +48,7 @@ impl Explained<'_> {
             json["counter"] = counter(limited, look);
         }
         if let (Some(class), Status::Limited(limited)) = (&self.class, &self.status) {
-            let share = f64::from(limited.limit.share().millionths()) / 1e6;
+            let share = limited.limit.share().as_f64();
             json["class"] = json!({"name": class.name, "share": share, "hits": limited.limit.capacity()});
         }
         if let Some(met) = &self.exception {

@@ -31,6 +31,11 @@ impl Share {
         (1..=PARTS).contains(&share).then_some(Self(share))
     }
 
+    /// The share, rounded: for people and programs that do not count by it.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / f64::from(PARTS)
+    }
+
     /// The share in millionths.
     pub const fn millionths(self) -> u32 {
         self.0

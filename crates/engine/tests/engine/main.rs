@@ -17,6 +17,7 @@ mod rules_warned;
 
 mod asking;
 mod calendars;
+mod classes;
 mod known;
 mod limits_changed;
 mod limits_examples;

@@ -394,6 +394,63 @@ fn levels_without_end() {
 }
 
 #[test]
+fn classes_that_share_no_limit() {
+    let classes = |limit: &str, classes: &str| {
+        let limit = if limit.is_empty() { String::new() } else { format!("rate_limit: {limit}\n") };
+        node(&format!("{limit}classes: {classes}"))
+    };
+    let day = "{unit: day, requests_per_unit: 5}";
+    let share = |text: &str| {
+        format!(
+            "5:45: the share of `low` is `{text}` (expected a number above 0 and up to 1, with at most six digits after the point)"
+        )
+    };
+    for text in ["0", "1.01", "2", "-0.5", "half", "1e-1", "0.1234567"] {
+        check(classes(day, &format!("{{key: c, shares: {{top: 1.0, low: {text}}}}}")), &[&share(text)]);
+    }
+    let empty = "`classes` without `shares` (expected a share for each class, such as `batch: 0.6`)";
+    check(classes(day, "{key: c}"), &[&format!("5:12: {empty}")]);
+    check(classes(day, "{key: c, shares: }"), &[&format!("5:27: {empty}")]);
+    check(classes(day, "{key: c, shares: {}}"), &[&format!("5:29: {empty}")]);
+    check(
+        classes(day, "{key: c, shares: [low]}"),
+        &["5:29: a list stands here (expected a mapping of classes and their shares)"],
+    );
+    check(
+        classes(day, "{key: c, shares: {low: 0.5, low: 0.6}}"),
+        &["5:40: the class `low` twice (expected once)"],
+    );
+    check(classes(day, "{shares: {low: 0.5}}"), &["5:12: `key` is missing or empty (expected a text)"]);
+    check(
+        classes(day, "{key: c, shares: {low: 0.5}, x: 1}"),
+        &["5:41: unknown key `x` in `classes` (expected key, shares)"],
+    );
+    check(
+        classes("{unit: day, requests_per_unit: 5, algorithm: fixed_window}", "{key: c, shares: {low: 0.5}}"),
+        &["5:12: `classes` with fixed_window, which counts hits that it denies (expected another algorithm)"],
+    );
+    check(
+        classes("{unlimited: true}", "{key: c, shares: {low: 0.5}}"),
+        &["5:12: `classes` with `unlimited: true` (expected a limit that they share)"],
+    );
+    check(
+        classes("", "{key: c, shares: {low: 0.5}}"),
+        &["4:12: `classes` without `rate_limit` (expected the limit that they share)"],
+    );
+    let many: Vec<String> = (0..17).map(|class| format!("c{class}: 0.5")).collect();
+    check(
+        classes(day, &format!("{{key: c, shares: {{{}}}}}", many.join(", "))),
+        &["5:29: 17 classes (expected at most 16)"],
+    );
+    check(
+        classes(day, "{key: c, shares: {low: 0.5}}") + "  descriptors: [{key: b}, {key: c, value: x}]\n",
+        &[
+            "6:33: the key `c` names the classes of the limit above (expected another key, or no `classes` there)",
+        ],
+    );
+}
+
+#[test]
 fn problems_without_end_are_counted() {
     let found = refused("domain: d\n".to_owned() + &"nonsense: 1\n".repeat(50_000));
     assert_eq!(found.len(), 1_001);

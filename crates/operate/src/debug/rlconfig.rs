@@ -125,7 +125,7 @@ fn limit(path: &str, rule: &Rule) -> Value {
         shown["near"] = near.into();
     }
     if let Some(classes) = &rule.classes {
-        let shares = classes.shares.iter().map(|(name, share)| (name.to_string(), share.to_string().into()));
+        let shares = classes.shares.iter().map(|(name, share)| (name.to_string(), share.as_f64().into()));
         shown["classes"] = json!({"key": &*classes.key, "shares": Value::Object(shares.collect())});
     }
     if let Some(candidate) = &rule.candidate {

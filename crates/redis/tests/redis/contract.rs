@@ -2,7 +2,7 @@
 //! Redis or Valkey, single or Cluster. Every field of every verdict is the same, with COLD_START=deny too.
 
 use tidegate_engine::decision::Verdicts;
-use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::limit::{Algorithm, Limit, Share};
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::{Candidate, Check, Hits, Plan, Step};
 use tidegate_engine::time::Timestamp;
@@ -34,6 +34,12 @@ fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
     let granularity = random.pick(&[finest, window / 7 + 1, window / 2 + 1, window]).clamp(finest, window);
     let granular = algorithm == Algorithm::SlidingWindow && random.one_in(2);
     (if granular { limit.with_granularity(granularity * 1_000) } else { limit }, window)
+}
+
+/// The limit as a class of importance has it.
+fn of_a_class(random: &mut Random, limit: Limit) -> Limit {
+    let share = random.pick(&["1", "0.85", "0.5", "0.333333", "0.000001"]);
+    limit.with_share(Share::parse(share).expect("a share"))
 }
 
 fn next_time(random: &mut Random, now: u64, window: u64) -> u64 {
@@ -84,6 +90,7 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
     let window = limits[0].1;
     let mut now = begin(&mut random, limits.iter().map(|limit| limit.1).min().unwrap());
     let mut lost = asked.denies().then(|| Lost::new(asked, &mut random, seed, now, window));
+    let has_classes = random.one_in(3);
     let mut steps = Vec::new();
     for step in 0..1 + random.below(20) {
         // What is lost is lost when it is asked for first.
@@ -99,7 +106,9 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         let asks = if single { 1 } else { 1 + random.below(5) };
         let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
         let mut plan = plan(counters.iter().map(|&counter| {
-            next_check(&mut random, limits[counter as usize].0, seed.wrapping_mul(8) + counter)
+            let limit = limits[counter as usize].0;
+            let limit = if has_classes { of_a_class(&mut random, limit) } else { limit };
+            next_check(&mut random, limit, seed.wrapping_mul(8) + counter)
         }));
         plan.modes.quota = random.one_in(10);
         plan.modes.stop_increment_when_over = random.one_in(4);
