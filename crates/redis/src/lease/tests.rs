@@ -26,7 +26,7 @@ fn check(requests: u32, hits: u64) -> Check<'static> {
 }
 
 fn source(limit: Limit, stamp: u64) -> Source {
-    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), limit, stamp, memory: None }
+    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), counter: Key(7), limit, stamp, memory: None }
 }
 
 /// The verdict of a counter with room for so many.
@@ -56,7 +56,7 @@ fn take(leases: &Leases, hits: u64, now: Duration) {
 
 fn swept(leases: &Leases, now: u64) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
-    leases.sweep(millis(now), |_, unspent| all.push((unspent.source.stamp, unspent.hits)));
+    leases.sweep(millis(now), |unspent| all.push((unspent.source.stamp, unspent.hits)));
     all
 }
 
@@ -85,6 +85,25 @@ fn a_lease_of_another_limit_is_not_spent() {
     assert_eq!(old.iter().map(|old| (old.source.stamp, old.hits)).collect::<Vec<_>>(), [(5, 49)]);
     assert!(leases.hold(&check(1_000, 1), millis(1_011)).is_none());
     assert!(leases.hold(&check(999, 1), millis(1_011)).is_some());
+}
+
+#[test]
+fn a_class_of_importance_spends_its_own_leases_alone() {
+    let leases = leased(50);
+    let mut batch = check(1_000, 1);
+    batch.limit = batch.limit.with_share(Share::parse("0.6").expect("a share"));
+    assert!(leases.spend(&batch, millis(1_001)).is_none() && leases.hold(&batch, millis(1_001)).is_none());
+    assert!(leases.hold(&batch, millis(1_001)).is_none());
+    let demand = leases.demand(&batch).expect("it is leased too");
+    let granted = Granted { hits: 2, stamp: 6 };
+    assert!(demand.granted(source(batch.limit, 6), granted, &room(500), millis(1_002)).is_empty());
+    drop(demand);
+    let held = leases.hold(&batch, millis(1_003)).expect("its own lease");
+    assert_eq!((held.verdict.before, held.verdict.remaining), (100, 499), "of 600");
+    assert!(leases.spend(&check(1_000, 1), millis(1_003)).is_some(), "the other lease is still there");
+    let mut unspent = swept(&leases, 1_200);
+    unspent.sort_unstable();
+    assert_eq!(unspent, [(5, 49), (6, 1)]);
 }
 
 /// Limits per second may be counted elsewhere.
@@ -369,7 +388,7 @@ fn simulate(seed: u64, Course { bucket, from_reply, refunds }: Course) -> Vec<u6
             }
             if below(20) == 0 {
                 // Some never arrive.
-                leases.sweep(own(now), |_, unspent| {
+                leases.sweep(own(now), |unspent| {
                     if unspent.hits % 5 > 0 {
                         redis.give_back(&unspent);
                     }

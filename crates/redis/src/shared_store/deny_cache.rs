@@ -246,6 +246,34 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_of_a_class_says_nothing_about_another_and_a_refund_forgets_both() {
+        let (cache, all, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());
+        let of = |share| Check { limit: all.limit.with_share(Share::parse(share).expect("a share")), ..all };
+        let (batch, rest) = (of("0.6"), of("0.3"));
+        let knows = || [&all, &batch, &rest].map(|check| cache.knows(check, asked));
+        cache.learn(&batch, &over(), asked, HOUR);
+        assert_eq!(knows(), [false, true, false]);
+        let before = cache.answer(&batch, asked).expect("over").before;
+        assert_eq!(before, u64::from(batch.limit.capacity()));
+        cache.learn(&all, &over(), asked, HOUR);
+        cache.learn(&Check { key: Key(8), ..batch }, &over(), asked, HOUR);
+        assert_eq!((knows(), cache.totals().1), ([true, true, false], 3));
+        cache.forget(all.key, asked);
+        assert_eq!((knows(), cache.totals().1), ([false; 3], 1), "the other counter stays");
+    }
+
+    #[test]
+    fn classes_of_many_counters_are_bounded_too() {
+        let (cache, asked) = (DenyCache::new(ENTRY_BYTES * SHARDS * 2), monotonic());
+        for counter in 0..1_000 {
+            let mut check = check(Key(counter));
+            check.limit = check.limit.with_share(Share::parse("0.6").expect("a share"));
+            cache.learn(&check, &over(), asked, HOUR);
+        }
+        assert_eq!(cache.totals().1, 2 * SHARDS as u64);
+    }
+
+    #[test]
     fn a_verdict_learned_during_a_refund_is_forgotten_at_its_end() {
         let (cache, check) = (Arc::new(DenyCache::new(1 << 20)), check(Key(7)));
         let refunds = Refunds::begin(&Tokio, &cache, SmallVec::from_elem(check.key, 1));

@@ -137,6 +137,7 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
         unit: check.unit(),
         slot: 0,
         key: b"k".to_vec(),
+        counter: check.key,
         limit: check.limit,
         stamp: 1,
         memory: None,
