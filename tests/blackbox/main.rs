@@ -25,6 +25,7 @@ mod calendars;
 mod candidates;
 mod check_descriptors;
 mod check_fronts;
+mod classes;
 mod client_answers;
 mod clients;
 mod commands;

@@ -175,6 +175,7 @@ impl Name {
             Origin::Rule { rule, .. } => rule.path(),
             Origin::Override { .. } => format!("{domain}: a limit of the request"),
         };
+        let entries = check.origin.rule().map_or(entries, |rule| rule.own_entries(entries));
         Self { rule: kept(&rule), entries: entries_text(entries), question: question(domain, entries) }
     }
 }

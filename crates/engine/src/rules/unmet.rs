@@ -18,9 +18,15 @@ impl RuleSet {
             return Some(format!("no rules of this domain are in force{}", like(domain, &known)));
         };
         let mut node = domain_of.root;
-        for entry in entries {
+        for (place, entry) in entries.iter().enumerate() {
             let Some(next) = self.tree.choices(node, entry).and_then(|choices| choices.taken) else {
                 let written = format!("{}={}", entry.key, entry.value);
+                if self.tree.is_class(node, &entries[place..]) {
+                    let written = one_line(&written);
+                    return Some(format!(
+                        "{written} names a class, which is no part of a path (expected the entries before it)"
+                    ));
+                }
                 let below = || self.tree.children(node).take(COMPARED_MAX);
                 let known: Vec<_> = match below().any(|(key, _)| key == entry.key) {
                     true => below().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect(),
@@ -57,7 +63,9 @@ impl RuleSet {
 
     fn rule_of(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Rule> {
         let root = self.domains.get(domain)?.root;
-        self.rule(self.tree.find(root, entries)? as usize)
+        let rule = self.rule(self.tree.find(root, entries)? as usize)?;
+        // A class is no part of a path.
+        (rule.own_entries(entries).len() == entries.len()).then_some(rule)
     }
 }
 
@@ -80,6 +88,10 @@ descriptors:
   - key: plan
     value: gold
     descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5}}]
+  - key: app
+    limits_from: store
+    rate_limit: {unit: hour, requests_per_unit: 5}
+    classes: {key: priority, shares: {batch: 0.5}}
 ";
 
     #[test]
@@ -107,11 +119,21 @@ descriptors:
                 "no rule applies to these entries: the path ends where no limit is set",
             ),
             ("shop", &[("zzz", "\u{1b}")], "no rule applies to zzz=\\u{1b}"),
+            (
+                "shop",
+                &[("app", "a"), ("priority", "batch")],
+                "priority=batch names a class, which is no part of a path (expected the entries before it)",
+            ),
         ] {
             assert_eq!(why(domain, entries).as_deref(), Some(expected));
         }
         let unread = rules.why_unread("shop", &[Entry { key: "tenant", value: "acme" }]);
         let expected = "the rule at a.yaml:4:10 reads no records (expected `limits_from: store`)";
         assert_eq!(unread.as_deref(), Some(expected));
+        let app = [("app", "a"), ("priority", "batch")].map(|(key, value)| Entry { key, value });
+        assert_eq!([&app[..1], &app[..]].map(|entries| rules.reads_record("shop", entries)), [true, false]);
+        assert!(
+            rules.why_unread("shop", &app).is_some_and(|why| why.starts_with("priority=batch names a class"))
+        );
     }
 }
