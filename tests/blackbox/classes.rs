@@ -108,7 +108,7 @@ fn a_kept_denial_of_a_class_denies_no_other() {
     assert_eq!(status(Some("batch"), n * 6 / 10), (OK, n, 0));
     let denied = |class| status(class, 1) == (OVER_LIMIT, n, 0);
     assert!(denied(Some("batch")) && denied(None) && denied(Some("no class of this limit")));
-    let kept = || node.metric("tidegate_redis_deny_cache_hits_total");
+    let kept = || node.scrape().sum("ratelimit_service_rate_limit_over_limit_with_local_cache", &[]);
     let before = kept();
     assert!(denied(Some("batch")) && kept() > before, "the node keeps it");
     assert_eq!(status(Some("standard"), n / 4), (OK, n, 0));

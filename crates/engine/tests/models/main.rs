@@ -7,6 +7,7 @@
 #[path = "../../src"]
 #[allow(dead_code, unused_imports, reason = "the models ask less than the crate has")]
 mod src {
+    pub mod classes;
     pub mod cost;
     pub mod decision;
     pub mod key;
@@ -40,6 +41,6 @@ mod explore;
 mod models;
 
 use src::{
-    cost, decision, key, known, limit, look, memory, metric_name, overlay, path, pattern, plan, reported,
-    request, rule, rules, settle, sip, text, time, unit,
+    classes, cost, decision, key, known, limit, look, memory, metric_name, overlay, path, pattern, plan,
+    reported, request, rule, rules, settle, sip, text, time, unit,
 };
