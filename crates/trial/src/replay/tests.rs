@@ -165,6 +165,22 @@ fn a_candidate_denies_what_its_numbers_would_deny() {
     }
 }
 
+/// All requests are of one class: they are denied as by a limit of its share.
+#[test]
+fn a_class_denies_what_its_share_of_the_limit_would_deny() {
+    let denied = |text: &str, map: &str| {
+        let report = replayed(&rules(text), None, &options(map), LOG.as_bytes()).expect("good");
+        (report.totals.denied, report.side.keys_total)
+    };
+    let classes = per_address(10, 60, "") + "    classes: {key: priority, shares: {top: 1.0, low: 0.5}}\n";
+    let address = "remote_address=$remote_addr";
+    for (class, n) in [("top", 10), ("low", 5), ("other", 5)] {
+        let of_class = denied(&classes, &format!("{address}, priority={class}"));
+        assert_eq!(of_class, denied(&per_address(n, 60, ""), address), "{class}");
+        assert!(of_class.0 > 50, "{of_class:?}");
+    }
+}
+
 #[test]
 fn a_log_that_is_read_as_it_comes_is_decided_as_one_that_is_sorted() {
     let rules = rules(&per_address(5, 60, ""));
