@@ -106,9 +106,10 @@
 //! - **Exceptions change a plan, not a rule** (`overlay` of the engine, `service` of `crates/serve`). They change N and never
 //!   the counter, so its hits stay when one begins or ends. While there are none, a decision pays one branch. A decision that
 //!   waits for Redis plans twice, both times under the overlay that it began with, and reports that one.
-//! - **A class of importance changes how many hits fit** (`classes` of the engine). The share is a part of the limit, so that exceptions
-//!   and records change N below it, and every store decides by it. In Redis a check carries the capacity of its class. A bucket also gets
-//!   its full `burst`, because the part of the level above it drains by another N. Leases and denials in the deny cache belong to a class.
+//! - **A class of importance changes how many hits fit** (`classes` of the engine). The share is a part of the limit, so
+//!   that exceptions and records change N below it, and every store decides by it. In Redis a check carries the capacity
+//!   of its class. A bucket also gets its full `burst`, because the part of the level above it drains by another N.
+//!   Leases, and denials in the deny cache, belong to a class.
 //! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets` of `crates/operate`). Counters are known by
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. For a single counter, a
 //!   copy of its rule with other seeds is used in place of the rule, looked up by the key: rules without such resets pay

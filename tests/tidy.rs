@@ -31,11 +31,13 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("path", &["pattern", "request"]),
             ("text", &[]),
             ("metric_name", &["request"]),
-            ("rule", &["cost", "key", "limit", "metric_name", "named", "request", "unit"]),
+            ("classes", &["limit", "request"]),
+            ("rule", &["classes", "cost", "key", "limit", "metric_name", "named", "request", "unit"]),
             ("plan", &["key", "limit", "rule", "unit"]),
             (
                 "rules",
                 &[
+                    "classes",
                     "cost",
                     "key",
                     "limit",

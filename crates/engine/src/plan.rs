@@ -111,7 +111,7 @@ impl<'a> Step<'a> {
         match *self {
             Step::Unlimited(rule) | Step::Replaced(rule) => Some(rule),
             Step::Check(Check { origin, .. }) => origin.rule(),
-            Step::Unmatched => None,
+            _ => None,
         }
     }
 }
