@@ -217,7 +217,7 @@ fn denying(decision: &Decision<'_>) -> Vec<usize> {
 
 fn class(rule: &Rule, entries: &[Entry<'_>]) -> Option<Class> {
     let (name, _) = rule.class_of(entries)?;
-    let is_named = entries.get(rule.own_entries(entries).len()).is_some_and(|entry| entry.value == name);
+    let is_named = rule.trailing(entries) == Some(name);
     Some(Class { name: name.to_owned(), is_named })
 }
 

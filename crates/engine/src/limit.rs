@@ -18,6 +18,7 @@ mod periods;
 mod search;
 
 pub(crate) mod calendar;
+pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
 mod gcra;
 pub(crate) mod leaky_bucket;
@@ -31,6 +32,7 @@ mod share;
 pub use algorithm::Algorithm;
 pub(crate) use algorithm::with_algorithms;
 pub(crate) use bytes::{Append, Damage, Reader};
+pub use concurrency::Slot;
 pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
 pub use periods::{Periods, TABLES_MAX};
@@ -57,6 +59,8 @@ pub struct Limit {
     buckets_nanos: Divisor,
     /// The periods of `calendar`.
     periods: Option<Periods>,
+    /// The slot of `concurrency` that a check is about.
+    slot: Option<Slot>,
 }
 
 /// The verdict of a counter on the hits of one descriptor, after the request was settled.
@@ -107,12 +111,25 @@ impl Limit {
             buckets: (buckets / divisor) as u8,
             buckets_nanos: Divisor::new(window_nanos / divisor),
             periods: None,
+            slot: None,
         }
     }
 
     /// N = `requests` hits in each of these periods of a calendar. W is the length of a long one.
     pub fn calendar(requests: u32, window_nanos: u64, periods: Periods) -> Self {
         Self { periods: Some(periods), ..Self::new(Algorithm::Calendar, requests, window_nanos) }
+    }
+
+    /// At most this many calls in flight, each for `ttl_nanos` at most.
+    pub fn concurrency(slots: u32, ttl_nanos: u64) -> Self {
+        Self::new(Algorithm::Concurrency, slots, ttl_nanos)
+    }
+
+    /// Sets the slot that a check of `concurrency` takes or releases.
+    #[must_use]
+    pub fn for_slot(mut self, slot: Slot) -> Self {
+        self.slot = Some(slot);
+        self
     }
 
     /// Sets the width of the buckets of `sliding_window`, clamped to W / [`BUCKETS_MAX`]..=W.
@@ -216,11 +233,29 @@ impl Limit {
         self.periods
     }
 
+    /// The slot that a check of `concurrency` takes or releases.
+    #[inline]
+    pub fn slot(&self) -> Option<Slot> {
+        self.slot
+    }
+
+    /// N, and what it is for, given the window of its answers: `100 per 5 minutes`, `20 in flight, ttl 3600 s`.
+    pub fn counts<W: fmt::Display>(&self, window: W) -> impl fmt::Display + use<W> {
+        let (requests, per, is_slots) =
+            (self.requests, self.per(window), self.algorithm == Algorithm::Concurrency);
+        fmt::from_fn(move |out| match is_slots {
+            true => write!(out, "{requests} in flight, ttl {per}"),
+            false => write!(out, "{requests} per {per}"),
+        })
+    }
+
     /// What its N hits are for, given the window of its answers: `5 minutes`, or `calendar month (Europe/Berlin)`.
     pub fn per<W: fmt::Display>(&self, window: W) -> impl fmt::Display + use<W> {
-        let periods = self.periods;
+        let (periods, ttl) = (self.periods, self.window_nanos());
+        let is_slots = self.algorithm == Algorithm::Concurrency;
         fmt::from_fn(move |out| match periods {
             Some(periods) => write!(out, "calendar {periods}"),
+            None if is_slots => write!(out, "{} s", ttl / SECOND_NANOS),
             None => write!(out, "{window}"),
         })
     }

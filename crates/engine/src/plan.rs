@@ -4,7 +4,8 @@
 use smallvec::SmallVec;
 
 use crate::key::Key;
-use crate::limit::Limit;
+use crate::limit::{Limit, Slot};
+use crate::request::Entry;
 use crate::rule::{Counting, Rule};
 use crate::unit::{Unit, Window};
 
@@ -141,6 +142,24 @@ impl<'a> Check<'a> {
     pub fn of(rule: &'a Rule, limit: Limit, key: Key, hits: Hits) -> Self {
         let (shadow, quota) = (rule.shadow_mode, rule.quota_mode);
         Self { origin: Origin::of(rule), limit, key, hits, reported: false, shadow, quota }
+    }
+
+    /// Makes it the check of a slot of `concurrency`, which the last of these entries names: by the id of a call that
+    /// takes it, or by the token that releases it. One hit or more takes one slot. A reported cost takes none.
+    #[cold]
+    pub(crate) fn about_slot(&mut self, rule: &Rule, entries: &[Entry<'_>]) {
+        let name = rule.trailing(entries);
+        let (hits, slot) = match self.hits {
+            Hits::Take(0) => (Hits::Take(0), None),
+            Hits::Take(_) if self.reported => (Hits::Take(0), None),
+            Hits::Take(_) => (Hits::Take(1), Some(rule.new_slot(name))),
+            Hits::GiveBack(_) => match name.and_then(Slot::from_token) {
+                Some(slot) => (Hits::GiveBack(1), Some(slot)),
+                None => (Hits::GiveBack(0), None),
+            },
+        };
+        (self.hits, self.reported) = (hits, false);
+        self.limit = slot.map_or(self.limit, |slot| self.limit.for_slot(slot));
     }
 
     /// The unit that the limit was written in.

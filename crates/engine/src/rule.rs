@@ -1,14 +1,15 @@
 //! A compiled rule: a node with a limit, with everything precomputed that a request needs.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::classes::Classes;
 use crate::cost::CostUse;
-use crate::key::{Key, KeySeed, SharedId};
-use crate::limit::{Limit, Share};
+use crate::key::{Key, KeySecret, KeySeed, SharedId};
+use crate::limit::{Limit, Share, Slot};
 use crate::metric_name::MetricName;
 use crate::request::Entry;
 use crate::unit::Window;
@@ -131,6 +132,8 @@ pub struct Rule {
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
     pub keyed_levels: u32,
+    /// How many levels its path has. A descriptor may have one entry more, which names its class or its call.
+    pub levels: usize,
 }
 
 impl Rule {
@@ -151,24 +154,27 @@ impl Rule {
 
     /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.
     pub fn counts_text(&self, limit: &Limit) -> String {
-        let per = limit.per(self.counting.window);
+        let counts = limit.counts(self.counting.window);
         let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
-        format!("{} per {per}{}", limit.requests(), burst.unwrap_or_default())
+        format!("{counts}{}", burst.unwrap_or_default())
     }
 
-    /// The entries of its path: those of a descriptor that met it, without the one that names a class.
+    /// The entries of its path: those of a descriptor that met it, without the one that names a class or a call.
     #[inline]
     pub fn own_entries<'s, 'e>(&self, entries: &'s [Entry<'e>]) -> &'s [Entry<'e>] {
-        match &self.classes {
-            Some(classes) => entries.get(..classes.level).unwrap_or(entries),
-            None => entries,
-        }
+        entries.get(..self.levels).unwrap_or(entries)
+    }
+
+    /// The value of the entry after those: it names a class or a call.
+    #[inline]
+    pub fn trailing<'e>(&self, entries: &[Entry<'e>]) -> Option<&'e str> {
+        entries.get(self.levels).map(|entry| entry.value)
     }
 
     /// The class of a descriptor that met it, and its share. `None`: it has no classes.
     #[inline]
     pub fn class_of(&self, entries: &[Entry<'_>]) -> Option<(&str, Share)> {
-        self.classes.as_ref().map(|classes| classes.class_of(entries))
+        Some(self.classes.as_ref()?.of(self.trailing(entries)))
     }
 
     /// The constant parts of its keys as they were loaded.
@@ -176,6 +182,14 @@ impl Rule {
         let candidate = self.candidate.as_ref().map(|candidate| candidate.seed);
         let Counting { seed, shared, .. } = self.counting;
         self.loaded.as_deref().copied().unwrap_or(Seeds { seed, shared, candidate })
+    }
+
+    /// A slot for a call of this id; each call without an id is another one. The id of one text is the same on all nodes.
+    pub(crate) fn new_slot(&self, id: Option<&str>) -> Slot {
+        let random = || RandomState::new().hash_one(());
+        let SharedId(shared) = self.counting.shared;
+        let named = |id| KeySecret::new(shared).seed([b"slot".as_slice()]).key([id]);
+        Slot::of(id.map_or_else(random, |id| named(id).0 as u64), random())
     }
 
     /// The key of the counter for a request whose entries matched this rule.

@@ -298,8 +298,7 @@ fn write_trial(out: &mut fmt::Formatter<'_>, trial: &Trial<'_>, look: &Look) -> 
 fn limit_text(limited: &Limited<'_>) -> String {
     let name = limited.origin.rule().map_or("", |rule| &rule.name);
     let name = if name.is_empty() { String::new() } else { format!(", named {name}") };
-    let per = limited.limit.per(limited.origin.window());
-    let (requests, burst) = (limited.limit.requests(), limited.limit.burst());
+    let (counts, burst) = (limited.limit.counts(limited.origin.window()), limited.limit.burst());
     let burst =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
@@ -309,5 +308,5 @@ fn limit_text(limited: &Limited<'_>) -> String {
         Origin::Rule { .. } => ", cost asked",
         Origin::Override { .. } => "",
     };
-    format!("{requests} per {per}, {algorithm}{burst}{cost}{name}")
+    format!("{counts}, {algorithm}{burst}{cost}{name}")
 }

@@ -28,7 +28,7 @@ const HAS_SHADOW: u64 = 1 << 59;
 const SHADOW: u64 = 1 << 60;
 const PLACE_AT: u32 = 61;
 const GRANULARITY_MAX: u64 = (1 << 55) - 1;
-const _: () = assert!(Algorithm::ALL.len() < 8 && Unit::ALL.len() < 8, "a place takes three bits");
+const _: () = assert!(Algorithm::NAMED.len() < 8 && Unit::ALL.len() < 8, "a place takes three bits");
 
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,6 +3,7 @@
 //! In: a few numbers of the counter's state after a check, and the limit. Out: the reset time, by the same functions
 //! as for a counter in memory. It changes no state.
 
+use crate::limit::concurrency::RETRY_NANOS;
 use crate::limit::counter::Counter;
 use crate::limit::fixed_window::FixedWindow;
 use crate::limit::gcra::Gcra;
@@ -41,6 +42,8 @@ pub enum RemoteState {
     },
     /// `calendar`: when its period ends.
     Period(Timestamp),
+    /// `concurrency`: nothing says when a slot is released.
+    Slots,
     /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N. The
     /// part above `burst` is the amount that N drains in its time.
     Level(u128),
@@ -66,6 +69,13 @@ impl RemoteCounter {
                 }
             },
             RemoteState::Period(end) => end.nanos_since(latest),
+            RemoteState::Slots => {
+                if over {
+                    RETRY_NANOS
+                } else {
+                    0
+                }
+            }
             RemoteState::Level(level) => {
                 Gcra::from_parts(latest, level, limit.requests()).status(limit, hits, over).1
             }

@@ -66,8 +66,8 @@ impl Record {
     /// The limit of a rule with the record's window, algorithm and granularity.
     #[cold]
     fn counting_apart(&self, own: &Limit) -> Limit {
-        // A record may have been made for another rule: of a calendar budget only N changes.
-        if own.algorithm() == Algorithm::Calendar {
+        // A record may have been made for another rule: of a calendar budget and of slots only N changes.
+        if !Algorithm::NAMED.contains(&own.algorithm()) {
             return *own;
         }
         let window = self.window.map_or(own.window_nanos(), Window::nanos);

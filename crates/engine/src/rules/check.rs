@@ -5,6 +5,7 @@
 mod actions;
 mod candidate;
 mod classes;
+mod concurrency;
 mod limit;
 mod limits_from;
 mod metadata;
@@ -86,9 +87,17 @@ pub(super) struct CheckedLimit {
     pub(super) on_store_failure: Option<StoreFailure>,
     pub(super) cost: Cost,
     pub(super) near: Option<f64>,
+    /// `id` of `concurrency`: the key of the entry that names a call.
+    pub(super) call_id: Option<Arc<str>>,
 }
 
 impl CheckedNode {
+    /// The key of one entry more, which a descriptor of this node may have: it names a class or a call.
+    pub(super) fn trailing_key(&self) -> Option<&Arc<str>> {
+        let classes = self.classes.as_ref().map(|classes| &classes.key);
+        classes.or_else(|| self.limit.as_ref()?.call_id.as_ref())
+    }
+
     /// Requests with different values match this node, and have different counters.
     pub(super) fn varies(&self) -> bool {
         !self.share_threshold && !matches!(self.value, Matcher::Exact(_))
@@ -217,11 +226,10 @@ impl Checker<'_, '_> {
             });
         }
         let limits = fields.all("rate_limit");
-        let limit = self.limit(&limits);
+        let slots = fields.all("concurrency");
+        let limit = if slots.is_empty() { self.limit(&limits) } else { self.concurrency(&fields, &slots) };
         let limits_from_store = self.limits_from(&fields, limit.as_ref());
         let classes = self.classes(&fields, limit.as_ref());
-        let children = self.nodes(&fields, level + 1);
-        self.refuse_nodes_of_classes(classes.as_ref(), &children);
         let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
         let (at, metadata) = (self.reader.at(node), self.metadata(&fields));
         let flag = |checker: &mut Self, name| checker.reader.flag(&fields, name);
@@ -241,9 +249,21 @@ impl Checker<'_, '_> {
             classes,
             limits_from_store,
             misplaced: fields.misplaced,
-            children,
+            children: self.nodes(&fields, level + 1),
         };
+        self.refuse_trailing_keys(&checked);
         key.map(|(at, key)| CheckedNode { at, key, ..checked })
+    }
+
+    /// Refuses nodes below a node whose key is that of its classes or its calls: no entry can be both.
+    fn refuse_trailing_keys(&mut self, node: &CheckedNode) {
+        let Some(key) = node.trailing_key() else { return };
+        for child in node.children.iter().filter(|child| *child.key == **key) {
+            self.reader.error(child.at, || {
+                let (key, what) = (quote(key), if node.classes.is_some() { "classes" } else { "calls" });
+                format!("the key {key} names the {what} of the limit above (expected another key)")
+            });
+        }
     }
 
     fn share_threshold(&mut self, fields: &Fields, value: &Matcher) -> bool {

@@ -272,19 +272,19 @@ impl<'f> Compiler<'_, 'f> {
             near: checked.near,
             loaded: None,
             records,
-            classes: node.classes.as_ref().map(|CheckedClasses { key, shares }| Classes {
-                key: key.clone(),
-                shares: shares.clone(),
-                level: path.len(),
-            }),
+            classes: node
+                .classes
+                .as_ref()
+                .map(|CheckedClasses { key, shares }| Classes { key: key.clone(), shares: shares.clone() }),
+            levels: path.len(),
             keyed_levels: path
                 .iter()
                 .rev()
                 .fold(0, |levels, level| levels << 1 | u32::from(level.node.varies())),
         };
         self.set.tree.set_rule(id, rule.id as u32);
-        if let Some(classes) = &rule.classes {
-            self.set.tree.set_class_key(id, classes.key.clone());
+        if let Some(key) = node.trailing_key() {
+            self.set.tree.set_trailing_key(id, Arc::clone(key));
         }
         self.set.rules.push(rule);
     }

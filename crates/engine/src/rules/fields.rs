@@ -74,7 +74,8 @@ impl<'d> Reader<'d, '_> {
             self.assign(mapping, section, &mut fields, &mut misplaced);
         }
         fields.misplaced = !misplaced.is_empty();
-        let has_limit = section != Section::Descriptor || self.is_given(&fields, "rate_limit");
+        let has_limit = section != Section::Descriptor
+            || ["rate_limit", "concurrency"].iter().any(|name| self.is_given(&fields, name));
         self.warn_of_misplaced(&misplaced, has_limit);
         Some(fields)
     }

@@ -16,6 +16,7 @@ pub(super) enum Section {
     RateLimit,
     Classes,
     Period,
+    Concurrency,
     Candidate,
     Replaces,
     /// An item of `rate_limits`.
@@ -46,12 +47,13 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 31] = [
+const KEYS: [(&str, &[Section]); 32] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
     ("value", &[Section::Descriptor]),
     ("rate_limit", &[Section::Descriptor]),
+    ("concurrency", &[Section::Descriptor]),
     ("shadow_mode", &[Section::Descriptor]),
     ("quota_mode", &[Section::Descriptor]),
     ("detailed_metric", &[Section::Descriptor]),
@@ -120,6 +122,7 @@ impl Section {
             Self::Value => &["in", "cidr", "cidr_file", "regex"],
             Self::Classes => &["key", "shares"],
             Self::Period => &["calendar", "tz", "anchor"],
+            Self::Concurrency => &["slots", "ttl", "id", "name", "replaces", "on_store_failure", "near"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
@@ -187,6 +190,9 @@ impl Section {
             Self::Value => return format!("unknown key {} in `value` (expected {own})", quote(key)),
             Self::Classes => return format!("unknown key {} in `classes` (expected {own})", quote(key)),
             Self::Period => return format!("unknown key {} in `period` (expected {own})", quote(key)),
+            Self::Concurrency => {
+                return format!("unknown key {} in `concurrency` (expected {own})", quote(key));
+            }
             _ => {}
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
@@ -206,6 +212,7 @@ impl Section {
                 | Self::RateLimit
                 | Self::Classes
                 | Self::Period
+                | Self::Concurrency
                 | Self::Candidate
                 | Self::Replaces
         )
@@ -272,6 +279,7 @@ mod tests {
             ("/definitions/rate_limit", Section::RateLimit),
             ("/definitions/classes", Section::Classes),
             ("/definitions/period", Section::Period),
+            ("/definitions/concurrency", Section::Concurrency),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),
             ("/definitions/rate_limits", Section::Actions),

@@ -232,10 +232,9 @@ fn may_meet(nodes: &[CheckedNode], actions: &[Action], visits: &mut usize) -> bo
         if node.key != *action.key || !may_have(node, &action.value) {
             continue;
         }
-        // All remaining actions may be left out, but for one that names a class.
-        let is_class =
-            |action: &Action| node.classes.as_ref().is_some_and(|classes| *classes.key == *action.key);
-        let ends = rest.iter().all(|it| it.skip_if_absent || is_class(it)) && node.limit.is_some();
+        // All remaining actions may be left out, but for one that names a class or a call.
+        let is_trailing = |action: &Action| node.trailing_key().is_some_and(|key| **key == *action.key);
+        let ends = rest.iter().all(|it| it.skip_if_absent || is_trailing(it)) && node.limit.is_some();
         if ends || may_meet(&node.children, rest, visits) {
             return true;
         }

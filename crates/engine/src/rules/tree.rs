@@ -30,8 +30,8 @@ pub(super) struct Tree {
     exact_table: HashTable<NodeId>,
     /// Nodes with any other pattern, by family and text. Requests are not looked up here.
     pattern_table: HashTable<NodeId>,
-    /// The nodes whose limit has classes: the key of one more entry, which names a class.
-    class_keys: HashMap<NodeId, Arc<str>, FixedState>,
+    /// The nodes whose descriptors may have one entry more: its key. It names a class or a call.
+    trailing_keys: HashMap<NodeId, Arc<str>, FixedState>,
     /// Where each node was written; roots are written nowhere. Only explanations read it.
     written: Vec<Option<Written>>,
 }
@@ -97,7 +97,7 @@ impl Tree {
             family_table: HashTable::new(),
             exact_table: HashTable::new(),
             pattern_table: HashTable::new(),
-            class_keys: HashMap::with_hasher(FixedState::with_seed(seed)),
+            trailing_keys: HashMap::with_hasher(FixedState::with_seed(seed)),
             written: Vec::new(),
         }
     }
@@ -167,23 +167,23 @@ impl Tree {
         for (level, entry) in entries.iter().enumerate() {
             match self.child(node, entry) {
                 Some(child) => node = child,
-                None if self.is_class(node, &entries[level..]) => break,
+                None if self.is_trailing(node, &entries[level..]) => break,
                 None => return None,
             }
         }
         self.nodes[node.0 as usize].rule
     }
 
-    /// Whether the rest of a descriptor is one entry that names a class of the limit at this node.
+    /// Whether the rest of a descriptor is one entry that names a class or a call of the limit at this node.
     #[inline]
-    pub(super) fn is_class(&self, node: NodeId, rest: &[Entry<'_>]) -> bool {
+    pub(super) fn is_trailing(&self, node: NodeId, rest: &[Entry<'_>]) -> bool {
         let [entry] = rest else { return false };
-        !self.class_keys.is_empty() && self.class_keys.get(&node).is_some_and(|key| **key == *entry.key)
+        !self.trailing_keys.is_empty() && self.trailing_keys.get(&node).is_some_and(|key| **key == *entry.key)
     }
 
-    /// Sets the key of the entry that names a class of the limit at this node.
-    pub(super) fn set_class_key(&mut self, node: NodeId, key: Arc<str>) {
-        self.class_keys.insert(node, key);
+    /// Sets the key of the entry that names a class or a call of the limit at this node.
+    pub(super) fn set_trailing_key(&mut self, node: NodeId, key: Arc<str>) {
+        self.trailing_keys.insert(node, key);
     }
 
     /// The rule of this node, if it has one.

@@ -21,10 +21,10 @@ impl RuleSet {
         for (place, entry) in entries.iter().enumerate() {
             let Some(next) = self.tree.choices(node, entry).and_then(|choices| choices.taken) else {
                 let written = format!("{}={}", entry.key, entry.value);
-                if self.tree.is_class(node, &entries[place..]) {
+                if self.tree.is_trailing(node, &entries[place..]) {
                     let written = one_line(&written);
                     return Some(format!(
-                        "{written} names a class, which is no part of a path (expected the entries before it)"
+                        "{written} names a class or a call, which is no part of a path (expected the entries before it)"
                     ));
                 }
                 let below = || self.tree.children(node).take(COMPARED_MAX);
@@ -64,7 +64,7 @@ impl RuleSet {
     fn rule_of(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Rule> {
         let root = self.domains.get(domain)?.root;
         let rule = self.rule(self.tree.find(root, entries)? as usize)?;
-        // A class is no part of a path.
+        // A class or a call is no part of a path.
         (rule.own_entries(entries).len() == entries.len()).then_some(rule)
     }
 }
@@ -122,7 +122,7 @@ descriptors:
             (
                 "shop",
                 &[("app", "a"), ("priority", "batch")],
-                "priority=batch names a class, which is no part of a path (expected the entries before it)",
+                "priority=batch names a class or a call, which is no part of a path (expected the entries before it)",
             ),
         ] {
             assert_eq!(why(domain, entries).as_deref(), Some(expected));

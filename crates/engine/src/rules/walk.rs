@@ -14,8 +14,8 @@ const NAMES_MAX: usize = 8;
 /// The walk of one descriptor.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    /// A level for each entry that was reached; the last one may have no node that fits. An entry that names a class has
-    /// none.
+    /// A level for each entry that was reached; the last one may have no node that fits. An entry that names a class
+    /// or a call has none.
     pub levels: Vec<Level<'a>>,
     /// Where it ended.
     pub end: End<'a>,
@@ -109,7 +109,7 @@ impl RuleSet {
         let (mut levels, mut node) = (Vec::new(), root);
         for (place, entry) in entries.iter().enumerate() {
             let choices = self.tree.choices(node, entry);
-            if choices.is_none() && self.tree.is_class(node, &entries[place..]) {
+            if choices.is_none() && self.tree.is_trailing(node, &entries[place..]) {
                 break;
             }
             levels.push(choices.as_ref().map(|choices| self.level(choices, entry.value)).unwrap_or_default());

@@ -63,7 +63,7 @@ fn limit(random: &mut Random, pad: &str, text: &mut String) {
 }
 
 fn numbers(random: &mut Random) -> String {
-    let algorithm = random.pick(&Algorithm::ALL);
+    let algorithm = random.pick(&Algorithm::OF_HITS);
     let unit = random.pick(&["second", "minute"]);
     let (requests, other) = (random.below(6), random.below(6));
     let window = match algorithm {

@@ -73,6 +73,7 @@ impl Naive {
                 }
                 (level, w)
             }
+            Algorithm::Concurrency => unreachable!("its calls have names"),
         }
     }
 
@@ -121,6 +122,7 @@ impl Naive {
                 let (level, unit) = self.load(terms, at);
                 ((most * unit - level).max(0) / unit) as u64
             }
+            Algorithm::Concurrency => 0,
         }
     }
 
@@ -172,6 +174,7 @@ impl Naive {
                     (event.1, left) = (event.1 - back, left - back);
                 }
             }
+            Algorithm::Concurrency => {}
         }
         self.events.retain(|event| event.1 != 0);
     }

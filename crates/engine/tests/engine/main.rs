@@ -18,6 +18,7 @@ mod rules_warned;
 mod asking;
 mod calendars;
 mod classes;
+mod concurrency;
 mod known;
 mod limits_changed;
 mod limits_examples;

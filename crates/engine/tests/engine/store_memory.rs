@@ -34,7 +34,7 @@ fn nothing_is_forgotten_early() {
     for seed in 0..6_000 {
         let store = small_store();
         let mut random = Random(seed);
-        let terms = terms(&mut random, Algorithm::ALL[seed as usize % Algorithm::ALL.len()]);
+        let terms = terms(&mut random, Algorithm::OF_HITS[seed as usize % Algorithm::OF_HITS.len()]);
         let (mut naive, mut now) = (Naive::default(), random.below(3 * terms.window));
         for _ in 0..8 {
             now = now.max(next_time(&mut random, now, terms.window));
@@ -56,7 +56,7 @@ fn nothing_is_forgotten_early() {
 #[test]
 fn a_counter_is_given_back_within_a_second_after_its_time() {
     let over_at = [11.0, 11.0 + 1.0 / 6.0, 20.0, 10.0, 6.0, 6.0, 10.0];
-    for (algorithm, over_at) in Algorithm::ALL.into_iter().zip(over_at) {
+    for (algorithm, over_at) in Algorithm::OF_HITS.into_iter().zip(over_at) {
         let store = small_store();
         assert!(!take(&store, Limit::new(algorithm, 2, 10 * SECOND_NANOS), 1, 1, at(1.0)).over);
         sweep_all(&store, at(over_at - 0.001));
@@ -68,7 +68,7 @@ fn a_counter_is_given_back_within_a_second_after_its_time() {
 
 #[test]
 fn questions_refunds_and_denied_hits_make_no_counter() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let (store, limit) = (small_store(), Limit::new(algorithm, 2, SECOND_NANOS));
         for hits in [Hits::Take(0), Hits::GiveBack(1)] {
             store.apply(&plan([check(limit, key(1), hits)]), at(1.0));
@@ -81,7 +81,7 @@ fn questions_refunds_and_denied_hits_make_no_counter() {
 
 #[test]
 fn the_bound_holds_and_live_counters_stay() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let max_bytes = 1 << 20;
         let store = MemoryStore::new(MemoryOptions::new(max_bytes));
         let limit = Limit::new(algorithm, 5, 3_600 * SECOND_NANOS);
@@ -108,7 +108,7 @@ fn the_bound_holds_and_live_counters_stay() {
 #[test]
 fn a_full_store_may_allow_uncounted() {
     let store = MemoryStore::new(MemoryOptions::new(0).full(StoreFull::Allow));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let limit = Limit::new(algorithm, 5, SECOND_NANOS);
         let answer = take(&store, limit, 1, 3, at(1.0));
         let allowed = Answer { over: false, before: 0, after: 3, remaining: 5, reset_nanos: 0 };

@@ -15,7 +15,7 @@ const THREADS: u64 = 8;
 
 #[test]
 fn a_million_hits_on_one_key_admit_exactly_n() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let (store, limit) = (store(), Limit::new(algorithm, 10_000, 3_600 * SECOND_NANOS));
         let plan = plan([check(limit, key(1), Hits::Take(1))]);
         let passed = AtomicU64::new(0);
@@ -98,7 +98,7 @@ fn mixed_requests_charge_all_or_nothing() {
     let limits: Vec<Limit> = (0..24)
         .map(|number| {
             Limit::new(
-                Algorithm::ALL[number % Algorithm::ALL.len()],
+                Algorithm::OF_HITS[number % Algorithm::OF_HITS.len()],
                 2_000 + 37 * number as u32,
                 3_600 * SECOND_NANOS,
             )
@@ -138,7 +138,7 @@ fn mixed_requests_charge_all_or_nothing() {
 /// Hits and refunds from all threads: what is left is what was not given back.
 #[test]
 fn no_refund_is_lost() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let (store, limit) = (store(), Limit::new(algorithm, 1_000_000, 3_600 * SECOND_NANOS));
         let ask = |hits| drop(store.apply(&plan([check(limit, key(1), hits)]), at(9.0)));
         ask(Hits::Take(1_000));

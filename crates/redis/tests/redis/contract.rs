@@ -239,7 +239,7 @@ fn the_buckets_are_the_same_in_redis() {
 
 #[test]
 fn requests_of_several_descriptors_are_the_same_in_redis() {
-    run_all(&Algorithm::ALL, 10_000..13_000, false);
+    run_all(&Algorithm::OF_HITS, 10_000..13_000, false);
 }
 
 /// With COLD_START=deny: counters were full until the clock showed the time of the loss again.
@@ -274,11 +274,11 @@ fn a_clock_that_is_set_back_an_hour_costs_one_window() {
 /// With COLD_START=deny.
 fn lost_counters_are_full_on(server: &Server) {
     let (unused, mut asked) = (store(), Asked::denying(vec![server.connect()]));
-    for (at, algorithm) in (0..).zip(Algorithm::ALL) {
+    for (at, algorithm) in (0..).zip(Algorithm::OF_HITS) {
         let first = 50_000 + at * 1_000;
         (first..first + 150).for_each(|seed| run(&unused, &mut asked, seed, &[algorithm], true));
     }
-    (60_000..60_500).for_each(|seed| run(&unused, &mut asked, seed, &Algorithm::ALL, false));
+    (60_000..60_500).for_each(|seed| run(&unused, &mut asked, seed, &Algorithm::OF_HITS, false));
     every_key_expires(&mut asked);
 }
 
@@ -296,7 +296,7 @@ fn a_cluster_of(program: &str) {
     let servers = cluster(program);
     let (memory, mut asked) = (store(), Asked::new(servers.iter().map(Server::connect).collect()));
     for seed in 20_000..21_000 {
-        run(&memory, &mut asked, seed, &Algorithm::ALL, false);
+        run(&memory, &mut asked, seed, &Algorithm::OF_HITS, false);
     }
 }
 
@@ -307,8 +307,8 @@ fn a_cluster_answers_the_same() {
 
 #[test]
 fn valkey_answers_the_same() {
-    run_all_on(&Server::valkey(), &Algorithm::ALL, 30_000..33_000, true);
-    run_all_on(&Server::valkey(), &Algorithm::ALL, 40_000..42_000, false);
+    run_all_on(&Server::valkey(), &Algorithm::OF_HITS, 30_000..33_000, true);
+    run_all_on(&Server::valkey(), &Algorithm::OF_HITS, 40_000..42_000, false);
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn unsynced_hits_count_from_their_own_times() {
     use tidegate_redis::script::{Call, Whole};
     let server = Server::start(&[]);
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
-    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate().filter(|(_, it)| !it.is_bucket()) {
+    for (number, algorithm) in Algorithm::OF_HITS.into_iter().enumerate().filter(|(_, it)| !it.is_bucket()) {
         let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
         let counter = key(number as u64);
         let question = check(limit, counter, Hits::Take(0));
@@ -396,7 +396,7 @@ fn unsynced_costs_count_beyond_the_limit() {
     use tidegate_redis::script::{Call, Whole};
     let server = Server::start(&[]);
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
-    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+    for (number, algorithm) in Algorithm::OF_HITS.into_iter().enumerate() {
         for (cost, hits) in [7, 35, 500, HITS_MAX].into_iter().enumerate() {
             let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
             let (counter, name) = (key((number * 10 + cost) as u64), format!("costs{number}:{cost}"));
@@ -546,7 +546,7 @@ fn a_call_that_is_refused_has_charged_nothing() {
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("HSET").arg("theirs").arg("a").arg("b").exec(asked.connection()).expect("Redis answers");
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
         let question = check(limit, key(1), Hits::Take(0));
         let name = format!("{algorithm:?}");
@@ -572,7 +572,7 @@ fn a_counter_that_is_asked_alone_has_the_same_answer() {
     let mut asked = Asked::new(vec![server.connect()]);
     for seed in 0..1_500 {
         let mut random = Random(seed);
-        let algorithm = random.pick(&Algorithm::ALL);
+        let algorithm = random.pick(&Algorithm::OF_HITS);
         let (limit, window) = limit(&mut random, algorithm);
         let mut now = begin(&mut random, window);
         for _ in 0..1 + random.below(20) {

@@ -58,7 +58,7 @@ impl Rows {
 fn rows_1_to_3() {
     let mut rows = Rows::new();
     let times = [0.0, 1.0, 2.0, 3.0, 11.0];
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let expected = if algorithm == WT { "TTTFF" } else { "TTTFT" };
         assert_eq!(rows.of(algorithm, 3, 10).outcome(&times), expected, "{algorithm:?}");
     }
@@ -71,7 +71,7 @@ fn rows_1_to_3() {
     assert_eq!(rows.of(SL, 2, 10).outcome(&[1.0, 2.0, 10.999_999, 11.0]), "TTFT");
     assert_eq!(rows.of(SW, 2, 10).outcome(&[1.0, 2.0, 11.0, 11.1666, 11.167]), "TTFFT");
     assert_eq!(rows.of(WT, 2, 10).outcome(&[1.0, 2.0, 10.999_999, 11.0, 11.167]), "TTFFF");
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         rows.of(algorithm, 10, 60);
         let passed = (rows.passed(10, 119.0), rows.passed(10, 121.0));
         assert_eq!(passed, (10, if [FX, CAL].contains(&algorithm) { 10 } else { 0 }), "{algorithm:?}");
@@ -89,7 +89,7 @@ fn rows_4_to_7() {
             assert_eq!(rows.passed(100, later), expected, "{algorithm:?} at {later}");
         }
     }
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         rows.of(algorithm, 60, 60);
         let passed = (0..600).filter(|&second| !rows.take(1, f64::from(second)).over).count();
         assert_eq!(passed, if [SW, WT].contains(&algorithm) { 591 } else { 600 }, "{algorithm:?}");
@@ -122,7 +122,7 @@ fn rows_8_to_11() {
     let never = rows.take(11, 100.0);
     assert_eq!((never.over, never.reset_nanos), (true, SECOND_NANOS));
     assert!(!rows.take(10, 100.0).over);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         rows.of(algorithm, 5, 1);
         let passed = (rows.passed(10, 0.9), rows.passed(10, 1.0));
         assert_eq!(passed, (5, if [FX, CAL].contains(&algorithm) { 5 } else { 0 }), "{algorithm:?}");
@@ -132,7 +132,7 @@ fn rows_8_to_11() {
 #[test]
 fn row_13_critical_first() {
     let mut rows = Rows::new();
-    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+    for (number, algorithm) in Algorithm::OF_HITS.into_iter().enumerate() {
         let limit = |requests| Limit::new(algorithm, requests, 60 * SECOND_NANOS);
         let all = check(limit(100), key(1), Hits::Take(1));
         let ordinary = check(limit(80), key(2), Hits::Take(1));

@@ -163,12 +163,11 @@ impl Display for DecisionText<'_, '_> {
 fn write_limited(out: &mut Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
     let code = if limited.is_denied() { "OVER_LIMIT" } else { "OK" };
     let but = if limited.verdict.over && limited.shadow { " in shadow mode" } else { "" };
-    let requests = limited.limit.requests();
     match limited.origin.rule() {
         Some(rule) => write!(out, "{code}{but} by {}", one_line(&rule.path()))?,
         None => write!(out, "{code} by the request's own limit")?,
     }
-    write!(out, " ({requests} per {})", limited.limit.per(limited.origin.window()))
+    write!(out, " ({})", limited.limit.counts(limited.origin.window()))
 }
 
 /// A text from a request on one line: cut when it is long, quoted when it could look like more than one text.

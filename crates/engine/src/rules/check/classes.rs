@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{CheckedLimit, CheckedNode, Checker};
+use super::{CheckedLimit, Checker};
 use crate::limit::{Algorithm, Share};
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
@@ -123,20 +123,5 @@ impl<'d> Checker<'d, '_> {
             });
         }
         parsed
-    }
-
-    /// Refuses nodes below a node whose key is that of its classes: no entry can be both.
-    pub(super) fn refuse_nodes_of_classes(
-        &mut self,
-        classes: Option<&CheckedClasses>,
-        children: &[CheckedNode],
-    ) {
-        let Some(CheckedClasses { key, .. }) = classes else { return };
-        for child in children.iter().filter(|child| *child.key == **key) {
-            self.reader.error(child.at, || {
-                let key = quote(key);
-                format!("the key {key} names the classes of the limit above (expected another key, or no `classes` there)")
-            });
-        }
     }
 }

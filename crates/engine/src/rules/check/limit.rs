@@ -30,9 +30,7 @@ impl Checker<'_, '_> {
         let replaces = self.replaces(&fields, &name);
         let algorithm = if has_period { Algorithm::Calendar } else { self.algorithm(&fields) };
         let sync = if has_period { None } else { self.sync(&fields, algorithm) };
-        let failures = StoreFailure::ALL.map(|failure| (failure.name(), failure));
-        let on_store_failure =
-            self.reader.word(&fields, "on_store_failure", &failures).map(|(_, failure)| failure);
+        let on_store_failure = self.on_store_failure(&fields);
         let costs = Cost::ALL.map(|cost| (cost.name(), cost));
         let cost = self.reader.word(&fields, "cost", &costs);
         let cost = cost.map_or(self.options.default_cost, |(_, cost)| cost);
@@ -56,7 +54,13 @@ impl Checker<'_, '_> {
             on_store_failure,
             cost,
             near,
+            call_id: None,
         })
+    }
+
+    pub(super) fn on_store_failure(&mut self, fields: &Fields) -> Option<StoreFailure> {
+        let failures = StoreFailure::ALL.map(|failure| (failure.name(), failure));
+        self.reader.word(fields, "on_store_failure", &failures).map(|(_, failure)| failure)
     }
 
     /// A null discards what was assigned before it.
@@ -84,7 +88,7 @@ impl Checker<'_, '_> {
             for name in ["unit", "unit_multiplier"] {
                 self.refuse(fields, name, || format!("`{name}` with `window` (expected one of the two)"));
             }
-            return self.window_of_duration(fields);
+            return self.seconds(fields, "window").and_then(Window::of_nanos);
         }
         if !self.reader.is_given(fields, "unit") {
             let message = "no window (expected `unit`, `window`, `period` or `unlimited: true`)";
@@ -109,21 +113,21 @@ impl Checker<'_, '_> {
         Some(Window { unit, multiplier })
     }
 
-    fn window_of_duration(&mut self, fields: &Fields) -> Option<Window> {
-        let (at, text) = self.reader.text(fields, "window")?;
+    /// A time in whole seconds, as long as a window may be, in nanoseconds.
+    pub(super) fn seconds(&mut self, fields: &Fields, name: &str) -> Option<u64> {
+        let (at, text) = self.reader.text(fields, name)?;
         let secs =
             parse_duration_nanos(text).filter(|nanos| nanos % SECOND_NANOS == 0).map(|it| it / SECOND_NANOS);
         let Some(secs) = secs else {
             self.reader.error(at, || {
                 format!(
-                    "`window` is {} (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
+                    "`{name}` is {} (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
                     quote(text)
                 )
             });
             return None;
         };
-        let nanos = self.window_of_secs(at, secs)?;
-        Window::of_nanos(nanos)
+        self.window_of_secs(at, secs)
     }
 
     /// A window of this many seconds, in nanoseconds.
@@ -143,7 +147,7 @@ impl Checker<'_, '_> {
         self.reader.number(fields, "requests_per_unit", 0..=u32::MAX).map(|(_, requests)| requests)
     }
 
-    fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<(Place, String)> {
+    pub(super) fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<(Place, String)> {
         let mut names = Vec::new();
         for &item in self.reader.list(fields, "replaces") {
             let Some(item) = self.reader.fields(&[item], Section::Replaces) else { continue };

@@ -1,0 +1,238 @@
+//! Bounds on calls in flight: their rules, and their slots compared with a naive list.
+
+use tidegate_engine::cost::Cost;
+use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::limit::{Algorithm, Limit, Slot};
+use tidegate_engine::memory::{Cold, MemoryStore};
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
+use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::plan::{Check, Hits, Modes, Plan, Step};
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+
+use crate::asking::{at, check, key, plan, small_store, store};
+use crate::random::Random;
+use crate::rules::{loaded, refused};
+use crate::store_state::moved;
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: user
+    concurrency: {slots: 2, ttl: 60s, id: request_id, name: calls}
+    descriptors:
+      - {key: path, rate_limit: {unit: minute, requests_per_unit: 9}}";
+
+/// The slots as a naive list.
+#[derive(Default)]
+struct Model {
+    held: Vec<(Slot, u64)>,
+    latest: u64,
+}
+
+impl Model {
+    fn advance(&mut self, at: u64) {
+        self.latest = at;
+        self.held.retain(|&(_, until)| until > at);
+    }
+
+    /// Over, and how many are held.
+    fn take(&mut self, (slots, ttl): (u32, u64), slot: Slot) -> (bool, u64) {
+        let before = self.held.len() as u64;
+        let holds_one = self.held.iter().any(|(held, _)| held.id == slot.id);
+        let over = holds_one || before >= u64::from(slots);
+        if !over {
+            self.held.push((slot, self.latest + ttl));
+        }
+        (over, before)
+    }
+}
+
+#[test]
+fn slots_are_those_of_a_naive_list() {
+    for seed in 0..300 {
+        let (mut random, mut store, mut model) = (Random(seed), small_store(), Model::default());
+        let (mut now, mut admitted) = (SECOND_NANOS, Vec::new());
+        for number in 0..400 {
+            now += random.below(2 * SECOND_NANOS);
+            let (slots, ttl) = (random.below(6) as u32, (1 + random.below(20)) * SECOND_NANOS);
+            let limit = Limit::concurrency(slots, ttl);
+            let id = 1 + random.below(9);
+            model.advance(now);
+            match random.below(8) {
+                0..4 => {
+                    let slot = Slot::of(id, number);
+                    let (over, before) = model.take((slots, ttl), slot);
+                    let verdict = store.take(&limit.for_slot(slot), key(1), 1, Timestamp::from_nanos(now));
+                    assert_eq!((verdict.over, verdict.before), (over, before), "{seed} {number}");
+                    let held = before + u64::from(!over);
+                    assert_eq!(verdict.remaining, u64::from(slots).saturating_sub(held), "{seed} {number}");
+                    assert_eq!(verdict.reset_nanos, if over { SECOND_NANOS } else { 0 });
+                    admitted.extend((!over).then_some(slot));
+                }
+                4 => {
+                    let verdict = store.take(&limit, key(1), 0, Timestamp::from_nanos(now));
+                    let held = model.held.len() as u64;
+                    assert_eq!((verdict.over, verdict.before), (held >= u64::from(slots), held));
+                }
+                // A token of this or an earlier admission, or one that somebody guessed.
+                5..7 => {
+                    let guessed = Slot::of(id, 1_000);
+                    let slot = if admitted.is_empty() { guessed } else { random.pick(&admitted) };
+                    release(&store, limit, slot, now);
+                    model.held.retain(|&(held, _)| held != slot);
+                }
+                _ => {
+                    store = moved(&store, small_store(), Timestamp::from_nanos(now));
+                }
+            }
+        }
+    }
+}
+
+fn release(store: &MemoryStore, limit: Limit, slot: Slot, now: u64) {
+    let check = check(limit.for_slot(slot), key(1), Hits::GiveBack(1));
+    store.apply(&plan([check]), Timestamp::from_nanos(now));
+}
+
+/// A request of one descriptor.
+fn request<'r>(entries: &'r [(&'r str, &'r str)], options: DescriptorOptions) -> Request<'r> {
+    let mut request = Request::new("d", 1);
+    request.push(entries.iter().map(|&(key, value)| Entry { key, value }), options);
+    request
+}
+
+fn hits(hits: u64) -> DescriptorOptions {
+    DescriptorOptions { hits_addend: Some(hits), ..DescriptorOptions::default() }
+}
+
+fn only<'a, 'p>(plan: &'a Plan<'p>) -> &'a Check<'p> {
+    match &plan.steps[..] {
+        [Step::Check(check)] => check,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_entry_behind_the_path_names_a_call_and_its_token_releases_it() {
+    let (rules, store) = (loaded(RULES).rules, store());
+    let ask = |entries: &[(&str, &str)], asked, is_negative_hits, seconds| {
+        let request = request(entries, DescriptorOptions { is_negative_hits, ..hits(asked) });
+        let plan = rules.plan(&request, Modes::default());
+        let decision = conclude(&plan, &store.apply(&plan, at(seconds)));
+        let slot = only(&plan).limit.slot();
+        (decision.code == Code::Ok, slot.map(|slot| slot.to_string()).unwrap_or_default())
+    };
+    fn id(id: &str) -> (&str, &str) {
+        ("request_id", id)
+    }
+    let user = ("user", "alice");
+    let (passed, first) = ask(&[user, id("a")], 5, false, 0.0);
+    assert!(passed);
+    assert!(!ask(&[user, id("a")], 1, false, 1.0).0, "it runs already");
+    assert!(ask(&[("user", "bob"), id("a")], 1, false, 1.0).0, "another counter");
+    assert!(ask(&[user], 1, false, 1.0).0, "a call without an id");
+    assert!(!ask(&[user], 1, false, 1.0).0, "two are in flight");
+    assert!(!ask(&[user, id("b")], 1, false, 1.0).0);
+    assert!(!ask(&[user, id("b")], 0, false, 1.0).0);
+    let wrong = ["a".to_owned(), String::new(), first[1..].to_owned(), format!("{first}0"), "0".repeat(32)];
+    for token in &wrong {
+        ask(&[user, id(token)], 1, true, 2.0);
+        assert!(!ask(&[user, id("b")], 0, false, 2.0).0, "{token} releases nothing");
+    }
+    ask(&[("user", "bob"), id(&first)], 1, true, 2.0);
+    assert!(!ask(&[user, id("b")], 0, false, 2.0).0, "it is a slot of another counter");
+    ask(&[user, id(&first)], 3, true, 2.0);
+    let (passed, again) = ask(&[user, id("a")], 1, false, 3.0);
+    assert!(passed && again != first);
+    ask(&[user, id(&first)], 1, true, 4.0);
+    assert!(!ask(&[user, id("b")], 0, false, 4.0).0, "a token releases once");
+    assert!(ask(&[user, id("b")], 1, false, 61.0).0, "the call without an id ended at its ttl");
+}
+
+#[test]
+fn an_id_is_no_part_of_the_counter_and_costs_take_nothing() {
+    let rules = loaded(RULES).rules;
+    let plan = |entries: &[(&str, &str)], options| rules.plan(&request(entries, options), Modes::default());
+    let call = [("user", "a"), ("request_id", "1")];
+    let (with, without) = (plan(&call, hits(1)), plan(&call[..1], hits(1)));
+    assert_eq!(only(&with).key, only(&without).key);
+    assert_eq!(only(&with).limit.algorithm(), Algorithm::Concurrency);
+    assert_eq!(rules.rules()[0].counts_text(&only(&with).limit), "2 in flight, ttl 60 s");
+    // The same id has the same name on all nodes, and another number at each admission.
+    let slots = [(); 2].map(|()| only(&plan(&call, hits(1))).limit.slot().unwrap());
+    assert!(slots[0].id == slots[1].id && slots[0].number != slots[1].number);
+    let below = plan(&[("user", "a"), ("path", "/")], hits(4));
+    assert_eq!(only(&below).hits, Hits::Take(4), "another rule");
+    let reported = plan(&call, DescriptorOptions { cost: Cost::Reported, ..hits(7) });
+    assert_eq!((only(&reported).hits, only(&reported).limit.slot()), (Hits::Take(0), None));
+}
+
+#[test]
+fn exceptions_of_the_path_change_the_slots() {
+    let rules = loaded(RULES).rules;
+    let level = PathEntry { key: "user".to_owned(), value: Some("alice".to_owned()) };
+    let path = Path { domain: "d".into(), entries: vec![level] };
+    let effect = Effect::Limit { requests: Some(7), burst: None };
+    let exceptions = Exceptions::new(&[Exception { path, effect }]);
+    let overlay = Overlay { records: None, exceptions: Some(&exceptions) };
+    let request = request(&[("user", "alice"), ("request_id", "1")], hits(1));
+    let plan = rules.plan_under(&request, Modes::default(), overlay);
+    assert_eq!(only(&plan).limit.requests(), 7);
+    assert!(only(&plan).limit.slot().is_some());
+}
+
+#[test]
+fn lost_slots_count_as_held_until_they_would_have_ended() {
+    let cold = Cold::since(at(100.0), 3_600 * SECOND_NANOS);
+    let store = store().cold(cold);
+    let limit = Limit::concurrency(5, 60 * SECOND_NANOS).for_slot(Slot::of(1, 1));
+    let over = |seconds| store.take(&limit, key(1), 1, at(seconds)).over;
+    assert_eq!([100.0, 159.0, 160.0].map(over), [true, true, false]);
+}
+
+#[test]
+fn what_is_refused() {
+    let file = |node: &str| format!("domain: d\ndescriptors: [{{key: k, {node}}}]");
+    let first = |node: &str| refused(file(node)).remove(0);
+    for (node, expected) in [
+        (
+            "concurrency: {slots: 0, ttl: 1s, id: i}",
+            "2:45: `slots` is `0` (expected a whole number from 1 to 10000)",
+        ),
+        (
+            "concurrency: {slots: 10001, ttl: 1s, id: i}",
+            "2:45: `slots` is `10001` (expected a whole number from 1 to 10000)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 0s, id: i}",
+            "2:53: a window of 0 seconds (expected 1 second to 366 days)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 1500ms, id: i}",
+            "2:53: `ttl` is `1500ms` (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 1s}",
+            "2:37: `id` is missing (expected `slots`, `ttl` and `id`: 20, 1h, request_id)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 1s, id: i, unit: day}",
+            "2:64: unknown key `unit` in `concurrency` (expected slots, ttl, id, name, replaces, on_store_failure, near)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 1s, id: i, on_store_failure: local}",
+            "2:82: `on_store_failure: local` with `concurrency` (expected error, deny or allow: no node knows the calls of the others)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 1s, id: i}, rate_limit: {unit: day, requests_per_unit: 1}",
+            "2:77: `rate_limit` with `concurrency` (expected a descriptor of its own for each)",
+        ),
+        (
+            "concurrency: {slots: 1, ttl: 1s, id: i}, descriptors: [{key: i, value: x}]",
+            "2:85: the key `i` names the calls of the limit above (expected another key)",
+        ),
+    ] {
+        assert_eq!(first(node), expected, "{node}");
+    }
+}
