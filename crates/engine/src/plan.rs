@@ -153,10 +153,8 @@ impl<'a> Check<'a> {
             Hits::Take(0) => (Hits::Take(0), None),
             Hits::Take(_) if self.reported => (Hits::Take(0), None),
             Hits::Take(_) => (Hits::Take(1), Some(rule.new_slot(name))),
-            Hits::GiveBack(_) => match name.and_then(Slot::from_token) {
-                Some(slot) => (Hits::GiveBack(1), Some(slot)),
-                None => (Hits::GiveBack(0), None),
-            },
+            // 0 hits: what this frees, no other check of the request may take.
+            Hits::GiveBack(_) => (Hits::GiveBack(0), name.and_then(Slot::from_token)),
         };
         (self.hits, self.reported) = (hits, false);
         self.limit = slot.map_or(self.limit, |slot| self.limit.for_slot(slot));

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use tidegate_engine::limit::{Algorithm, Limit, Periods, RemoteCounter, RemoteState, Verdict, gcd};
+use tidegate_engine::limit::{Algorithm, Limit, Periods, RemoteCounter, RemoteState, Slot, Verdict, gcd};
 use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::plan::{Candidate, Check, Hits};
 use tidegate_engine::time::Timestamp;
@@ -145,6 +145,7 @@ fn counter(algorithm: Algorithm) -> &'static str {
         Algorithm::TokenBucket => include_str!("lua/token_bucket.lua"),
         Algorithm::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
         Algorithm::Calendar => include_str!("lua/calendar.lua"),
+        Algorithm::Concurrency => include_str!("lua/concurrency.lua"),
     }
 }
 
@@ -165,6 +166,7 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
+const SLOT: u8 = 64;
 /// The offsets in a packed check of the algorithm, the flags, the window, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
@@ -367,7 +369,8 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
     let mut packed = Vec::with_capacity(64);
     packed.extend(place.to_le_bytes());
-    packed.extend([limit.algorithm().number(), flags]);
+    let slot = limit.slot();
+    packed.extend([limit.algorithm().number(), flags | slot.map_or(0, |_| SLOT)]);
     // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class.
     let requests = if limit.algorithm().is_bucket() { limit.requests() } else { limit.capacity() };
     packed.extend(requests.to_le_bytes());
@@ -376,6 +379,9 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     packed.push(u8::try_from(numerator).expect("limits in whole microseconds have few buckets in one"));
     packed.extend(double(denominator));
     packed.extend(double(hits.min(MOST)));
+    if let Some(Slot { id, number }) = slot {
+        packed.extend([id.get(), number].map(u64::to_be_bytes).as_flattened());
+    }
     packed
 }
 
@@ -564,6 +570,7 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
             previous: u32::try_from(other).ok()?,
         },
         (Algorithm::Calendar, _) => RemoteState::Period(micros(other)?),
+        (Algorithm::Concurrency, _) => RemoteState::Slots,
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, hits) => {
             let (hits, rest) = (u128::try_from(hits).ok()?, u128::try_from(other).ok()?);
             RemoteState::Level(hits * u128::from(limit.window_nanos()) + rest * 1_000)
@@ -580,6 +587,7 @@ fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<
         Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => {
             Stamp::of(latest * 1_000 / limit.window_nanos())
         }
+        Algorithm::Concurrency => Stamp::default(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let taken_back = u64::try_from(*taken_back?).ok()?;
             Stamp { at: latest, level: natural(one), rest: natural(other), taken_back }

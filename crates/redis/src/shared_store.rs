@@ -412,7 +412,9 @@ impl<R: Runtime> SharedStore<R> {
             let is_only = || checks(plan).filter(|(_, other)| other.key == check.key).count() == 1;
             let is_leased = self.is_leased(check);
             let is_kept = self.options.deny_cache_bytes > 0 || is_leased;
-            if counter.verdict.over && is_kept && is_only() {
+            // Nobody knows when a slot is released.
+            let has_end = check.limit.algorithm() != Algorithm::Concurrency;
+            if counter.verdict.over && is_kept && has_end && is_only() {
                 // Other nodes give back what they do not spend of their leases: capacity may come back before the
                 // window ends.
                 let lasts = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };

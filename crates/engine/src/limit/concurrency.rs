@@ -136,10 +136,6 @@ impl Counter for Concurrency {
         self.held.insert(place, Held { slot, until });
     }
 
-    fn report_max(&self, _limit: &Limit, _pending: Pending) -> u64 {
-        0
-    }
-
     fn refund(&mut self, limit: &Limit, _hits: u64) {
         let Some(slot) = limit.slot() else { return };
         if let Ok(place) = self.place_of(slot)

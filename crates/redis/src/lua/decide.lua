@@ -7,7 +7,7 @@
 -- charged, latest, wanted, and the two numbers of its algorithm's state, three for a bucket; then for each lease
 -- that was asked for its hits and its stamp. over: 1, and 2 more if the counter is cold. When the call came too late:
 -- now alone.
-local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE = 1, 2, 4, 8, 16, 32
+local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE, SLOT = 1, 2, 4, 8, 16, 32, 64
 -- A lease is at most this part of the rest: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
@@ -80,6 +80,7 @@ for i = 2, #ARGV do
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<I4BBI4I4dBdd', c.packed)
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
+  if has(c.flags, SLOT) then c.slot, at = c.packed:sub(at, at + 15), at + 16 end
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
   if has(c.flags, CANDIDATE) then
     c.of, c.trial, at = struct.unpack('<dd', c.packed, at)

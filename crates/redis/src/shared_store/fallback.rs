@@ -11,7 +11,7 @@ use crate::failure::{Failure, StoreError};
 use crate::runtime::Runtime;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
-use tidegate_engine::plan::{Check, Hits, Origin, Plan, Step};
+use tidegate_engine::plan::{Check, Hits, Plan, Step};
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::settle::settle;
 use tidegate_engine::time::SECOND_NANOS;
@@ -34,7 +34,7 @@ impl<R: Runtime> SharedStore<R> {
             let Some(Err(failure)) = outcomes[index] else { continue };
             failed = true;
             self.keep_reported(check, failure, || place_of(plan, parts, index));
-            match mode_of(check).unwrap_or(self.options.mode) {
+            match self.mode_of(check) {
                 StoreFailure::Error => error = error.or(Some(failure)),
                 StoreFailure::Deny => verdicts[index] = Some(denied(check)),
                 StoreFailure::Allow if lets_nothing_pass(check) => verdicts[index] = Some(denied(check)),
@@ -98,6 +98,15 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
+    /// What a check gets without an answer from Redis. No node knows which slots the others hold.
+    fn mode_of(&self, check: &Check<'_>) -> StoreFailure {
+        let own = check.origin.rule().and_then(|rule| rule.on_store_failure);
+        match own.unwrap_or(self.options.mode) {
+            StoreFailure::Local if check.limit.algorithm() == Algorithm::Concurrency => StoreFailure::Deny,
+            mode => mode,
+        }
+    }
+
     fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {
         let share = |number: u32| (f64::from(number) * self.options.local_share).floor() as u32;
         let limit =
@@ -134,13 +143,6 @@ fn place_of<R: Runtime>(plan: &Plan<'_>, parts: &[Part<'_, R>], step: usize) -> 
     (key.len() <= KEY_BYTES_MAX).then(place)
 }
 
-fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {
-    match check.origin {
-        Origin::Rule { rule, .. } => rule.on_store_failure,
-        Origin::Override { .. } => None,
-    }
-}
-
 fn hits_of(check: &Check<'_>) -> u64 {
     match check.hits {
         Hits::Take(hits) => hits,
@@ -165,6 +167,7 @@ fn allowed(check: &Check<'_>) -> Verdict {
 mod tests {
     use super::*;
     use tidegate_engine::key::Key;
+    use tidegate_engine::plan::Origin;
     use tidegate_engine::unit::{Unit, Window};
 
     #[test]

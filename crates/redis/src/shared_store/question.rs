@@ -36,7 +36,7 @@ impl<R: Runtime> Question<'_, R> {
 impl<R: Runtime> SharedStore<R> {
     /// The question of a request whose caller waits for `caller_timeout`. `None`: use [`apply`](Self::apply), because
     /// the request asks for no counter or several, meets a candidate, gives hits back, or has to wait for replicas or
-    /// for another call.
+    /// for another call. Nor one that takes a slot: its second plan would have another.
     pub fn question(
         &self,
         request: &Request<'_>,
@@ -51,7 +51,11 @@ impl<R: Runtime> SharedStore<R> {
         let (Some((step, check)), None) = (all.next(), all.next()) else { return None };
         let store = self.store_of(check.unit());
         let waits = store.options().wait_replicas > 0;
-        if waits || !matches!(check.hits, Hits::Take(_)) || self.deny_cache.knows(check, times.began) {
+        if waits
+            || check.limit.slot().is_some()
+            || !matches!(check.hits, Hits::Take(_))
+            || self.deny_cache.knows(check, times.began)
+        {
             return None;
         }
         let held = if self.is_leased(check) { self.leases.hold(check, times.leases_from) } else { None };

@@ -2,7 +2,7 @@
 //! Redis or Valkey, single or Cluster. Every field of every verdict is the same, with COLD_START=deny too.
 
 use tidegate_engine::decision::Verdicts;
-use tidegate_engine::limit::{Algorithm, Limit, Share};
+use tidegate_engine::limit::{Algorithm, Limit, Share, Slot};
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::{Candidate, Check, Hits, Plan, Step};
 use tidegate_engine::time::Timestamp;
@@ -64,6 +64,14 @@ fn next_hits(random: &mut Random, limit: &Limit) -> u64 {
 /// The requests to the stores, and their modes.
 fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static> {
     let (hits, gives) = (next_hits(random, &limit), random.one_in(6));
+    if limit.algorithm() == Algorithm::Concurrency {
+        // As a plan has it: one hit takes a slot, none asks, and a give-back releases one.
+        let slot = Slot::of(1 + random.below(9), random.below(2));
+        let hits = if random.one_in(3) { Hits::GiveBack(0) } else { Hits::Take(1) };
+        let (limit, hits) =
+            if random.one_in(6) { (limit, Hits::Take(0)) } else { (limit.for_slot(slot), hits) };
+        return check(limit, key(counter), hits);
+    }
     let mut check = check(limit, key(counter), if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) });
     check.reported = !gives && hits > 0 && random.one_in(4);
     check.shadow = random.one_in(6);
@@ -225,6 +233,12 @@ fn sliding_window_weighted_is_the_same_in_redis() {
 #[test]
 fn a_calendar_is_the_same_in_redis() {
     run_all(&[Algorithm::Calendar], 0..1_500, true);
+}
+
+#[test]
+fn slots_are_the_same_in_redis() {
+    run_all(&[Algorithm::Concurrency], 0..1_500, true);
+    run_all(&[Algorithm::Concurrency, Algorithm::SlidingLog], 0..500, false);
 }
 
 #[test]

@@ -1,0 +1,59 @@
+-- concurrency: the slots that are held, a sorted set by their ends. Each slot has two members: 'i' and its id, by which
+-- a call that is repeated finds it, and 'n', its id and its number, by which it is released. A check that takes or
+-- releases a slot has both names behind its numbers. The member 'latest' has the latest time, moved behind all ends.
+kinds[CONCURRENCY] = function()
+  local kind = {}
+  local BEHIND = 4503599627370496
+
+  function kind.open(key)
+    local latest = redis.call('ZSCORE', key, 'latest')
+    if not latest then return { key = key, latest = 0, held = 0 } end
+    local held = (redis.call('ZCARD', key) - 1) / 2
+    return { key = key, latest = tonumber(latest) - BEHIND, held = held, exists = true }
+  end
+
+  local function note_latest(s)
+    redis.call('ZADD', s.key, s.latest + BEHIND, 'latest')
+  end
+
+  function kind.advance(s)
+    if now <= s.latest then return end
+    s.latest = now
+    if not s.exists then return end
+    s.held = s.held - redis.call('ZREMRANGEBYSCORE', s.key, '-inf', now) / 2
+    note_latest(s)
+  end
+
+  local function holds(s, c)
+    return s.exists and c.slot and redis.call('ZSCORE', s.key, 'i' .. c.slot:sub(1, 8))
+  end
+
+  function kind.look(s, c, hits)
+    local over, left, before = look_at_count(c.requests, s.held + s.taken, hits)
+    return over or (hits > 0 and holds(s, c) and true or false), left, before
+  end
+
+  function kind.charge(s, c)
+    if not c.slot or holds(s, c) then return end
+    local ends = s.latest + c.window
+    redis.call('ZADD', s.key, ends, 'i' .. c.slot:sub(1, 8), ends, 'n' .. c.slot)
+    if not s.exists then note_latest(s) end
+    s.held, s.exists = s.held + 1, true
+    expire(s.key, tonumber(redis.call('ZRANGE', s.key, -2, -2, 'WITHSCORES')[2]))
+  end
+
+  function kind.charge_at() end
+
+  function kind.refund(s, c)
+    if not c.slot or redis.call('ZREM', s.key, 'n' .. c.slot) == 0 then return end
+    redis.call('ZREM', s.key, 'i' .. c.slot:sub(1, 8))
+    s.held = s.held - 1
+  end
+
+  function kind.state()
+    return 0, 0
+  end
+
+  kind.give_back = kind.refund
+  return kind
+end
