@@ -13,6 +13,7 @@ use sfv::{Integer, ItemSerializer, KeyRef, StringRef};
 use crate::front::CheckAnswer;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::key::Key;
+use tidegate_engine::limit::{Algorithm, Slot};
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
 use tidegate_engine::time::SECOND_NANOS;
@@ -75,6 +76,8 @@ pub struct ClientAnswer {
     pub numbers: CheckAnswer,
     is_legacy: bool,
     draft: Option<Box<Draft>>,
+    /// The slots that the request took, for the proxy alone.
+    pub(super) slots: Vec<Slot>,
 }
 
 impl ClientAnswer {
@@ -84,6 +87,7 @@ impl ClientAnswer {
             numbers: CheckAnswer::of(decision),
             is_legacy: options.format.is_legacy(),
             draft: Draft::of(options, request, decision).map(Box::new),
+            slots: decision.slots().map(|(_, slot)| slot).collect(),
         }
     }
 
@@ -143,12 +147,15 @@ impl Draft {
             let name = name(limited);
             let rule = limited.origin.rule().filter(|_| options.partition_key);
             let key = rule.map(|rule| partition(rule.key(descriptor.entries)));
-            // The periods of a calendar are not equally long.
-            let is_window = limited.limit.periods().is_none();
+            // The periods of a calendar are not equally long, and slots have no window.
+            let is_slots = limited.limit.algorithm() == Algorithm::Concurrency;
+            let is_window = limited.limit.periods().is_none() && !is_slots;
             let window = is_window.then(|| limited.limit.window_nanos().div_ceil(SECOND_NANOS));
-            let policy = item(&name, ("q", limited.limit.requests().into()), ("w", window), key);
+            let unit = is_slots.then_some("concurrent-requests");
+            let quota = [("q", limited.limit.requests().into())].into_iter();
+            let policy = item(&name, quota.chain(window.map(|window| ("w", window))), unit, key);
             let limit =
-                item(&name, ("r", limited.remaining().into()), ("t", Some(limited.reset_secs())), key);
+                item(&name, [("r", limited.remaining().into()), ("t", limited.reset_secs())], None, key);
             if draft.policy.len().max(draft.limit.len()) + policy.len().max(limit.len()) > FIELD_BYTES_MAX {
                 break;
             }
@@ -185,13 +192,21 @@ fn name(limited: &Limited<'_>) -> String {
     percent_encoded(name.as_deref().unwrap_or("override"))
 }
 
-/// An item of a field: a name, one or two numbers, and the partition key.
-fn item(name: &str, one: (&str, u64), (other, second): (&str, Option<u64>), key: Option<[u8; 12]>) -> String {
+/// An item of a field: a name, numbers, the unit of a quota that is not requests, and the partition key.
+fn item(
+    name: &str,
+    numbers: impl IntoIterator<Item = (&'static str, u64)>,
+    unit: Option<&'static str>,
+    key: Option<[u8; 12]>,
+) -> String {
     let name = StringRef::from_str(name).expect("it is ASCII");
     let mut item = ItemSerializer::new().bare_item(name);
-    for (parameter, number) in [one].into_iter().chain(second.map(|number| (other, number))) {
+    for (parameter, number) in numbers {
         let number = Integer::try_from(number).unwrap_or(Integer::MAX);
         item = item.parameter(KeyRef::constant(parameter), number);
+    }
+    if let Some(unit) = unit {
+        item = item.parameter(KeyRef::constant("qu"), StringRef::constant(unit));
     }
     if let Some(key) = key {
         item = item.parameter(KeyRef::constant("pk"), key.as_slice());

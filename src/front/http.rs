@@ -23,6 +23,7 @@ use tidegate_serve::metrics::Front;
 /// A description of the port, for people who open it.
 const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over HTTP:
   GET  /check/DOMAIN?KEY=VALUE   200, or 429 with Retry-After
+  POST /release/DOMAIN?KEY=VALUE a call is done, and its slot is free
   POST /json                     a question and its answer in JSON
   GET  /healthcheck, /readyz, /livez
 Envoy asks over gRPC, on GRPC_PORT (8081 unless set). The status page is on DEBUG_PORT (6070 unless set).
@@ -46,15 +47,10 @@ impl HttpFront {
 
 impl Respond for HttpFront {
     async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Page {
-        if request.uri().path().starts_with(check::PATH) {
+        if let Some((verb, domain)) = check::Verb::of(request.uri().path()) {
+            let (domain, peer) = (domain.to_owned(), peer.address.map(|address| address.ip()));
             let (head, _ignored) = request.into_parts();
-            return check::respond(
-                &self.handler,
-                self.check,
-                &head,
-                peer.address.map(|address| address.ip()),
-            )
-            .await;
+            return check::respond(&self.handler, self.check, (verb, &domain), &head, peer).await;
         }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {

@@ -99,11 +99,16 @@ pub(super) fn encode(
 ) {
     answer::encode(decision, out);
     let AnswerOptions { headers, client, dynamic_metadata } = options;
-    if headers.is_none() && !dynamic_metadata {
+    let takes_slots = decision.slots().next().is_some();
+    if headers.is_none() && !dynamic_metadata && !takes_slots {
         return;
     }
+    let metadata = || match dynamic_metadata {
+        true => metadata::render(request, decision),
+        false => metadata::of_slots(decision),
+    };
     let mut more = RateLimitResponse {
-        dynamic_metadata: dynamic_metadata.then(|| metadata::render(request, decision)),
+        dynamic_metadata: (*dynamic_metadata || takes_slots).then(metadata),
         ..RateLimitResponse::default()
     };
     if let Some(names) = headers {

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Limit, Verdict};
+use crate::limit::{Limit, Slot, Verdict};
 use crate::overlay::Met;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::rule::Rule;
@@ -177,6 +177,18 @@ impl<'a> Decision<'a> {
     pub fn tightest(&self) -> Option<&Limited<'a>> {
         let denied = self.limited().rev().find(|limited| limited.is_denied() && !limited.quota);
         denied.or_else(|| self.limited().min_by_key(|limited| limited.remaining()))
+    }
+
+    /// The slots of `concurrency` that the request took, each with the index of its descriptor. Who knows a slot can
+    /// release it: the client of the proxy must not see it.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> {
+        let took = |limited: &Limited<'_>| !limited.verdict.over && matches!(limited.hits, Hits::Take(1..));
+        let passes = self.code == Code::Ok && !self.shadowed;
+        let statuses = self.statuses.iter().enumerate().filter(move |_| passes);
+        statuses.filter_map(move |(descriptor, status)| match status {
+            Status::Limited(limited) if took(limited) => limited.limit.slot().map(|slot| (descriptor, slot)),
+            _ => None,
+        })
     }
 
     /// Seconds after which a retry makes sense: the longest wait of the denied descriptors. `None` unless the overall

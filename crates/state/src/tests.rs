@@ -22,7 +22,7 @@ use crate::{
 };
 use tidegate_engine::clock::{Clock, monotonic, wall};
 use tidegate_engine::key::Key;
-use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::limit::{Algorithm, Limit, Slot};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
@@ -107,7 +107,8 @@ fn many(clock: &Clock) -> MemoryStore {
     for algorithm in Algorithm::ALL {
         for number in 0..3_000_u128 {
             let key = Key(number.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
-            store.take(&Limit::new(algorithm, 5, HOUR), key, 1, clock.now());
+            let limit = Limit::new(algorithm, 5, HOUR).for_slot(Slot::of(1, 1));
+            store.take(&limit, key, 1, clock.now());
         }
     }
     store
@@ -119,7 +120,7 @@ fn what_was_written_is_read() {
     let store = many(&clock);
     let bytes = bytes_of(&store, &clock);
     let totals = read(&bytes).expect("it is whole");
-    assert_eq!((totals.all(), totals.counters), (21_000, [3_000; 7]));
+    assert_eq!((totals.all(), totals.counters), (24_000, [3_000; 8]));
     assert_eq!(totals.bytes, bytes.len() as u64);
     let weighted = 36 * totals.counters[usize::from(Algorithm::SlidingWindowWeighted.number())];
     assert!(weighted <= 40 * 3_000);

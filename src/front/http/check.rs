@@ -1,4 +1,5 @@
-//! `/check`: may this request pass? For proxies that send subrequests, and for people with curl.
+//! `/check`: may this request pass? For proxies that send subrequests, and for people with curl. `/release`: it is done,
+//! and its slots are free.
 //!
 //! In: a domain in the path, and either descriptors in the query (`query`), or headers in which the proxy describes a
 //! client's request (`client`): the domain's `rate_limits` make descriptors of it. Out: a status, and the numbers of
@@ -10,20 +11,38 @@ mod query;
 use std::net::IpAddr;
 
 use http::request::Parts;
-use http::{Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use self::client::Described;
 use self::query::{Form, Question};
 use crate::front::{ClientAnswer, Handler, PROBLEM_JSON, trace};
 use tidegate_engine::decision::Code;
+use tidegate_engine::limit::Slot;
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::{ClientRequest, RuleSet};
 use tidegate_operate::page::{Page, empty, not_allowed, page, text};
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::{Refusal, RefusalCode};
 
-/// The beginning of the path. The rest of it is the domain.
-pub(super) const PATH: &str = "/check/";
+/// What is asked: the beginning of the path. The rest of it is the domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// May a request pass?
+    Check,
+    /// The slots whose tokens are named are free again.
+    Release,
+}
+
+impl Verb {
+    /// The verb of this path, and the domain in it, as it is written.
+    pub(super) fn of(path: &str) -> Option<(Self, &str)> {
+        let check = path.strip_prefix("/check/").map(|domain| (Self::Check, domain));
+        check.or_else(|| path.strip_prefix("/release/").map(|domain| (Self::Release, domain)))
+    }
+}
+
+/// The header with the tokens of the slots that a request took. It is for the proxy alone.
+const SLOTS: HeaderName = HeaderName::from_static("tidegate-slots");
 
 /// How `/check` reads requests and answers.
 #[derive(Clone, Copy, Debug)]
@@ -50,23 +69,34 @@ pub enum Proxy {
 pub(super) async fn respond(
     handler: &Handler,
     options: CheckOptions,
+    (verb, domain): (Verb, &str),
     head: &Parts,
     peer: Option<IpAddr>,
 ) -> Page {
-    if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
-        return not_allowed("GET, HEAD, POST");
+    match verb {
+        Verb::Check if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) => {
+            return not_allowed("GET, HEAD, POST");
+        }
+        Verb::Release if head.method != Method::POST => return not_allowed("POST"),
+        Verb::Check | Verb::Release => {}
     }
     let mut span = handler.begin_span(Front::Check, trace::headers_in(&head.headers));
-    match query::parse(&head.uri, handler.bounds()) {
+    match query::parse(domain, head.uri.query(), handler.bounds()) {
         Ok(Question { mut buf, form, deny_status }) => {
             trace::asked(&mut span, buf.domain());
             let client = Described { head, peer, options };
             let bytes_max = handler.bounds().request_bytes_max;
-            let ask = |rules: &RuleSet, buf: &mut RequestBuf| match form {
-                Form::Query => Ok(()),
-                Form::Headers => describe(rules, &client, buf, bytes_max),
+            let ask = |rules: &RuleSet, buf: &mut RequestBuf| {
+                if form == Form::Headers {
+                    describe(rules, &client, buf, bytes_max)?;
+                }
+                if verb == Verb::Release {
+                    buf.release();
+                }
+                Ok(())
             };
             match handler.check(Front::Check, &mut buf, ask, span, ClientAnswer::of).ready().await {
+                Ok(_) if verb == Verb::Release => empty(StatusCode::OK),
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(handler, &refusal),
             }
@@ -102,6 +132,11 @@ fn answered(answer: &ClientAnswer, deny_status: StatusCode) -> Page {
         (Code::OverLimit, Some(problem)) => page(deny_status, PROBLEM_JSON, problem.to_owned()),
     };
     answer.headers(|name, value| drop(page.headers_mut().insert(name, value)));
+    if !answer.slots.is_empty() {
+        let tokens: Vec<String> = answer.slots.iter().map(Slot::to_string).collect();
+        let tokens = HeaderValue::try_from(tokens.join(", ")).expect("a token is ASCII");
+        page.headers_mut().insert(SLOTS, tokens);
+    }
     page
 }
 

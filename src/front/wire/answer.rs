@@ -3,6 +3,7 @@
 
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::limit::Algorithm;
 
 /// Tags: a field's number and its wire type.
 const VARINT: u8 = 0;
@@ -48,11 +49,15 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
 fn encode_limit(limited: &Limited<'_>, out: &mut Vec<u8>) {
     let (window, name) = (limited.origin.window(), limited.origin.rule().map_or("", |rule| &rule.name));
     number(out, REQUESTS_PER_UNIT, limited.limit.requests().into());
-    number(out, UNIT, window.unit as u64);
+    // Slots are no hits in a time.
+    let has_window = limited.limit.algorithm() != Algorithm::Concurrency;
+    if has_window {
+        number(out, UNIT, window.unit as u64);
+    }
     if !name.is_empty() {
         nested(out, NAME, |out| out.extend_from_slice(name.as_bytes()));
     }
-    if window.multiplier != 1 {
+    if window.multiplier != 1 && has_window {
         nested(out, UNIT_MULTIPLIER, |out| number(out, VALUE, window.multiplier.into()));
     }
 }

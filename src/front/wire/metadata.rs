@@ -1,5 +1,5 @@
-//! Dynamic metadata for the next filters of the proxy: the request, the metadata of the rules that admitted it, and
-//! the exceptions that it met.
+//! Dynamic metadata for the next filters of the proxy: the request, the metadata of the rules that admitted it, the
+//! exceptions that it met, and the slots that it took.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json};
 
-use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::overlay::Met;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Descriptor, Override, Request};
@@ -30,7 +30,30 @@ pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
     if !exceptions.is_empty() {
         fields.push(("exceptions", list(exceptions.iter().map(|met| structure(of_exception(met))))));
     }
+    fields.extend(slots(decision));
     of_fields(fields)
+}
+
+/// The metadata of an answer that has nothing but the slots that its request took: nobody else can release them.
+pub(super) fn of_slots(decision: &Decision<'_>) -> Struct {
+    of_fields(slots(decision).into_iter().collect())
+}
+
+/// The tokens of slots by the names of their bounds, or else by their rules' paths.
+fn slots(decision: &Decision<'_>) -> Option<(&'static str, Value)> {
+    let mut tokens = Struct::default();
+    for (descriptor, slot) in decision.slots() {
+        let Status::Limited(Limited { origin: Origin::Rule { rule, .. }, .. }) =
+            decision.statuses[descriptor]
+        else {
+            continue;
+        };
+        let name = if rule.name.is_empty() { rule.path() } else { rule.name.to_string() };
+        let of_name = |number: usize| if number < 2 { name.clone() } else { format!("{name}#{number}") };
+        let free = (1..).map(of_name).find(|name| !tokens.fields.contains_key(name));
+        tokens.fields.insert(free.unwrap_or_default(), text(&slot.to_string()));
+    }
+    (!tokens.fields.is_empty()).then(|| ("slots", structure(tokens)))
 }
 
 /// An exception of an operator that a descriptor met.

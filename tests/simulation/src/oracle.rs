@@ -258,6 +258,7 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             windows.find_map(|(from, own)| too_fast(rules, limit, own, from))
         }
+        Algorithm::Concurrency => unreachable!("no scenario has slots"),
     }
 }
 

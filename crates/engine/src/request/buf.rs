@@ -45,6 +45,13 @@ impl RequestBuf {
         self.hits = Some(hits);
     }
 
+    /// Makes it a request that releases slots, with all complete descriptors, and gives back no hits.
+    pub fn release(&mut self) {
+        for (_, options) in &mut self.descriptors {
+            (options.hits_addend, options.is_negative_hits) = (Some(0), true);
+        }
+    }
+
     /// Adds an entry to the open descriptor. `write` appends its value, or returns `false` when there is none; then
     /// nothing is added. Returns whether the entry was added.
     ///

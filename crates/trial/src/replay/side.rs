@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Decision, Limited, Status, Verdicts, conclude_into};
 use tidegate_engine::key::Key;
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
@@ -21,6 +22,15 @@ const NAME_CHARS_MAX: usize = 200;
 
 /// More than this part of a limit is near it: the default of NEAR_LIMIT_RATIO.
 const NEAR_RATIO: f32 = 0.8;
+
+/// A log does not say when calls end, so slots are always free.
+fn leave_out_slots(step: &mut Step<'_>) {
+    if let Step::Check(Check { limit, origin: Origin::Rule { rule, .. }, .. }) = step
+        && limit.algorithm() == Algorithm::Concurrency
+    {
+        *step = Step::Unlimited(rule);
+    }
+}
 
 /// Rules, counters and numbers.
 pub(super) struct Side<'r> {
@@ -68,6 +78,7 @@ impl<'r> Side<'r> {
     #[inline]
     pub(super) fn ask(&mut self, request: &Request<'_>) -> Asked<'r> {
         self.rules.plan_into(request, &mut self.plan);
+        self.plan.steps.iter_mut().for_each(leave_out_slots);
         let (mut names, mut place) = (Vec::new(), 0);
         for (at, (step, descriptor)) in self.plan.steps.iter().zip(request.descriptors()).enumerate() {
             let Some((rule, check)) = counted(step) else { continue };

@@ -2,9 +2,8 @@
 //!
 //! Decodes once. Refuses everything that is not exactly one request, and never guesses.
 
-use http::{StatusCode, Uri};
+use http::StatusCode;
 
-use super::PATH;
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::text::{PercentError, cut, percent_decoded, query_decoded};
 use tidegate_serve::refusal::{Bounds, Refusal};
@@ -33,9 +32,9 @@ pub(super) enum Form {
     Headers,
 }
 
-/// Reads a URL whose path begins with [`PATH`].
-pub(super) fn parse(uri: &Uri, bounds: &Bounds) -> Result<Question, Refusal> {
-    let (domain, query) = (&uri.path()[PATH.len()..], uri.query().unwrap_or_default());
+/// Reads the domain of a path, as it is written, and the query.
+pub(super) fn parse(domain: &str, query: Option<&str>, bounds: &Bounds) -> Result<Question, Refusal> {
+    let query = query.unwrap_or_default();
     let max = bounds.request_bytes_max;
     if domain.len() + query.len() > max {
         return Err(Refusal::invalid(format!("the URL is too long (at most {max} bytes)")));

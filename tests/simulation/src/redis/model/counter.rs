@@ -91,6 +91,7 @@ impl Counter {
             Algorithm::FixedWindow => Self::Fixed(Fixed::default()),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket(Bucket::default()),
             Algorithm::Calendar => Self::Budget(Budget::default()),
+            Algorithm::Concurrency => unreachable!("no scenario has slots"),
         }
     }
 
