@@ -82,6 +82,7 @@ mod resets_redis;
 mod rollouts;
 mod settings;
 mod schema;
+mod slots;
 mod sharded;
 mod starvation;
 mod status_exceptions;

@@ -132,8 +132,13 @@ impl Envoy {
 
     /// The same, with an application of the test's own on this port.
     pub fn start_before(upstream: &Upstream, application: u16) -> Self {
+        Self::start_before_changed(upstream, application, &[])
+    }
+
+    /// The same, with these changes too.
+    pub fn start_before_changed(upstream: &Upstream, application: u16, changes: &[(&str, &str)]) -> Self {
         let own = APPLICATION.replace("10080 ", &format!("{application} "));
-        Self::start_changed(upstream, &[(APPLICATION, &own)])
+        Self::start_changed(upstream, &[&[(APPLICATION, &*own)], changes].concat())
     }
 
     /// The same, with these changes: (what stands there, what shall stand there).

@@ -444,9 +444,7 @@ fn classes_that_share_no_limit() {
     );
     check(
         classes(day, "{key: c, shares: {low: 0.5}}") + "  descriptors: [{key: b}, {key: c, value: x}]\n",
-        &[
-            "6:33: the key `c` names the classes of the limit above (expected another key)",
-        ],
+        &["6:33: the key `c` names the classes of the limit above (expected another key)"],
     );
 }
 

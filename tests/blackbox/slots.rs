@@ -1,0 +1,226 @@
+//! Calls in flight: slots that are taken and released over HTTP and gRPC, by nodes that share Redis, and through a real
+//! Envoy, whose application counts them too.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::envoy::{Envoy, Upstream};
+use crate::harness::http::{self, Client};
+use crate::harness::redis::Redis;
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{eventually, eventually_true};
+
+const RULES: &str = "
+domain: edge
+descriptors:
+  - key: user
+    concurrency: {slots: 3, ttl: 1h, id: request_id, name: calls}
+";
+
+fn limiter(redis: Option<&Redis>) -> Tidegate {
+    let setup = Setup::new().rules("edge.yaml", RULES);
+    match redis {
+        Some(redis) => setup.env("REDIS_URL", &redis.url()).start(),
+        None => setup.start(),
+    }
+}
+
+/// The token of a call that found a slot.
+fn take(limiter: &Tidegate, id: &str) -> Option<String> {
+    let answer = http::get(limiter.setup.ports.http, &format!("/check/edge?user=alice&request_id={id}"))
+        .expect("an answer");
+    assert_eq!(answer.header("tidegate-slots").is_some(), answer.status == 200, "{answer:?}");
+    answer.header("tidegate-slots").map(str::to_owned)
+}
+
+fn release(limiter: &Tidegate, token: &str) {
+    let path = format!("/release/edge?user=alice&request_id={token}");
+    let answer = Client::new(limiter.setup.ports.http).send("POST", &path, &[], "").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+fn slots_of(nodes: [&Tidegate; 2]) {
+    let [one, other] = nodes;
+    let tokens: Vec<String> = ["a", "b", "c"].map(|id| take(one, id).expect("a slot is free")).into();
+    assert_eq!(take(other, "d"), None, "three are in flight");
+    release(other, &tokens[0]);
+    assert_eq!(take(one, "b"), None, "it runs already");
+    let again = take(other, "a").expect("its slot is free again");
+    release(one, &tokens[0]);
+    assert_eq!(take(one, "d"), None, "a token releases once");
+    release(one, &again);
+    // As over gRPC, the token is in dynamic metadata, also where these are off.
+    let json = |node: &Tidegate, id: &str, more: &str| {
+        let entries = json!([{"key": "user", "value": "alice"}, {"key": "request_id", "value": id}]);
+        let question = format!(r#"{{"domain": "edge", "descriptors": [{{"entries": {entries}{more}}}]}}"#);
+        let answer = Client::new(node.setup.ports.http).send("POST", "/json", &[], &question);
+        serde_json::from_str::<Value>(&answer.expect("an answer").body).expect("JSON")
+    };
+    let admitted = json(one, "e", "");
+    let token = admitted["dynamicMetadata"]["slots"]["calls"].as_str().expect("the token");
+    assert_eq!(admitted["statuses"][0]["currentLimit"]["unit"], Value::Null, "slots have no unit of time");
+    assert_eq!(json(other, "f", "").get("dynamicMetadata"), None, "it is denied");
+    json(other, token, r#", "isNegativeHits": true"#);
+    assert!(take(one, "f").is_some());
+}
+
+#[test]
+fn a_slot_is_released_by_its_token_alone() {
+    let limiter = limiter(None);
+    slots_of([&limiter, &limiter]);
+    let get = http::get(limiter.setup.ports.http, "/release/edge?user=alice").expect("an answer");
+    assert_eq!(get.status, 405);
+}
+
+#[test]
+fn nodes_share_slots_in_redis() {
+    for redis in Redis::and_valkey() {
+        slots_of([&limiter(Some(&redis)), &limiter(Some(&redis))]);
+    }
+}
+
+/// An application whose answers wait until the test lets them go. It counts the calls that are in flight.
+#[derive(Clone, Default)]
+struct Slow(Arc<(Mutex<Calls>, Condvar)>);
+
+#[derive(Default)]
+struct Calls {
+    in_flight: usize,
+    most: usize,
+    /// How many more answers may go.
+    answers: usize,
+}
+
+impl Slow {
+    fn start(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        let slow = self.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let slow = slow.clone();
+                std::thread::spawn(move || slow.serve(stream));
+            }
+        });
+        port
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+        loop {
+            while !lines.next()?.ok()?.is_empty() {}
+            let (calls, changed) = &*self.0;
+            let mut calls = calls.lock().ok()?;
+            calls.in_flight += 1;
+            calls.most = calls.most.max(calls.in_flight);
+            calls = changed.wait_while(calls, |calls| calls.answers == 0).ok()?;
+            calls.answers -= 1;
+            calls.in_flight -= 1;
+            drop(calls);
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.0.lock().expect("no panic").in_flight
+    }
+
+    /// The most calls that were in flight at one time.
+    fn most(&self) -> usize {
+        self.0.0.lock().expect("no panic").most
+    }
+
+    fn answer(&self, calls: usize) {
+        self.0.0.lock().expect("no panic").answers += calls;
+        self.0.1.notify_all();
+    }
+}
+
+/// Asks with the call's id, and releases by the token in the answer's metadata when the stream is done. A call that was
+/// denied has none: then Envoy has no descriptor to send.
+const ROUTE: &str = r#"                        - match: { prefix: /model }
+                          route: { cluster: application, timeout: 0s }
+                          typed_per_filter_config:
+                            envoy.filters.http.ratelimit:
+                              "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                              rate_limits:
+                                - actions:
+                                    - request_headers: { header_name: x-user, descriptor_key: user }
+                                    - request_headers: { header_name: x-request-id, descriptor_key: request_id }
+                                - apply_on_stream_done: true
+                                  hits_addend: { number: 1, is_negative_hits: true }
+                                  actions:
+                                    - request_headers: { header_name: x-user, descriptor_key: user }
+                                    - metadata:
+                                        descriptor_key: request_id
+                                        metadata_key:
+                                          key: envoy.filters.http.ratelimit
+                                          path: [{ key: slots }, { key: calls }]
+"#;
+
+fn call(envoy: &Envoy) -> JoinHandle<u16> {
+    let mut client = envoy.client();
+    std::thread::spawn(move || {
+        client.send("GET", "/model", &[("x-user", "alice")], "").map_or(0, |answer| answer.status)
+    })
+}
+
+fn through_envoy(limiter: &Tidegate) {
+    let application = Slow::default();
+    let everything_else = "                        # Everything else:";
+    let envoy = Envoy::start_before_changed(
+        &Upstream::at(limiter),
+        application.start(),
+        &[(everything_else, &format!("{ROUTE}{everything_else}"))],
+    );
+    let held: Vec<_> = (0..3).map(|_| call(&envoy)).collect();
+    eventually_true("three calls in flight", || application.in_flight() == 3);
+    for _ in 0..5 {
+        assert_eq!(call(&envoy).join().expect("no panic"), 429, "the end of a denied call releases nothing");
+    }
+    application.answer(3);
+    assert_eq!(held.into_iter().map(|call| call.join().expect("no panic")).collect::<Vec<_>>(), [200; 3]);
+    // Clients that leave, one more than there are slots.
+    for _ in 0..4 {
+        drop(call_that_can_leave(&envoy, &application));
+    }
+    application.answer(100);
+    eventually_true("all slots are free", || {
+        let calls: Vec<_> = (0..3).map(|_| call(&envoy)).collect();
+        calls.into_iter().all(|call| call.join().expect("no panic") == 200)
+    });
+    assert!(application.most() <= 3 + 4, "those that were left, and three more: {}", application.most());
+}
+
+/// The connection of a call that is in flight.
+fn call_that_can_leave(envoy: &Envoy, application: &Slow) -> TcpStream {
+    let before = application.in_flight();
+    eventually("a call in flight", || {
+        let mut asking = http::connect(envoy.port).expect("Envoy listens");
+        asking.write_all(b"GET /model HTTP/1.1\r\nhost: tests\r\nx-user: alice\r\n\r\n").expect("it is sent");
+        // Either it reaches the application, or its denial can be read.
+        asking.set_read_timeout(Some(Duration::from_millis(10))).expect("above 0");
+        while application.in_flight() == before {
+            if asking.read(&mut [0; 512]).is_ok() {
+                return None;
+            }
+        }
+        Some(asking)
+    })
+}
+
+#[test]
+fn the_end_of_a_stream_releases_its_slot_through_envoy() {
+    through_envoy(&limiter(None));
+}
+
+#[test]
+fn the_end_of_a_stream_releases_its_slot_in_redis_through_envoy() {
+    let redis = Redis::start(&[]);
+    through_envoy(&limiter(Some(&redis)));
+}
