@@ -31,7 +31,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("path", &["pattern", "request"]),
             ("text", &[]),
             ("metric_name", &["request"]),
-            ("classes", &["limit", "request"]),
+            ("classes", &["limit"]),
             ("rule", &["classes", "cost", "key", "limit", "metric_name", "named", "request", "unit"]),
             ("plan", &["key", "limit", "rule", "unit"]),
             (

@@ -5,7 +5,6 @@ use smallvec::SmallVec;
 
 use crate::key::Key;
 use crate::limit::{Limit, Slot};
-use crate::request::Entry;
 use crate::rule::{Counting, Rule};
 use crate::unit::{Unit, Window};
 
@@ -144,11 +143,10 @@ impl<'a> Check<'a> {
         Self { origin: Origin::of(rule), limit, key, hits, reported: false, shadow, quota }
     }
 
-    /// Makes it the check of a slot of `concurrency`, which the last of these entries names: by the id of a call that
-    /// takes it, or by the token that releases it. One hit or more takes one slot. A reported cost takes none.
+    /// Makes it the check of a slot of `concurrency` of this name: the id of a call that takes it, or the token that
+    /// releases it. One hit or more takes one slot. A reported cost takes none.
     #[cold]
-    pub(crate) fn about_slot(&mut self, rule: &Rule, entries: &[Entry<'_>]) {
-        let name = rule.trailing(entries);
+    pub(crate) fn about_slot(&mut self, rule: &Rule, name: Option<&str>) {
         let (hits, slot) = match self.hits {
             Hits::Take(0) => (Hits::Take(0), None),
             Hits::Take(_) if self.reported => (Hits::Take(0), None),

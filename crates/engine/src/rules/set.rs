@@ -207,7 +207,7 @@ impl RuleSet {
         let reported = own_cost && is_reported(options, &rule.cost);
         let mut check = Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) };
         if limit.algorithm() == Algorithm::Concurrency {
-            check.about_slot(rule, entries);
+            check.about_slot(rule, rule.trailing(entries));
         }
         Step::Check(check)
     }

@@ -150,6 +150,20 @@ fn the_entry_behind_the_path_names_a_call_and_its_token_releases_it() {
     assert!(ask(&[user, id("b")], 1, false, 61.0).0, "the call without an id ended at its ttl");
 }
 
+/// Otherwise whoever sends a release of nothing could take one slot more.
+#[test]
+fn what_a_release_frees_is_not_taken_by_the_same_request() {
+    let rules = loaded(&RULES.replace("slots: 2", "slots: 1")).rules;
+    let bogus = "1".repeat(32);
+    let entries = |id| [("user", "a"), ("request_id", id)].map(|(key, value)| Entry { key, value });
+    let mut request = Request::new("d", 1);
+    request.push(entries("1"), DescriptorOptions::default());
+    request.push(entries(&bogus), DescriptorOptions { is_negative_hits: true, ..hits(5) });
+    request.push(entries("2"), DescriptorOptions::default());
+    let plan = rules.plan(&request, Modes::default());
+    assert_eq!(conclude(&plan, &store().apply(&plan, at(0.0))).code, Code::OverLimit);
+}
+
 #[test]
 fn an_id_is_no_part_of_the_counter_and_costs_take_nothing() {
     let rules = loaded(RULES).rules;
