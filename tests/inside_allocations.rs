@@ -8,11 +8,11 @@
 use std::alloc::System;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use tidegate::inside::{Answer, Inside, Options, Refusal, Reply};
+use tidegate::inside::{Inside, Options, Refusal, Reply};
 use tidegate_engine::rules::{ClientRequest, Field};
 
 #[global_allocator]
@@ -65,10 +65,10 @@ fn allocations(call: impl Fn()) -> usize {
 }
 
 /// Asks. Whether the request passes, if this was known at once. An answer that comes later is waited for.
-fn answered_at_once(inside: &Inside) -> Option<bool> {
+fn answered_at_once(inside: &Arc<Inside>) -> Option<bool> {
     let costs = inside.costs("bench", &Client).expect("its costs can be known");
     assert!(costs.is_none(), "nothing is charged at its end");
-    let passes = |answer: Answer| answer.client.numbers.passes();
+    let passes = |decided| inside.hold(decided).client.numbers.passes();
     match inside.check("bench", &Client) {
         Reply::Now(answer) => Some(passes(answer.expect("a decision"))),
         Reply::Later(answer) => {

@@ -37,7 +37,7 @@ use crate::configuration::Configuration;
 pub use crate::configuration::{InsideOptions as Options, is_secret};
 use crate::front::http::describe;
 use crate::front::{ClientAnswer, ClientOptions, Handler};
-use tidegate_engine::decision::Decision;
+use tidegate_engine::decision::{Decision, Status};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::Rule;
@@ -79,6 +79,23 @@ pub struct Answer {
     pub client: ClientAnswer,
     /// The name or the path of the rule of that limit, cut after [`RULE_BYTES_MAX`] bytes.
     pub rule: Option<ArrayString<RULE_BYTES_MAX>>,
+    /// The slots that the request took.
+    pub slots: Option<Slots>,
+}
+
+/// An answer that is not yet held: see [`Inside::hold`].
+pub struct Decided {
+    client: ClientAnswer,
+    rule: Option<ArrayString<RULE_BYTES_MAX>>,
+    /// The question that releases its slots.
+    release: Option<Box<RequestBuf>>,
+}
+
+/// Slots of calls in flight. They are free again when it is dropped: when the stream of the request has ended, however it
+/// ends.
+pub struct Slots {
+    inside: Arc<Inside>,
+    release: Box<RequestBuf>,
 }
 
 /// What our thread does for a thread of the host.
@@ -155,14 +172,20 @@ impl Inside {
     }
 
     /// Checks whether a request may pass, by the `rate_limits` of this domain.
-    pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Answer> {
+    pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Decided> {
         let bytes_max = self.handler.bounds().request_bytes_max;
         let _entered = self.enter();
         let ask = |rules: &_, question: &mut _| describe(rules, request, question, bytes_max);
         QUESTION.with_borrow_mut(|question| {
             question.begin(domain);
-            self.handler.check(Front::Inside, question, ask, None, Answer::of)
+            self.handler.check(Front::Inside, question, ask, None, Decided::of)
         })
+    }
+
+    /// The answer of a decision, which holds the slots that its request took.
+    pub fn hold(self: &Arc<Self>, Decided { client, rule, release }: Decided) -> Answer {
+        let slots = release.map(|release| Slots { inside: Arc::clone(self), release });
+        Answer { client, rule, slots }
     }
 
     /// The costs that are charged when the stream of a request has ended, by the `rate_limits` of this domain.
@@ -183,18 +206,23 @@ impl Inside {
         if question.entries_of_each().len() == 0 {
             return unknown;
         }
+        self.report(&mut question);
+        unknown
+    }
+
+    /// Asks a question whose answer nobody waits for.
+    fn report(self: &Arc<Self>, question: &mut RequestBuf) {
         let _entered = self.enter();
-        let charged = self.handler.check(Front::Inside, &mut question, |_, _| Ok(()), None, |_, _, _| ());
-        if let Reply::Later(charged) = charged {
-            // Keeps our thread alive until the charge is done.
+        let reported = self.handler.check(Front::Inside, question, |_, _| Ok(()), None, |_, _, _| ());
+        if let Reply::Later(reported) = reported {
+            // Keeps our thread alive until it is done.
             let inside = Arc::clone(self);
             self.spawn(async move {
                 // A failure is counted.
-                let _ = charged.await;
+                let _ = reported.await;
                 drop(inside);
             });
         }
-        unknown
     }
 
     /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
@@ -244,11 +272,42 @@ async fn begin_all(mut came: UnboundedReceiver<Task>) {
     }
 }
 
-impl Answer {
+impl Decided {
     fn of(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Self {
         let rule = decision.tightest().and_then(|limited| limited.origin.rule());
-        Self { client: ClientAnswer::of(options, request, decision), rule: rule.map(shown) }
+        let client = ClientAnswer::of(options, request, decision);
+        Self { client, rule: rule.map(shown), release: releasing(request, decision) }
     }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        let Self { inside, release } = self;
+        inside.report(release);
+    }
+}
+
+/// The question that releases the slots that a request took. `None`: it took none.
+fn releasing(request: &Request<'_>, decision: &Decision<'_>) -> Option<Box<RequestBuf>> {
+    let mut slots = decision.slots().peekable();
+    slots.peek()?;
+    let mut question = Box::new(RequestBuf::new(request.domain()));
+    for (place, slot) in slots {
+        let (Status::Limited(limited), Some(descriptor)) =
+            (&decision.statuses[place], request.descriptors().nth(place))
+        else {
+            continue;
+        };
+        let Some((rule, key)) = limited.origin.rule().and_then(|rule| Some((rule, rule.call_id.as_ref()?)))
+        else {
+            continue;
+        };
+        rule.own_entries(descriptor.entries).iter().for_each(|entry| question.push(entry.key, entry.value));
+        question.push(key, &slot.to_string());
+        question.close();
+    }
+    question.release();
+    Some(question)
 }
 
 /// The name or the path of a rule. It is written for every request, so it allocates nothing.

@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::envoy::{Envoy, Upstream};
+use crate::harness::grpc::{self, OK, OVER_LIMIT};
 use crate::harness::http::{self, Client};
-use crate::harness::redis::Redis;
+use crate::harness::inside::Inside;
+use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true};
 
@@ -81,6 +83,25 @@ fn a_slot_is_released_by_its_token_alone() {
 fn nodes_share_slots_in_redis() {
     for redis in Redis::and_valkey() {
         slots_of([&limiter(Some(&redis)), &limiter(Some(&redis))]);
+    }
+}
+
+/// In a Cluster, a slot may be taken before another counter denies the request.
+#[test]
+fn a_request_that_is_denied_elsewhere_holds_no_slot() {
+    let masters = cluster();
+    let rules = RULES.replace("slots: 3", "slots: 1")
+        + "  - {key: closed, rate_limit: {unit: hour, requests_per_unit: 0}}\n";
+    let setup = Setup::new().rules("edge.yaml", &rules).env("REDIS_TYPE", "CLUSTER");
+    let limiter = setup.env("REDIS_URL", &masters[0].url()).start();
+    let mut client = limiter.client();
+    for user in (0..30).map(|user| user.to_string()) {
+        let slot = [("user", &*user), ("request_id", "a")];
+        let denied = client.ask(grpc::question("edge", &[&slot, &[("closed", "x")]]));
+        assert_eq!(denied.overall_code, OVER_LIMIT);
+        eventually_true("its slot to be free", || {
+            client.ask(grpc::question("edge", &[&slot])).overall_code == OK
+        });
     }
 }
 
@@ -163,6 +184,16 @@ const ROUTE: &str = r#"                        - match: { prefix: /model }
                                           path: [{ key: slots }, { key: calls }]
 "#;
 
+const RATE_LIMITS: &str = "rate_limits:
+  - actions:
+      - request_headers: {header_name: x-user, descriptor_key: user}
+      - request_headers: {header_name: x-request-id, descriptor_key: request_id}
+descriptors:";
+
+/// Where the application of `examples/inside` is.
+const ENDPOINT: &str =
+    "- endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10080 } } }";
+
 fn call(envoy: &Envoy) -> JoinHandle<u16> {
     let mut client = envoy.client();
     std::thread::spawn(move || {
@@ -170,14 +201,25 @@ fn call(envoy: &Envoy) -> JoinHandle<u16> {
     })
 }
 
-fn through_envoy(limiter: &Tidegate) {
+fn before_application(limiter: &Tidegate) -> (Envoy, Slow) {
     let application = Slow::default();
     let everything_else = "                        # Everything else:";
-    let envoy = Envoy::start_before_changed(
-        &Upstream::at(limiter),
-        application.start(),
-        &[(everything_else, &format!("{ROUTE}{everything_else}"))],
-    );
+    let changes = [(everything_else, &*format!("{ROUTE}{everything_else}"))];
+    let envoy = Envoy::start_before_changed(&Upstream::at(limiter), application.start(), &changes);
+    (envoy, application)
+}
+
+/// The limiter inside Envoy keeps the token by itself.
+fn slots_inside_end_with_streams(settings: &[(&str, &str)]) {
+    let (application, rules) = (Slow::default(), RULES.replace("descriptors:", RATE_LIMITS));
+    let of = |inside: Inside, &(name, value): &(&str, &str)| inside.setting(name, value);
+    let inside = settings.iter().fold(Inside::new(&rules), of);
+    let (config, own) = (inside.config(), ENDPOINT.replace("10080", &application.start().to_string()));
+    assert!(config.contains(ENDPOINT));
+    slots_end_with_streams((Envoy::start_config(&config.replace(ENDPOINT, &own)), application));
+}
+
+fn slots_end_with_streams((envoy, application): (Envoy, Slow)) {
     let held: Vec<_> = (0..3).map(|_| call(&envoy)).collect();
     eventually_true("three calls in flight", || application.in_flight() == 3);
     for _ in 0..5 {
@@ -216,11 +258,22 @@ fn call_that_can_leave(envoy: &Envoy, application: &Slow) -> TcpStream {
 
 #[test]
 fn the_end_of_a_stream_releases_its_slot_through_envoy() {
-    through_envoy(&limiter(None));
+    slots_end_with_streams(before_application(&limiter(None)));
 }
 
 #[test]
 fn the_end_of_a_stream_releases_its_slot_in_redis_through_envoy() {
     let redis = Redis::start(&[]);
-    through_envoy(&limiter(Some(&redis)));
+    slots_end_with_streams(before_application(&limiter(Some(&redis))));
+}
+
+#[test]
+fn the_end_of_a_stream_releases_its_slot_inside_envoy() {
+    slots_inside_end_with_streams(&[]);
+}
+
+#[test]
+fn the_end_of_a_stream_releases_its_slot_in_redis_inside_envoy() {
+    let redis = Redis::start(&[]);
+    slots_inside_end_with_streams(&[("REDIS_URL", &redis.url())]);
 }

@@ -134,6 +134,8 @@ pub struct Rule {
     pub keyed_levels: u32,
     /// How many levels its path has. A descriptor may have one entry more, which names its class or its call.
     pub levels: usize,
+    /// The key of the entry that names a call, with `concurrency`.
+    pub call_id: Option<Arc<str>>,
 }
 
 impl Rule {

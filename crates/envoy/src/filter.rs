@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply};
+use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply, Slots};
 
 use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
@@ -19,6 +19,8 @@ pub struct Filter {
     waiting: OnceCell<Arc<Waiting>>,
     /// The decision, if the response should have its headers.
     decided: Cell<Option<Answer>>,
+    /// The slots that are free again at its end.
+    slots: Cell<Option<Slots>>,
     /// The costs that are charged at its end.
     costs: Cell<Option<Costs>>,
     /// The check of its domain has answered, or failed.
@@ -51,13 +53,17 @@ impl Filter {
             Err(refusal) => return self.answered(configured, stream, Err(refusal)),
         }
         match configured.inside.check(domain, &Client(stream)) {
-            Reply::Now(answer) => self.answered(configured, stream, answer),
-            Reply::Later(answer) => {
+            Reply::Now(decided) => {
+                self.answered(configured, stream, decided.map(|decided| configured.inside.hold(decided)))
+            }
+            Reply::Later(decided) => {
                 stream.count(configured.counters.waited);
                 let waiting = Waiting { waker: Mutex::new(Some(stream.waker())), answer: Mutex::default() };
                 let asked = Asked(Arc::clone(self.waiting.get_or_init(|| Arc::new(waiting))));
+                let inside = Arc::clone(&configured.inside);
                 configured.inside.spawn(async move {
-                    let answer = answer.await;
+                    // Held even if nobody waits any more: then its slots are free again.
+                    let answer = decided.await.map(|decided| inside.hold(decided));
                     asked.0.answer(answer);
                 });
                 Flow::Wait
@@ -80,9 +86,10 @@ impl Filter {
         }
     }
 
-    /// Charges the costs of a request that has ended, also when it was denied. Like Envoy's own filter, it charges
+    /// Releases its slots, and charges the costs of a request that has ended, also when it was denied. Like Envoy's own filter, it charges
     /// nothing if the client left while the request waited.
     pub fn on_end(&self, configured: &Configured, stream: &mut Stream<'_>) {
+        drop(self.slots.take());
         let Some(costs) = self.costs.take().filter(|_| self.is_answered.get()) else { return };
         for _ in 0..configured.inside.charge(&costs, &Client(stream)) {
             stream.count(configured.counters.cost_unknown);
@@ -103,7 +110,7 @@ impl Filter {
         answer: Result<Answer, Refusal>,
     ) -> Flow {
         self.is_answered.set(true);
-        let answer = match answer {
+        let mut answer = match answer {
             Ok(answer) => answer,
             Err(refusal) => return configured.refused(stream, &refusal),
         };
@@ -113,6 +120,7 @@ impl Filter {
         }
         if passes {
             stream.count(configured.counters.ok);
+            self.slots.set(answer.slots.take());
             self.decided.set(configured.headers.has(passes).then_some(answer));
             return Flow::GoOn;
         }

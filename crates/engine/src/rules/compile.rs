@@ -277,6 +277,7 @@ impl<'f> Compiler<'_, 'f> {
                 .as_ref()
                 .map(|CheckedClasses { key, shares }| Classes { key: key.clone(), shares: shares.clone() }),
             levels: path.len(),
+            call_id: checked.call_id.clone(),
             keyed_levels: path
                 .iter()
                 .rev()
