@@ -23,7 +23,7 @@ use governor::{Quota, RateLimiter};
 use mimalloc::MiMalloc;
 use tidegate_engine::decision::conclude;
 use tidegate_engine::key::{KeySecret, KeySeed};
-use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::limit::{Algorithm, Limit, Slot};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Check, Hits, Modes, Origin};
 use tidegate_engine::request::Request;
@@ -183,7 +183,7 @@ fn hot_key() {
     row(GOVERNOR, theirs, theirs);
     let map = Bare::default();
     row(BARE, nanos(calls, |_| _ = black_box(bare(&map, black_box(&key)))), theirs);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::OF_HITS {
         let name = algorithm.name();
         let (mut ours, mut now) = (Ours::new(algorithm, 1 << 30), START);
         let decide = |_: usize| {
@@ -192,8 +192,26 @@ fn hot_key() {
         };
         row(name, nanos(if algorithm == Algorithm::SlidingLog { 50_000 } else { calls }, decide), theirs);
     }
+    row("concurrency, a slot taken and released", nanos(calls, slot_of_twenty()), theirs);
     let seed = KeySecret::new([5; 16]).seed([b"bench".as_slice()]);
     row("(of which the key)", nanos(calls, |_| _ = black_box(seed.key([black_box(key.as_str())]))), theirs);
+}
+
+/// A call that takes the last of twenty slots, and ends.
+fn slot_of_twenty() -> impl FnMut(usize) {
+    let mut ours = Ours::new(Algorithm::SlidingLog, 1 << 30);
+    let limit = Limit::concurrency(20, 3_600 * SECOND_NANOS);
+    let mut ask = move |id, hits| {
+        ours.check.limit = limit.for_slot(Slot::of(id, id));
+        ours.check.hits = hits;
+        ours.decide(black_box(&user(1)), START)
+    };
+    (1..20).for_each(|id| assert!(ask(id << 59, Hits::Take(1))));
+    move |call| {
+        let id = (call as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        assert!(ask(id, Hits::Take(1)));
+        ask(id, Hits::GiveBack(0));
+    }
 }
 
 /// Runs each contender in a process of its own, so that none inherits another's heap. Takes the best of three runs, in
@@ -207,7 +225,7 @@ fn many_keys() {
         String::from_utf8_lossy(&output.stdout).trim().parse().expect("a contender prints its figure")
     };
     let names: Vec<&str> =
-        [GOVERNOR, BARE, NOTHING].into_iter().chain(Algorithm::ALL.map(Algorithm::name)).collect();
+        [GOVERNOR, BARE, NOTHING].into_iter().chain(Algorithm::OF_HITS.map(Algorithm::name)).collect();
     let rounds: Vec<Vec<f64>> = (0..3).map(|_| names.iter().map(|name| measured(name)).collect()).collect();
     let best = |index: usize| rounds.iter().map(|round| round[index]).fold(f64::MAX, f64::min);
     names.iter().enumerate().for_each(|(index, name)| row(name, best(index), best(0)));
@@ -223,7 +241,7 @@ fn many_keys_of(name: &str) {
         first.iter().for_each(|&number| _ = decide(key.of(number)));
         nanos(KEYS, |call| _ = black_box(decide(key.of(again[call]))))
     };
-    let figure = if let Some(algorithm) = Algorithm::ALL.into_iter().find(|other| other.name() == name) {
+    let figure = if let Some(algorithm) = Algorithm::OF_HITS.into_iter().find(|other| other.name() == name) {
         let mut ours = Ours::new(algorithm, 1 << 30);
         measure(&mut |key| ours.decide(key, START))
     } else if name == BARE {
