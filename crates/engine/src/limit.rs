@@ -91,6 +91,9 @@ pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
 /// The largest N of `sliding_log`: a counter keeps a time for each hit.
 pub const LOG_REQUESTS_MAX: u32 = 100_000;
 
+/// The most slots of `concurrency`: a counter keeps each, in order.
+pub const SLOTS_MAX: u32 = 10_000;
+
 /// The longest time in which a bucket may fill, in nanoseconds: 500 years, so that times do not overflow.
 pub const FILL_NANOS_MAX: u128 = 500 * 365 * 86_400 * SECOND_NANOS as u128;
 
@@ -148,7 +151,8 @@ impl Limit {
         self
     }
 
-    /// Other numbers; `None`: its own. A `burst` that equals N follows N, and only buckets have another one.
+    /// Other numbers; `None`: its own. A `burst` that equals N follows N, and only buckets have another one. There are
+    /// at most [`SLOTS_MAX`] slots.
     #[must_use]
     pub fn with_numbers(mut self, requests: Option<u32>, burst: Option<u32>) -> Self {
         self.set_numbers(requests, burst);
@@ -158,7 +162,8 @@ impl Limit {
     /// [`with_numbers`](Self::with_numbers) in place.
     #[inline]
     pub(crate) fn set_numbers(&mut self, requests: Option<u32>, burst: Option<u32>) {
-        let requests = requests.unwrap_or(self.requests);
+        let most = if self.algorithm == Algorithm::Concurrency { SLOTS_MAX } else { u32::MAX };
+        let requests = requests.unwrap_or(self.requests).min(most);
         let own_burst = Some(self.burst).filter(|&burst| burst != self.requests);
         self.burst =
             if self.algorithm.is_bucket() { burst.or(own_burst).unwrap_or(requests) } else { requests };
@@ -184,11 +189,14 @@ impl Limit {
 
     /// What distinguishes its counters from those of other limits of the same path, for the constant part of their
     /// keys: algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not, nor do the zone and the
-    /// anchor of a calendar.
+    /// anchor of a calendar, nor the `ttl` of slots: those that are held stay when it changes.
     pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
-        let is_bucketed = self.algorithm == Algorithm::SlidingWindow;
-        let (numerator, denominator) = if is_bucketed { self.buckets() } else { (0, 0) };
-        (self.algorithm.name(), [self.window_nanos(), numerator, denominator].map(u64::to_le_bytes))
+        let (window, (numerator, denominator)) = match self.algorithm {
+            Algorithm::SlidingWindow => (self.window_nanos(), self.buckets()),
+            Algorithm::Concurrency => (0, (0, 0)),
+            _ => (self.window_nanos(), (0, 0)),
+        };
+        (self.algorithm.name(), [window, numerator, denominator].map(u64::to_le_bytes))
     }
 
     /// How it counts.

@@ -183,6 +183,21 @@ fn an_id_is_no_part_of_the_counter_and_costs_take_nothing() {
 }
 
 #[test]
+fn slots_that_are_held_stay_when_their_rule_changes() {
+    let store = store();
+    let passes = |rules: &str, id| {
+        let (rules, call) = (loaded(rules).rules, [("user", "a"), ("request_id", id)]);
+        let request = request(&call, hits(1));
+        let plan = rules.plan(&request, Modes::default());
+        conclude(&plan, &store.apply(&plan, at(0.0))).code == Code::Ok
+    };
+    assert!(passes(RULES, "1") && passes(RULES, "2"));
+    assert!(!passes(&RULES.replace("ttl: 60s", "ttl: 1h"), "3"));
+    assert!(!passes(&RULES.replace("id: request_id, name: calls", "id: request_id"), "3"));
+    assert!(passes(&RULES.replace("slots: 2", "slots: 3"), "3"));
+}
+
+#[test]
 fn exceptions_of_the_path_change_the_slots() {
     let rules = loaded(RULES).rules;
     let level = PathEntry { key: "user".to_owned(), value: Some("alice".to_owned()) };

@@ -5,15 +5,12 @@
 use std::sync::Arc;
 
 use super::{CheckedLimit, Checker};
-use crate::limit::Limit;
+use crate::limit::{Limit, SLOTS_MAX};
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 use crate::rules::{Cost, StoreFailure};
 use crate::unit::Window;
 use tidegate_yaml::NodeId;
-
-/// The most slots: a counter keeps each, in order.
-const SLOTS_MAX: u32 = 10_000;
 
 impl Checker<'_, '_> {
     /// The bound of a node. Merges may assign several mappings to it; they count together.
