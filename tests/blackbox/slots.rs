@@ -94,7 +94,7 @@ fn a_request_that_is_denied_elsewhere_holds_no_slot() {
         + "  - {key: closed, rate_limit: {unit: hour, requests_per_unit: 0}}\n";
     let setup = Setup::new().rules("edge.yaml", &rules).env("REDIS_TYPE", "CLUSTER");
     let limiter = setup.env("REDIS_URL", &masters[0].url()).start();
-    let mut client = limiter.client();
+    let client = limiter.client();
     for user in (0..30).map(|user| user.to_string()) {
         let slot = [("user", &*user), ("request_id", "a")];
         let denied = client.ask(grpc::question("edge", &[&slot, &[("closed", "x")]]));
