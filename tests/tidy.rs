@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("time", &[]),
             ("stamp", &["time"]),
             ("clock", &["time"]),
-            ("unit", &["time"]),
+            ("unit", &["named", "time"]),
             ("cost", &["named"]),
             ("request", &["cost", "unit"]),
             ("limit", &["time"]),
@@ -58,7 +58,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ),
             ("settle", &["limit", "plan"]),
             ("look", &["limit"]),
-            ("decision", &["limit", "overlay", "plan", "rule", "settle", "time"]),
+            ("decision", &["limit", "named", "overlay", "plan", "rule", "settle", "time"]),
             (
                 "explain",
                 &[

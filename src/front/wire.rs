@@ -78,16 +78,7 @@ fn parse_override(limit: &RateLimitOverride, index: usize) -> Result<Override, R
 
 /// The unit with this number. The enumeration of requests ends at 6; 7 is WEEK, as in answers.
 fn unit(number: i32) -> Option<Unit> {
-    Some(match number {
-        1 => Unit::Second,
-        2 => Unit::Minute,
-        3 => Unit::Hour,
-        4 => Unit::Day,
-        5 => Unit::Month,
-        6 => Unit::Year,
-        7 => Unit::Week,
-        _ => return None,
-    })
+    u64::try_from(number).ok().and_then(Unit::from_number)
 }
 
 /// Appends the decision on this request to `out`, as an encoded `RateLimitResponse`.

@@ -6,27 +6,20 @@
 use smallvec::SmallVec;
 
 use crate::limit::{Limit, Slot, Verdict};
+use crate::named;
 use crate::overlay::Met;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::rule::Rule;
 use crate::settle::{settle, settle_trial};
 use crate::time::ceil_secs;
 
-/// A code of `envoy.service.ratelimit.v3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Code {
-    Ok = 1,
-    OverLimit = 2,
-}
-
-impl Code {
-    /// Its name in the protocol.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "OK",
-            Self::OverLimit => "OVER_LIMIT",
-        }
+named! {
+    /// A code of `envoy.service.ratelimit.v3`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs)]
+    pub enum Code {
+        Ok(1) = "OK",
+        OverLimit(2) = "OVER_LIMIT",
     }
 }
 

@@ -9,12 +9,12 @@ macro_rules! named {
     (
         $(#[$attribute:meta])*
         $visible:vis enum $kind:ident {
-            $( $(#[$of_variant:meta])* $variant:ident = $name:literal, )+
+            $( $(#[$of_variant:meta])* $variant:ident $(($number:literal))? = $name:literal, )+
         }
     ) => {
         $(#[$attribute])*
         $visible enum $kind {
-            $( $(#[$of_variant])* $variant, )+
+            $( $(#[$of_variant])* $variant $(= $number)?, )+
         }
 
         impl $kind {

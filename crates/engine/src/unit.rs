@@ -2,32 +2,37 @@
 
 use std::fmt;
 
+use crate::named;
 use crate::time::SECOND_NANOS;
 
-/// The unit of a window, with the numbers of `envoy.service.ratelimit.v3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Unit {
-    Second = 1,
-    Minute = 2,
-    Hour = 3,
-    Day = 4,
-    /// 30 days.
-    Month = 5,
-    /// 365 days.
-    Year = 6,
-    Week = 7,
+named! {
+    /// The unit of a window, with the numbers of `envoy.service.ratelimit.v3`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[allow(missing_docs)]
+    pub enum Unit {
+        Second(1) = "second",
+        Minute(2) = "minute",
+        Hour(3) = "hour",
+        Day(4) = "day",
+        Week(7) = "week",
+        /// 30 days.
+        Month(5) = "month",
+        /// 365 days.
+        Year(6) = "year",
+    }
 }
 
-/// What the periods of a calendar budget are called in rule files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum CalendarUnit {
-    Day,
-    Week,
-    Month,
-    Quarter,
-    Year,
+named! {
+    /// What the periods of a calendar budget are called in rule files.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[allow(missing_docs)]
+    pub enum CalendarUnit {
+        Day = "day",
+        Week = "week",
+        Month = "month",
+        Quarter = "quarter",
+        Year = "year",
+    }
 }
 
 /// A window: so many of a unit.
@@ -73,20 +78,6 @@ impl fmt::Display for Window {
 }
 
 impl CalendarUnit {
-    /// All of them, with their names in rule files.
-    pub const NAMED: [(&str, Self); 5] = [
-        ("day", Self::Day),
-        ("week", Self::Week),
-        ("month", Self::Month),
-        ("quarter", Self::Quarter),
-        ("year", Self::Year),
-    ];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        Self::NAMED[self as usize].0
-    }
-
     /// Its window in answers, for which Envoy has no quarter.
     pub const fn window(self) -> Window {
         match self {
@@ -112,26 +103,14 @@ impl CalendarUnit {
 }
 
 impl Unit {
-    /// All units that a rule file may say.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+    /// The unit with this number.
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|&unit| unit as u64 == number)
+    }
 
     /// The unit of this name, in any letter case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
-    }
-
-    /// Its name in rule files, in lower case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
     }
 
     /// Its length in nanoseconds.

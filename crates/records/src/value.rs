@@ -88,7 +88,7 @@ impl Parts<'_> {
         }
         if has(WINDOW) {
             let number = self.take::<1>()?[0];
-            let unit = Unit::ALL.into_iter().find(|&unit| unit as u8 == number)?;
+            let unit = Unit::from_number(number.into())?;
             record.window = Some(Window { unit, multiplier: u32::from_le_bytes(self.take()?) });
         }
         if has(ALGORITHM) {

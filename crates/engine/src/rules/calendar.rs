@@ -177,8 +177,7 @@ mod tests {
         for line in EXPECTED.lines() {
             let fields: Vec<&str> = line.split(' ').collect();
             let &[name, calendar, count, hash] = fields.as_slice() else { panic!("{line}") };
-            let (_, unit) =
-                CalendarUnit::NAMED.into_iter().find(|(unit, _)| *unit == calendar).expect("a unit");
+            let unit = CalendarUnit::ALL.into_iter().find(|unit| unit.name() == calendar).expect("a unit");
             let zone = zone(name).expect("a zone");
             let calendars =
                 anchors(unit).into_iter().map(|anchor| Calendar { unit, zone: zone.clone(), anchor });
@@ -192,7 +191,7 @@ mod tests {
                 "{name} {calendar}"
             );
         }
-        assert_eq!(EXPECTED.lines().count(), 40 * CalendarUnit::NAMED.len());
+        assert_eq!(EXPECTED.lines().count(), 40 * CalendarUnit::ALL.len());
     }
 
     #[test]

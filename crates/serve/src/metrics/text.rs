@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 use tidegate_engine::text::lines;
 
-/// The type of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Only grows.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// Counts values up to each of several bounds.
-    Histogram,
+tidegate_engine::named! {
+    /// The type of a family.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// Only grows.
+        Counter = "counter",
+        /// Goes up and down.
+        Gauge = "gauge",
+        /// Counts values up to each of several bounds.
+        Histogram = "histogram",
+    }
 }
 
 /// The text of metrics so far, and the labels that every sample carries.
@@ -31,16 +33,6 @@ pub(super) struct Page {
 pub struct Samples<'a> {
     page: &'a mut Page,
     family: &'a str,
-}
-
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
 }
 
 impl Page {

@@ -24,10 +24,13 @@ impl Checker<'_, '_> {
         let mappings = fields.all("period");
         let period = self.reader.fields(self.since_last_null(&mappings), Section::Period)?;
         if !self.reader.is_given(&period, "calendar") {
-            let names = CalendarUnit::NAMED.map(|(name, _)| name).join(", ");
+            let names = CalendarUnit::ALL.map(CalendarUnit::name).join(", ");
             self.reader.error(period.at, || format!("`calendar` is missing (expected {names})"));
         }
-        let unit = self.reader.word(&period, "calendar", &CalendarUnit::NAMED).map(|(_, unit)| unit);
+        let unit = self
+            .reader
+            .word(&period, "calendar", &CalendarUnit::ALL.map(|unit| (unit.name(), unit)))
+            .map(|(_, unit)| unit);
         let zone = match self.reader.text(&period, "tz") {
             None => zone("UTC").ok(),
             Some((at, name)) => zone(name)
