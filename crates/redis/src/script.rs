@@ -364,7 +364,8 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
         // Its `burst` below is the share of a class.
         algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
         Algorithm::Calendar => limit.periods().map_or((0, 0), |periods| (periods.number().into(), 1)),
-        _ => buckets_per_micro(&limit),
+        Algorithm::SlidingWindow => buckets_per_micro(&limit),
+        _ => (0, 0),
     };
     let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
     let mut packed = Vec::with_capacity(64);
@@ -392,6 +393,9 @@ fn double(number: u64) -> [u8; 8] {
 /// The limit as Redis counts it: buckets in whole microseconds, rounded up, so that nothing counts shorter than the
 /// rule says. Only a granularity given in nanoseconds needs rounding.
 fn in_micros(limit: &Limit) -> Limit {
+    if limit.algorithm() != Algorithm::SlidingWindow {
+        return *limit;
+    }
     let (numerator, denominator) = buckets_per_micro(limit);
     match u8::try_from(numerator) {
         Ok(_) => *limit,

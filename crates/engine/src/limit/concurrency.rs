@@ -124,7 +124,7 @@ impl Counter for Concurrency {
 
     #[inline]
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
-        let preview = look_at_count(limit.requests(), self.held.len() as u64 + pending.taken, hits);
+        let preview = look_at_count(limit.capacity(), self.held.len() as u64 + pending.taken, hits);
         let holds_one = limit.slot().is_some_and(|slot| hits > 0 && self.place_of(slot).is_ok());
         Preview { over: preview.over || holds_one, ..preview }
     }

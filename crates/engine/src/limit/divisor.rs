@@ -14,6 +14,17 @@ impl Divisor {
         Self { divisor, reciprocal: u64::MAX / divisor }
     }
 
+    /// Its two words, for a place that other numbers share.
+    pub(super) const fn words(self) -> [u64; 2] {
+        [self.divisor, self.reciprocal]
+    }
+
+    /// The divisor of these words.
+    #[inline]
+    pub(super) const fn of_words([divisor, reciprocal]: [u64; 2]) -> Self {
+        Self { divisor, reciprocal }
+    }
+
     pub(super) const fn get(self) -> u64 {
         self.divisor
     }
