@@ -49,6 +49,8 @@ struct Explained<'a> {
     replaced_by: Option<usize>,
     /// Its class of importance.
     class: Option<Class>,
+    /// What its counter is made of, if prefixes say it.
+    counted_as: Option<String>,
     /// The exception that changed its limit.
     exception: Option<Met>,
     /// Its record. `None`: no record was looked for.
@@ -127,6 +129,7 @@ pub fn explain<'a>(
             settled,
             replaced_by,
             class: step.rule().and_then(|rule| class(rule, descriptor.entries)),
+            counted_as: step.rule().and_then(|rule| counted_as(rule, descriptor.entries)),
             exception: None,
             record: None,
             trial: trial(plan, &decision, &looks, index),
@@ -219,6 +222,14 @@ fn class(rule: &Rule, entries: &[Entry<'_>]) -> Option<Class> {
     let (name, _) = rule.class_of(entries)?;
     let is_named = rule.trailing(entries) == Some(name);
     Some(Class { name: name.to_owned(), is_named })
+}
+
+/// The keys and values of its counter, if some count by prefixes: `remote_address=2001:db8::/64`.
+fn counted_as(rule: &Rule, entries: &[Entry<'_>]) -> Option<String> {
+    let prefixes = rule.prefixes.as_ref()?;
+    let counted: Vec<_> = rule.counted(entries).map(|(key, value)| format!("{key}={}", &*value)).collect();
+    let denies = prefixes.deny(entries.iter().map(|entry| entry.value));
+    Some(counted.join(" ") + if denies { ", no address: denied" } else { "" })
 }
 
 fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {

@@ -55,6 +55,8 @@ pub mod limit;
 pub mod key;
 mod pattern;
 #[doc(hidden)]
+pub mod prefix;
+#[doc(hidden)]
 pub mod classes;
 #[doc(hidden)]
 pub mod path;

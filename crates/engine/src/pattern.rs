@@ -163,6 +163,15 @@ impl Matcher {
         }
     }
 
+    /// Whether it matches addresses as such: those of ranges, or every value.
+    pub(crate) fn may_be_addresses(&self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(_) => false,
+            Self::Pattern(pattern) => matches!(pattern.kind, Kind::Cidr(_) | Kind::CidrFile(_)),
+        }
+    }
+
     /// Whether it matches this value.
     pub(crate) fn matches(&self, value: &str) -> bool {
         match self {

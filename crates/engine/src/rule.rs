@@ -11,6 +11,7 @@ use crate::cost::CostUse;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
 use crate::limit::{Limit, Share, Slot};
 use crate::metric_name::MetricName;
+use crate::prefix::{CountedAs, Prefixes};
 use crate::request::Entry;
 use crate::unit::Window;
 
@@ -132,6 +133,8 @@ pub struct Rule {
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
     pub keyed_levels: u32,
+    /// The prefixes by which levels of its path count addresses, if any does.
+    pub prefixes: Option<Prefixes>,
     /// How many levels its path has. A descriptor may have one entry more, which names its class or its call.
     pub levels: usize,
     /// The key of the entry that names a call, with `concurrency`.
@@ -197,28 +200,56 @@ impl Rule {
     /// The key of the counter for a request whose entries matched this rule.
     #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
-        self.counting.seed.key(self.keyed_values(entries))
+        match self.prefixes {
+            None => self.counting.seed.key(self.keyed(entries).map(|(_, entry)| entry.value)),
+            Some(_) => self.rare_key(&self.counting.seed, entries),
+        }
     }
 
     /// Its candidate, and the key of the candidate's counter for a request whose entries matched this rule.
     pub fn candidate(&self, entries: &[Entry<'_>]) -> Option<(Limit, Key)> {
         let CandidateLimit { limit, seed } = self.candidate.as_deref()?;
-        Some((*limit, self.rare_key(seed, entries)))
+        Some((self.limit_for(*limit, entries), self.rare_key(seed, entries)))
+    }
+
+    /// A limit of this rule as it is for these entries: 0 where a prefix denies what is no address.
+    #[inline]
+    pub(crate) fn limit_for(&self, limit: Limit, entries: &[Entry<'_>]) -> Limit {
+        match &self.prefixes {
+            Some(prefixes) if prefixes.deny(entries.iter().map(|entry| entry.value)) => {
+                limit.with_requests(0).with_burst(0)
+            }
+            _ => limit,
+        }
     }
 
     /// The same key as [`key`](Self::key) makes, for rare requests: so the code for all others stays short.
     #[inline(never)]
     pub(crate) fn rare_key(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
-        let values: SmallVec<[&str; 8]> = self.keyed_values(entries).collect();
-        seed.key(values)
+        let values: SmallVec<[CountedAs<'_>; 4]> = self.counted(entries).map(|(_, value)| value).collect();
+        seed.key(values.iter().map(|value| &**value))
     }
 
-    /// The values that are part of the counter's key, for a request whose entries matched this rule.
+    /// The keys whose values are part of the counter's key, for a request whose entries matched this rule; and what each
+    /// of these values counts as.
+    pub fn counted<'s, 'e: 's>(
+        &'s self,
+        entries: &'s [Entry<'e>],
+    ) -> impl Iterator<Item = (&'e str, CountedAs<'e>)> + use<'s, 'e> {
+        self.keyed(entries).map(|(level, &Entry { key, value })| {
+            let prefix = self.prefixes.as_ref().and_then(|prefixes| prefixes.of_level(level));
+            (key, prefix.map_or(CountedAs::Value(value), |prefix| prefix.counts_as(value)))
+        })
+    }
+
+    /// The entries whose values are part of the counter's key, each with its level.
     #[inline]
-    pub fn keyed_values<'e>(&self, entries: &'e [Entry<'_>]) -> impl Iterator<Item = &'e str> + use<'e> {
+    fn keyed<'s, 'e>(
+        &self,
+        entries: &'s [Entry<'e>],
+    ) -> impl Iterator<Item = (usize, &'s Entry<'e>)> + use<'s, 'e> {
         let keyed_levels = self.keyed_levels;
         let is_keyed = move |level: usize| keyed_levels >> level & 1 == 1;
-        let keyed = entries.iter().take(32).enumerate().filter(move |&(level, _)| is_keyed(level));
-        keyed.map(|(_, entry)| entry.value)
+        entries.iter().take(32).enumerate().filter(move |&(level, _)| is_keyed(level))
     }
 }

@@ -36,7 +36,7 @@ impl KeyStyle {
             Origin::Rule { rule, counting } => {
                 key.push('|');
                 hex(&mut key, &counting.shared.0);
-                rule.keyed_values(entries).for_each(|value| part(&mut key, value));
+                rule.counted(entries).for_each(|(_, value)| part(&mut key, &value));
             }
             Origin::Override { window: Window { unit, multiplier } } => {
                 let algorithm = check.limit.algorithm().name();

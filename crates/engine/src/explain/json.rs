@@ -51,6 +51,9 @@ impl Explained<'_> {
             let share = limited.limit.share().as_f64();
             json["class"] = json!({"name": class.name, "share": share, "hits": limited.limit.capacity()});
         }
+        if let Some(counted_as) = &self.counted_as {
+            json["counted_as"] = counted_as.as_str().into();
+        }
         if let Some(met) = &self.exception {
             json["exception"] = met.json(self.rule);
         }

@@ -108,6 +108,9 @@ impl Explained<'_> {
             let (capacity, burst) = (limited.limit.capacity(), limited.limit.burst());
             line(out, format_args!("  class     {name}: {capacity} of {burst}{why}"))?;
         }
+        if let Some(counted_as) = &self.counted_as {
+            line(out, format_args!("  counts as {counted_as}"))?;
+        }
         if let Some(record) = &self.record {
             let own = self.walked_rule().and_then(|rule| rule.limit);
             line(out, format_args!("  record    {}", record.text(own.as_ref())))?;

@@ -54,6 +54,12 @@ impl Range {
         Self { is_v6: address.is_ipv6(), first: bits(address) & mask(len), len }
     }
 
+    /// The range that contains the address that this value is, of the length for the address's family.
+    pub(crate) fn of_address(value: &str, v4_len: u8, v6_len: u8) -> Option<Self> {
+        let address = address::read(value)?;
+        Some(Self::around(address, if address.is_ipv4() { v4_len } else { v6_len }))
+    }
+
     /// A range of IPv4 addresses in IPv6 is that range of IPv4 addresses.
     fn of_v4(self) -> Result<Self, String> {
         let Some(len) = self.len.checked_sub(96).filter(|_| self.is_v6) else { return Ok(self) };

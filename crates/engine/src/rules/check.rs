@@ -10,6 +10,7 @@ mod limit;
 mod limits_from;
 mod metadata;
 mod period;
+mod prefix;
 mod value;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use serde_json::Value;
 
 use crate::limit::Limit;
 use crate::pattern::Matcher;
+use crate::prefix::Prefix;
 use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader};
@@ -56,6 +58,7 @@ pub(super) struct CheckedNode {
     pub(super) value: Matcher,
     pub(super) value_at: Option<Place>,
     pub(super) share_threshold: bool,
+    pub(super) prefix: Option<Prefix>,
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
     pub(super) detailed_metric: bool,
@@ -215,6 +218,7 @@ impl Checker<'_, '_> {
         let key = self.required(&fields, "key");
         let (value_at, value) = self.matcher(&fields);
         let share_threshold = self.share_threshold(&fields, &value);
+        let prefix = self.prefix(&fields, &value);
         // Control planes name a node by one text, `*` included, as key and value.
         let is_name = |key: &str| value.text() == Some(key);
         if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*') && !is_name(key)) {
@@ -239,6 +243,7 @@ impl Checker<'_, '_> {
             value,
             value_at,
             share_threshold,
+            prefix,
             shadow_mode: flag(self, "shadow_mode"),
             quota_mode: flag(self, "quota_mode"),
             detailed_metric: flag(self, "detailed_metric"),

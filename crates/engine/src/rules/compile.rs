@@ -10,6 +10,7 @@ use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
 use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
+use crate::prefix::Prefixes;
 use crate::rule::{CandidateLimit, Counting};
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedClasses, CheckedFile, CheckedLimit, CheckedNode};
@@ -226,6 +227,11 @@ impl<'f> Compiler<'_, 'f> {
                            a record is for one value)";
             self.errors.add(file, at, || message.to_owned());
         }
+        if path.iter().any(|level| level.node.prefix.is_some()) {
+            let message = "`limits_from` with `prefix`, whose addresses share a counter (expected one of the two: a record \
+                           is for one value)";
+            self.errors.add(file, at, || message.to_owned());
+        }
     }
 
     fn rule(&mut self, scope: Scope<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
@@ -276,6 +282,7 @@ impl<'f> Compiler<'_, 'f> {
                 .classes
                 .as_ref()
                 .map(|CheckedClasses { key, shares }| Classes { key: key.clone(), shares: shares.clone() }),
+            prefixes: prefixes(path),
             levels: path.len(),
             call_id: checked.call_id.clone(),
             keyed_levels: path
@@ -289,6 +296,12 @@ impl<'f> Compiler<'_, 'f> {
         }
         self.set.rules.push(rule);
     }
+}
+
+/// The prefixes of the nodes of a path, if any has one.
+fn prefixes(path: &[Level<'_>]) -> Option<Prefixes> {
+    let prefixes: Box<[_]> = path.iter().map(|level| level.node.prefix).collect();
+    prefixes.iter().any(Option::is_some).then_some(Prefixes(prefixes))
 }
 
 fn place_text(file: &str, Place { line, column }: Place) -> String {

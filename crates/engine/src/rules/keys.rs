@@ -13,6 +13,7 @@ pub(super) enum Section {
     Descriptor,
     /// A `value` that is a mapping: a pattern.
     Value,
+    Prefix,
     RateLimit,
     Classes,
     Period,
@@ -47,7 +48,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 32] = [
+const KEYS: [(&str, &[Section]); 33] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -60,6 +61,7 @@ const KEYS: [(&str, &[Section]); 32] = [
     ("value_to_metric", &[Section::Descriptor]),
     ("metrics", &[Section::Descriptor]),
     ("share_threshold", &[Section::Descriptor]),
+    ("prefix", &[Section::Descriptor]),
     ("metadata", &[Section::Descriptor]),
     ("limits_from", &[Section::Descriptor]),
     ("classes", &[Section::Descriptor]),
@@ -120,6 +122,7 @@ impl Section {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
             Self::Value => &["in", "cidr", "cidr_file", "regex"],
+            Self::Prefix => &["v4", "v6", "not_an_address"],
             Self::Classes => &["key", "shares"],
             Self::Period => &["calendar", "tz", "anchor"],
             Self::Concurrency => &["slots", "ttl", "id", "name", "replaces", "on_store_failure", "near"],
@@ -188,6 +191,7 @@ impl Section {
                 );
             }
             Self::Value => return format!("unknown key {} in `value` (expected {own})", quote(key)),
+            Self::Prefix => return format!("unknown key {} in `prefix` (expected {own})", quote(key)),
             Self::Classes => return format!("unknown key {} in `classes` (expected {own})", quote(key)),
             Self::Period => return format!("unknown key {} in `period` (expected {own})", quote(key)),
             Self::Concurrency => {
@@ -209,6 +213,7 @@ impl Section {
             Self::File
                 | Self::Descriptor
                 | Self::Value
+                | Self::Prefix
                 | Self::RateLimit
                 | Self::Classes
                 | Self::Period
@@ -276,6 +281,7 @@ mod tests {
             ("", Section::File),
             ("/definitions/descriptor", Section::Descriptor),
             ("/definitions/value", Section::Value),
+            ("/definitions/prefix", Section::Prefix),
             ("/definitions/rate_limit", Section::RateLimit),
             ("/definitions/classes", Section::Classes),
             ("/definitions/period", Section::Period),

@@ -205,6 +205,7 @@ impl RuleSet {
         let limit = rule.class_of(entries).map_or(limit, |(_, share)| limit.with_share(share));
         *learns_costs |= !rule.cost.is_settled();
         let reported = own_cost && is_reported(options, &rule.cost);
+        let limit = rule.limit_for(limit, entries);
         let mut check = Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) };
         if limit.algorithm() == Algorithm::Concurrency {
             check.about_slot(rule, rule.trailing(entries));

@@ -12,6 +12,7 @@ mod rules_fuzz;
 mod rules_load;
 mod rules_match;
 mod rules_patterns;
+mod rules_prefix;
 mod rules_refused;
 mod rules_warned;
 

@@ -21,6 +21,7 @@ mod src {
     pub mod path;
     pub mod pattern;
     pub mod plan;
+    pub mod prefix;
     pub mod reported;
     pub mod request;
     pub mod rule;
@@ -42,5 +43,5 @@ mod models;
 
 use src::{
     classes, cost, decision, key, known, limit, look, memory, metric_name, overlay, path, pattern, plan,
-    reported, request, rule, rules, settle, sip, text, time, unit,
+    prefix, reported, request, rule, rules, settle, sip, text, time, unit,
 };

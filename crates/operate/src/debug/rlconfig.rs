@@ -128,6 +128,9 @@ fn limit(path: &str, rule: &Rule) -> Value {
         let shares = classes.shares.iter().map(|(name, share)| (name.to_string(), share.as_f64().into()));
         shown["classes"] = json!({"key": &*classes.key, "shares": Value::Object(shares.collect())});
     }
+    if let Some(prefixes) = &rule.prefixes {
+        shown["prefix"] = prefixes.to_string().into();
+    }
     if let Some(candidate) = &rule.candidate {
         let limit = &candidate.limit;
         shown["candidate"] = json!({"requests_per_unit": limit.requests(), "burst": limit.burst()});

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use tidegate_engine::classes::Classes;
 use tidegate_engine::limit::Limit;
+use tidegate_engine::prefix::Prefixes;
 use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
 use tidegate_engine::text::one_line;
 use tidegate_engine::unit::Window;
@@ -90,6 +91,7 @@ struct Terms<'r> {
     near: Option<f64>,
     has_records: bool,
     classes: &'r Option<Classes>,
+    prefixes: &'r Option<Prefixes>,
     name: &'r str,
     replaces: Vec<&'r str>,
     metadata: &'r Value,
@@ -108,6 +110,7 @@ impl<'r> Terms<'r> {
             near: rule.near,
             has_records: rule.records.is_some(),
             classes: &rule.classes,
+            prefixes: &rule.prefixes,
             name: &rule.name,
             replaces: rule.replaces.iter().map(|name| &**name).collect(),
             metadata: &rule.metadata,
@@ -127,6 +130,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
         own.map_or_else(|| "none".to_owned(), |candidate| rule.counts_text(&candidate.limit))
     };
     let classes = |rule: &Rule| rule.classes.as_ref().map_or_else(|| "none".to_owned(), Classes::to_string);
+    let prefix = |rule: &Rule| rule.prefixes.as_ref().map_or_else(|| "none".to_owned(), Prefixes::to_string);
     let named = |name: &str, old: &str, new: &str| (old != new).then(|| format!("{name} {old} → {new}"));
     let flag =
         |name: &str, of: fn(&Rule) -> bool| named(name, &of(before).to_string(), &of(after).to_string());
@@ -139,6 +143,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
         named("cost", before.cost.said().name(), after.cost.said().name()),
         flag("limits_from: store", |rule| rule.records.is_some()),
         named("classes", &classes(before), &classes(after)),
+        named("prefix", &prefix(before), &prefix(after)),
     ];
     let mut all: Vec<String> = all.into_iter().flatten().collect();
     if all.is_empty() {
@@ -197,6 +202,10 @@ mod tests {
             assert_eq!(said, format!("1 changed (shop.a: {what})"));
         }
         let classes = "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, classes: {key: c, shares: {low: 0.6, top: 1.0}}}";
+        let prefix =
+            "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, prefix: {v6: 64, not_an_address: deny}}";
+        let expected = "1 changed (shop.a: prefix none → level 1: v4 32, v6 64, others denied)";
+        assert_eq!(text(&before, &rules(prefix)), expected);
         assert_eq!(text(&before, &rules(classes)), "1 changed (shop.a: classes none → c: top 1, low 0.6)");
     }
 }

@@ -222,8 +222,7 @@ fn counted<'s, 'r>(step: &'s Step<'r>) -> Option<(&'r Rule, &'s Check<'r>)> {
 
 /// The name of a counter for people: the entries that distinguish it from the rule's other counters.
 fn name_of(rule: &Rule, entries: &[Entry<'_>]) -> Box<str> {
-    let keyed = entries.iter().take(32).enumerate().filter(|(level, _)| rule.keyed_levels >> level & 1 == 1);
-    let parts: Vec<_> = keyed.map(|(_, entry)| format!("{}={}", entry.key, entry.value)).collect();
+    let parts: Vec<_> = rule.counted(entries).map(|(key, value)| format!("{key}={}", &*value)).collect();
     let name = if parts.is_empty() { "(all)".to_owned() } else { parts.join(", ") };
     tidegate_engine::text::cut(&name, NAME_CHARS_MAX).into()
 }

@@ -1,0 +1,124 @@
+//! Prefixes: addresses that count together, because one client can choose among them.
+//!
+//! In: the value of an entry. Out: what it counts as. Addresses are read as ranges of addresses in rules read them, so
+//! all spellings of an address count as one. Allocates nothing.
+
+use std::fmt::{self, Write as _};
+use std::ops::Deref;
+
+use crate::pattern::Range;
+
+/// How many bits are the same in addresses that count together, in each family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Of IPv4 addresses: from 1 to 32.
+    pub v4: u8,
+    /// Of IPv6 addresses: from 1 to 128.
+    pub v6: u8,
+    /// Values that are no addresses are denied. Otherwise each counts as itself.
+    pub denies_others: bool,
+}
+
+/// The prefixes of a rule: one for each level of its path, if the level has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefixes(pub Box<[Option<Prefix>]>);
+
+/// What a value counts as: a part of a counter's key.
+#[derive(Clone, Debug)]
+pub enum CountedAs<'e> {
+    /// The value itself.
+    Value(&'e str),
+    /// The range of addresses that its address is in.
+    Range(RangeText),
+}
+
+/// A range of addresses as text, such as `2001:db8::/64`.
+#[derive(Clone, Debug)]
+pub struct RangeText {
+    bytes: [u8; Self::BYTES_MAX],
+    len: usize,
+}
+
+impl Prefix {
+    /// What a value counts as.
+    pub fn counts_as<'e>(&self, value: &'e str) -> CountedAs<'e> {
+        let range = Range::of_address(value, self.v4, self.v6);
+        range.map_or(CountedAs::Value(value), |range| CountedAs::Range(RangeText::of(&range)))
+    }
+
+    /// Whether it denies this value.
+    fn denies(&self, value: &str) -> bool {
+        self.denies_others && Range::of_address(value, self.v4, self.v6).is_none()
+    }
+}
+
+impl Prefixes {
+    /// The prefix of a level.
+    pub fn of_level(&self, level: usize) -> Option<&Prefix> {
+        self.0.get(level)?.as_ref()
+    }
+
+    /// Whether any of them denies the value of its level.
+    pub fn deny<'e>(&self, values: impl Iterator<Item = &'e str>) -> bool {
+        self.0.iter().zip(values).any(|(prefix, value)| prefix.is_some_and(|prefix| prefix.denies(value)))
+    }
+}
+
+impl RangeText {
+    /// The longest one is `ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128`.
+    const BYTES_MAX: usize = 43;
+
+    fn of(range: &Range) -> Self {
+        let mut text = Self { bytes: [0; Self::BYTES_MAX], len: 0 };
+        let written = write!(text, "{range}");
+        debug_assert!(written.is_ok(), "{range} is longer than the longest one");
+        text
+    }
+}
+
+impl fmt::Write for RangeText {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let end = self.len + part.len();
+        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(part.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+impl Deref for RangeText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.len]).expect("it was written as texts")
+    }
+}
+
+impl Deref for CountedAs<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Value(value) => value,
+            Self::Range(range) => range,
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "v4 {}, v6 {}", self.v4, self.v6)?;
+        if self.denies_others { out.write_str(", others denied") } else { Ok(()) }
+    }
+}
+
+/// Those that there are, from the first level on.
+impl fmt::Display for Prefixes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let levels = (1..).zip(&self.0).filter_map(|(level, prefix)| Some((level, prefix.as_ref()?)));
+        for (place, (level, prefix)) in levels.enumerate() {
+            let comma = if place == 0 { "" } else { "; " };
+            write!(out, "{comma}level {level}: {prefix}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,285 @@
+//! `prefix`: which addresses count together, compared with naive masks of `std::net`; what is no address; what other
+//! parts of the engine make of it; and what load refuses.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::explain::explain;
+use tidegate_engine::key::Key;
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
+use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::plan::{Check, Modes, Plan, Step};
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet};
+
+use crate::asking::{at, store};
+use crate::random::Random;
+use crate::rules::{loaded, refused};
+
+/// Rules of one node with this prefix, and five requests a minute.
+fn rules(prefix: &str) -> RuleSet {
+    rules_with(&format!("prefix: {prefix}"))
+}
+
+fn rules_with(more: &str) -> RuleSet {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5, candidate: {requests_per_unit: 3}}";
+    loaded(&format!("domain: d\ndescriptors:\n- {{key: ip, {limit}, {more}}}\n")).rules
+}
+
+fn request<'r>(value: &'r str) -> Request<'r> {
+    let mut request = Request::new("d", 1);
+    request.push([Entry { key: "ip", value }], DescriptorOptions::default());
+    request
+}
+
+/// The keys of the counter and of the candidate's.
+fn keys(rules: &RuleSet, value: &str) -> (Key, Key) {
+    let plan = rules.plan(&request(value), Modes::default());
+    (only(&plan).key, plan.candidates[0].check.key)
+}
+
+fn only<'a, 'p>(plan: &'a Plan<'p>) -> &'a Check<'p> {
+    match &plan.steps[..] {
+        [Step::Check(check)] => check,
+        steps => panic!("{steps:?}"),
+    }
+}
+
+/// The first `len` bits of an address, by dividing.
+fn naive(address: IpAddr, (v4, v6): (u32, u32)) -> (bool, u128) {
+    match address {
+        IpAddr::V4(address) => (false, u128::from(u32::from(address)) / 2u128.pow(32 - v4)),
+        IpAddr::V6(address) if v6 == 128 => (true, u128::from(address)),
+        IpAddr::V6(address) => (true, (u128::from(address) >> 1) / 2u128.pow(127 - v6)),
+    }
+}
+
+/// An address: often one that differs from others in a few bits only.
+fn address(random: &mut Random) -> IpAddr {
+    let flips = |random: &mut Random, bits: u64| match random.below(4) {
+        0 => 0,
+        1 => 1u128 << random.below(bits),
+        2 => (1u128 << random.below(bits)) | (1u128 << random.below(bits)),
+        _ => u128::from(random.next()) << 64 | u128::from(random.next()),
+    };
+    if random.one_in(2) {
+        let flips = flips(random, 32) as u32;
+        return Ipv4Addr::from_bits(0xC633_6400 ^ flips).into();
+    }
+    let flips = flips(random, 128);
+    let address = Ipv6Addr::from_bits(0x2001_0db8_0001_0002_0003_0004_0005_0006 ^ flips);
+    // Those are IPv4, and are drawn above.
+    let is_v4 = address.to_ipv4_mapped().is_some() || address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
+    if is_v4 { Ipv6Addr::LOCALHOST.into() } else { address.into() }
+}
+
+/// One of the spellings of an address.
+fn spelled(random: &mut Random, address: IpAddr) -> String {
+    let port = random.below(65_536);
+    match address {
+        IpAddr::V4(v4) => match random.below(6) {
+            0 => format!("{v4}:{port}"),
+            1 => format!("::ffff:{v4}"),
+            2 => format!("[{}]:{port}", v4.to_ipv6_mapped()),
+            3 => format!("64:ff9b::{v4}"),
+            4 => format!("64:FF9B:0:0::{:x}:{:x}%eth0", v4.to_bits() >> 16, v4.to_bits() & 0xffff),
+            _ => v4.to_string(),
+        },
+        IpAddr::V6(v6) => match random.below(6) {
+            0 => format!("[{v6}]:{port}"),
+            1 => format!("[{v6}]"),
+            2 => format!("{v6}%eth{port}"),
+            3 => v6.to_string().to_uppercase(),
+            4 => v6.segments().map(|part| format!("{part:04x}")).join(":"),
+            _ => v6.to_string(),
+        },
+    }
+}
+
+#[test]
+fn addresses_in_all_spellings_count_together_exactly_when_naive_masks_say_so() {
+    let lens = [(24, 64), (32, 128), (1, 1), (8, 48), (31, 127), (17, 65), (32, 56)];
+    for (seed, len @ (v4, v6)) in (0..).zip(lens) {
+        let mut random = Random(seed);
+        let rules = rules(&format!("{{v4: {v4}, v6: {v6}}}"));
+        let (mut of_range, mut ranges) = (HashMap::new(), HashMap::new());
+        for _ in 0..20_000 {
+            let address = address(&mut random);
+            let text = spelled(&mut random, address);
+            let (key, candidate) = keys(&rules, &text);
+            let range = naive(address, len);
+            assert_eq!(*of_range.entry(range).or_insert(key), key, "{text} {len:?}");
+            for key in [key, candidate] {
+                assert_eq!(*ranges.entry(key).or_insert(range), range, "{text} {len:?}");
+            }
+        }
+        assert!(of_range.len() > 2, "{len:?}");
+    }
+}
+
+#[test]
+fn a_family_without_a_length_counts_each_address() {
+    let (v4, v6) = (rules("{v4: {24: 1}}"), rules("{v6: {64: 1}}"));
+    let same = |rules: &RuleSet, one: &str, other: &str| keys(rules, one).0 == keys(rules, other).0;
+    assert!(same(&v4, "10.0.0.1", "10.0.0.2") && !same(&v4, "10.0.0.1", "10.0.1.1"));
+    assert!(same(&v4, "2001:db8::1", "[2001:DB8::1]:80") && !same(&v4, "2001:db8::1", "2001:db8::2"));
+    assert!(same(&v6, "2001:db8::1", "2001:db8::2") && !same(&v6, "2001:db8::1", "2001:db8:0:1::1"));
+    assert!(same(&v6, "10.0.0.1", "::ffff:10.0.0.1") && !same(&v6, "10.0.0.1", "10.0.0.2"));
+}
+
+#[test]
+fn all_addresses_of_a_64_get_n_together() {
+    let (rules, store) = (rules("{v6: 64}"), store());
+    let admitted = (0..1u128 << 17).filter(|low| {
+        let address = Ipv6Addr::from_bits(
+            0x2001_0db8 << 96 | low.wrapping_mul(0x9E37_79B9_7F4A_7C15) & u128::from(u64::MAX),
+        );
+        let address = address.to_string();
+        let plan = rules.plan(&request(&address), Modes::default());
+        let verdicts = store.apply(&plan, at(1_000.0));
+        conclude(&plan, &verdicts).code == Code::Ok
+    });
+    assert_eq!(admitted.count(), 5);
+    assert_eq!(store.counters(), 2, "the counter and the candidate's");
+}
+
+#[test]
+fn what_is_no_address_counts_as_itself_or_is_denied() {
+    let others =
+        ["", "unknown", "unix:/run/client.sock", "010.0.0.1", "10.0.0.1/24", "[10.0.0.1]", " 10.0.0.1"];
+    let (counts, denies) = (rules("{v4: 24, v6: 64}"), rules("{v4: 24, v6: 64, not_an_address: deny}"));
+    let plain = rules_with("shadow_mode: false");
+    let mut seen = Vec::new();
+    for value in others {
+        // The counter stays when a rule gets a prefix.
+        assert_eq!(keys(&counts, value), keys(&plain, value), "{value}");
+        seen.push(keys(&counts, value));
+        let limits = |rules: &RuleSet| {
+            let plan = rules.plan(&request(value), Modes::default());
+            [only(&plan).limit, plan.candidates[0].check.limit].map(|limit| (limit.requests(), limit.burst()))
+        };
+        assert_eq!((limits(&counts), limits(&denies)), ([(5, 5), (3, 3)], [(0, 0), (0, 0)]), "{value}");
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), others.len());
+    let of_address = request("10.0.0.1");
+    assert_eq!(only(&denies.plan(&of_address, Modes::default())).limit.requests(), 5);
+    // A range as text is its counter.
+    assert_eq!(keys(&counts, "10.0.0.0/24"), keys(&counts, "10.0.0.7"));
+}
+
+#[test]
+fn below_ranges_and_above_other_levels_addresses_count_by_prefix() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    let text = format!(
+        "domain: d\ndescriptors:\n- {{key: ip, value: {{cidr: '2001:db8::/32'}}, prefix: {{v6: 48}}, {limit}}}\n\
+         - {{key: ip, prefix: {{v6: 64}}, descriptors: [{{key: user, {limit}}}]}}\n"
+    );
+    let rules = loaded(&text).rules;
+    let key = |entries: &[(&'static str, &'static str)]| {
+        let mut request = Request::new("d", 1);
+        request.push(entries.iter().map(|&(key, value)| Entry { key, value }), DescriptorOptions::default());
+        only(&rules.plan(&request, Modes::default())).key
+    };
+    assert_eq!(key(&[("ip", "2001:db8::1")]), key(&[("ip", "2001:db8:0:1::1")]));
+    assert_ne!(key(&[("ip", "2001:db8::1")]), key(&[("ip", "2001:db8:1::1")]));
+    let of_user = |ip, user| key(&[("ip", ip), ("user", user)]);
+    assert_eq!(of_user("2001:db9::1", "::1"), of_user("2001:db9::2", "::1"));
+    // No prefix is at the level of the user.
+    assert_ne!(of_user("2001:db9::1", "::1"), of_user("2001:db9::1", "::2"));
+}
+
+#[test]
+fn exceptions_are_for_the_addresses_they_name_and_resets_for_the_counter() {
+    let rules = rules("{v4: 24}");
+    let path = |value: &str| Path {
+        domain: "d".into(),
+        entries: vec![PathEntry { key: "ip".to_owned(), value: Some(value.to_owned()) }],
+    };
+    let exception =
+        Exception { path: path("10.0.0.1"), effect: Effect::Limit { requests: Some(9), burst: None } };
+    let exceptions = Exceptions::new([&exception]);
+    let n = |value| {
+        let request = request(value);
+        let mut plan = rules.plan(&request, Modes::default());
+        Overlay { exceptions: Some(&exceptions), ..Overlay::default() }.apply(&request, &mut plan);
+        let check = only(&plan);
+        (check.limit.requests(), check.key)
+    };
+    let (one, other) = (n("10.0.0.1"), n("10.0.0.2"));
+    assert_eq!((one.0, other.0, one.1), (9, 5, other.1));
+
+    let mut epochs = Epochs::default();
+    epochs.raise(ResetPath { path: path("10.0.0.1"), reach: Reach::Counter }, 1);
+    let reset = rules.clone().in_epochs(&epochs);
+    assert_ne!(keys(&reset, "10.0.0.2").0, keys(&rules, "10.0.0.2").0);
+    assert_eq!(keys(&reset, "10.0.0.2"), keys(&reset, "10.0.0.9"));
+    assert_eq!(keys(&reset, "10.0.1.2"), keys(&rules, "10.0.1.2"));
+}
+
+#[test]
+fn explanations_name_what_counts() {
+    let rules = rules("{v4: 24, v6: 64, not_an_address: deny}");
+    for (value, expected) in [
+        ("[2001:DB8::1]:80", "ip=2001:db8::/64"),
+        ("::ffff:10.0.0.1", "ip=10.0.0.0/24"),
+        ("unknown", "ip=unknown, no address: denied"),
+    ] {
+        let (request, store) = (request(value), store());
+        let plan = rules.plan(&request, Modes::default());
+        let explained = explain(&rules, &request, &plan, store.look(&plan, at(1_000.0)));
+        let text = explained.to_string();
+        assert!(text.contains(&format!("\n  counts as {expected}\n")), "{text}");
+        assert_eq!(explained.json()["descriptors"][0]["counted_as"], expected);
+    }
+}
+
+#[test]
+fn what_is_no_prefix_is_refused() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    for (more, problem) in [
+        ("prefix: {v4: 0}", "3:25: `v4` is `0` (expected a whole number from 1 to 32)"),
+        ("prefix: {v4: 33}", "3:25: `v4` is `33` (expected a whole number from 1 to 32)"),
+        ("prefix: {v6: 129}", "3:25: `v6` is `129` (expected a whole number from 1 to 128)"),
+        ("prefix: {v6: /64}", "3:25: `v6` is the text `/64` (expected a whole number from 1 to 128)"),
+        ("prefix: {v6: {0: 1}}", "3:26: a length in `v6` is `0` (expected a whole number from 1 to 128)"),
+        ("prefix: {v4: {33: 1}}", "3:26: a length in `v4` is `33` (expected a whole number from 1 to 32)"),
+        ("prefix: {v6: {64: 0}}", "3:30: the factor of /64 in `v6` is `0` (expected 1)"),
+        ("prefix: {v6: {64: 2}}", "3:30: the factor of /64 in `v6` is `2` (expected 1)"),
+        ("prefix: {v6: {64: [1]}}", "3:30: a list stands here (expected 1)"),
+        ("prefix: {v6: {}}", "3:25: `v6` has 0 lengths (expected one)"),
+        ("prefix: {v6: {64: 1, 48: 16}}", "3:25: `v6` has 2 lengths (expected one)"),
+        ("prefix: {v5: 1}", "3:21: unknown key `v5` in `prefix` (expected v4, v6, not_an_address)"),
+        (
+            "prefix: {not_an_address: deny}",
+            "3:20: `prefix` without a length (expected `v4`, `v6` or both, such as `{v4: 24, v6: 64}`)",
+        ),
+        (
+            "prefix: {v4: 24, not_an_address: allow}",
+            "3:45: `not_an_address` is `allow` (expected count, deny)",
+        ),
+        ("prefix: 24", "3:20: `24` stands here (expected a mapping)"),
+        (
+            "prefix: {v4: 24}, value: 10.0.0.1",
+            "3:20: `prefix` with a `value` that is no range of addresses (expected `cidr`, `cidr_file` or no `value`)",
+        ),
+        (
+            "prefix: {v4: 24}, value: {cidr: 10.0.0.0/8}, share_threshold: true",
+            "3:75: `share_threshold` with `prefix` (expected one of the two: all values together, or those of each prefix)",
+        ),
+        (
+            "prefix: {v4: 24}, limits_from: store",
+            "3:43: `limits_from` with `prefix`, whose addresses share a counter (expected one of the two: a record is for one value)",
+        ),
+    ] {
+        let text = format!("domain: d\ndescriptors:\n- {{key: k, {more}, {limit}}}\n");
+        assert_eq!(refused(&text), [problem], "{more}");
+    }
+    for value in ["'10.*'", "{in: [10.0.0.1]}", "{regex: '^10'}"] {
+        let text =
+            format!("domain: d\ndescriptors:\n- {{key: k, prefix: {{v4: 24}}, value: {value}, {limit}}}\n");
+        assert!(refused(&text)[0].contains("is no range of addresses"), "{value}");
+    }
+}
