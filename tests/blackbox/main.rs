@@ -61,6 +61,7 @@ mod observability;
 mod operators;
 mod package;
 mod paths;
+mod prefixes;
 mod promtool;
 mod proxies;
 mod readme;

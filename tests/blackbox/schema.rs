@@ -56,6 +56,11 @@ fn the_schema_refuses_what_the_program_refuses() {
             "domain: d\ndescriptors: [{{key: a, value: {value}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]"
         )
     };
+    let prefixed = |prefix: &str| {
+        format!(
+            "domain: d\ndescriptors: [{{key: a, prefix: {prefix}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]"
+        )
+    };
     let action = |action: &str| format!("domain: d\nrate_limits: [{{actions: [{{{action}}}]}}]\n");
     let rules = [
         (limit("unit: minute, requests_per_unit: 5"), true),
@@ -69,6 +74,12 @@ fn the_schema_refuses_what_the_program_refuses() {
         (valued("{in: [a, b]}"), true),
         (valued("{regex: '^a+$'}"), true),
         (valued("{prefix: a}"), false),
+        (prefixed("{v4: 24, v6: 64, not_an_address: deny}"), true),
+        (prefixed("{v6: 129}"), false),
+        (prefixed("{v4: 0}"), false),
+        (prefixed("{v5: 1}"), false),
+        (prefixed("{not_an_address: deny}"), false),
+        (prefixed("{v4: 24, not_an_address: allow}"), false),
         (valued("{in: []}"), false),
         (limit("unit: minutes, requests_per_unit: 5"), false),
         (limit("unit: minute, requests_per_unit: five"), false),

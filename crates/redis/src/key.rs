@@ -106,6 +106,7 @@ descriptors:
   - {key: k, value: 'x*', rate_limit: *limit}
   - {key: k, value: 'y*', share_threshold: true, rate_limit: *limit}
   - {key: k, value: '|', rate_limit: {unit: minute, requests_per_unit: 2, algorithm: sliding_log}}
+  - {key: ip, prefix: {v6: 64}, rate_limit: *limit}
 ";
 
     fn rules(secret: u8) -> RuleSet {
@@ -130,8 +131,11 @@ descriptors:
     }
 
     fn descriptor() -> impl Strategy<Value = Descriptor> {
-        let text = prop::sample::select(vec!["", "k", "x", "xx", "y", "yy", "|", "||", "%7C", "{k}", "k|k"]);
-        let key = prop::sample::select(vec!["k", "k", "k", "|", ""]);
+        let text = prop::sample::select(vec![
+            "", "k", "x", "xx", "y", "yy", "|", "||", "%7C", "{k}", "k|k", "::1", "::2", "[::1]", "::/64",
+            "1::1", "1.2.3.4",
+        ]);
+        let key = prop::sample::select(vec!["k", "k", "k", "ip", "ip", "|", ""]);
         let entry = (key, text).prop_map(|(key, value)| (key.to_owned(), value.to_owned()));
         (prop::collection::vec(entry, 0..4), any::<bool>())
     }

@@ -243,7 +243,7 @@ fn what_is_no_prefix_is_refused() {
         ("prefix: {v4: 0}", "3:25: `v4` is `0` (expected a whole number from 1 to 32)"),
         ("prefix: {v4: 33}", "3:25: `v4` is `33` (expected a whole number from 1 to 32)"),
         ("prefix: {v6: 129}", "3:25: `v6` is `129` (expected a whole number from 1 to 128)"),
-        ("prefix: {v6: /64}", "3:25: `v6` is the text `/64` (expected a whole number from 1 to 128)"),
+        ("prefix: {v6: /64}", "3:25: `v6` is `/64` (expected a whole number from 1 to 128)"),
         ("prefix: {v6: {0: 1}}", "3:26: a length in `v6` is `0` (expected a whole number from 1 to 128)"),
         ("prefix: {v4: {33: 1}}", "3:26: a length in `v4` is `33` (expected a whole number from 1 to 32)"),
         ("prefix: {v6: {64: 0}}", "3:30: the factor of /64 in `v6` is `0` (expected 1)"),

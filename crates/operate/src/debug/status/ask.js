@@ -75,6 +75,7 @@ const explained = (domain, descriptor) => element('section', { class: 'answer' }
     descriptor.rule === null ? null : ['Rule', `${descriptor.rule.path} at ${descriptor.rule.file}:${descriptor.rule.line}`],
     ['Limit', limitOf(descriptor.limit)],
     descriptor.class ? ['Class', `${descriptor.class.name}: ${count(descriptor.class.hits)} of ${count(descriptor.limit.burst)}`] : null,
+    descriptor.counted_as ? ['Counts as', descriptor.counted_as] : null,
     descriptor.exception ? ['Exception', exceptionOf(descriptor.exception, descriptor.limit)] : null,
     descriptor.record === undefined ? null : ['Record', recordOf(descriptor.record)],
     descriptor.counter ? ['Counter', `${count(descriptor.counter.counted)} counted, ${count(descriptor.counter.remaining)} left`] : null,
