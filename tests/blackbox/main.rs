@@ -94,6 +94,7 @@ mod statsd;
 mod stderr;
 mod switching;
 mod tls;
+mod tokens;
 mod tracing;
 mod traffic;
 mod tried;

@@ -47,6 +47,8 @@ const EXAMPLE: &str = include_str!("../../../examples/envoy/envoy.yaml");
 
 const SHARDED: &str = include_str!("../../../examples/sharded/envoy.yaml");
 
+const TOKENS: &str = include_str!("../../../examples/tokens/envoy.yaml");
+
 const INSIDE: &str = include_str!("../../../examples/inside/envoy.yaml");
 
 /// Its rules, wherever Envoy runs.
@@ -160,6 +162,13 @@ impl Envoy {
         Self::start_example(SHARDED, &[changes, &own].concat())
     }
 
+    /// Starts the example of a gateway for language models, with the model on this port.
+    pub fn start_tokens(limiter: &Tidegate, model: u16) -> Self {
+        let (model, limiter) =
+            (format!("port_value: {model} "), format!("port_value: {} ", limiter.ports().grpc));
+        Self::start_example(TOKENS, &[("port_value: 10080 ", &model), ("port_value: 8081 ", &limiter)])
+    }
+
     /// Starts a configuration on ports of its own, patiently, with these changes first.
     fn start_example(example: &str, changes: &[(&str, &str)]) -> Self {
         let patient =
@@ -199,10 +208,12 @@ impl Envoy {
 
     fn spawn(launch: Launch, config: &str) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
-        let own = [("10000", port), ("9901", admin), ("10080", application)]
+        let own = [("10000", port), ("9901", admin)]
             .map(|(theirs, own)| (format!("port_value: {theirs} "), format!("port_value: {own} ")));
         let own = own.each_ref().map(|(theirs, own)| (theirs.as_str(), own.as_str()));
-        let config = changed(config, &own);
+        // Not every example has an application of its own.
+        let config =
+            changed(config, &own).replace("port_value: 10080 ", &format!("port_value: {application} "));
 
         let folder = tempfile::tempdir().expect("a folder can be made");
         let (bootstrap, listeners) = config.split_once(LISTENERS).unwrap_or((&config, ""));
