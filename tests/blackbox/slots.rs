@@ -1,5 +1,5 @@
 //! Calls in flight: slots that are taken and released over HTTP and gRPC, by nodes that share Redis, and through a real
-//! Envoy, whose application counts them too.
+//! Envoy and a real NGINX, whose application counts them too.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,6 +13,7 @@ use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::grpc::{self, OK, OVER_LIMIT};
 use crate::harness::http::{self, Client};
 use crate::harness::inside::Inside;
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true};
@@ -194,19 +195,23 @@ descriptors:";
 const ENDPOINT: &str =
     "- endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10080 } } }";
 
-fn call(envoy: &Envoy) -> JoinHandle<u16> {
-    let mut client = envoy.client();
+/// A call through the proxy on this port.
+fn call(proxy: u16) -> JoinHandle<u16> {
+    let mut client = Client::new(proxy);
     std::thread::spawn(move || {
-        client.send("GET", "/model", &[("x-user", "alice")], "").map_or(0, |answer| answer.status)
+        client.send("GET", "/model/", &[("x-user", "alice")], "").map_or(0, |answer| answer.status)
     })
 }
 
-fn before_application(limiter: &Tidegate) -> (Envoy, Slow) {
+fn through_envoy(limiter: &Tidegate) {
     let application = Slow::default();
     let everything_else = "                        # Everything else:";
-    let changes = [(everything_else, &*format!("{ROUTE}{everything_else}"))];
-    let envoy = Envoy::start_before_changed(&Upstream::at(limiter), application.start(), &changes);
-    (envoy, application)
+    let envoy = Envoy::start_before_changed(
+        &Upstream::at(limiter),
+        application.start(),
+        &[(everything_else, &format!("{ROUTE}{everything_else}"))],
+    );
+    slots_come_back(envoy.port, &application);
 }
 
 /// The limiter inside Envoy keeps the token by itself.
@@ -216,35 +221,39 @@ fn slots_inside_end_with_streams(settings: &[(&str, &str)]) {
     let inside = settings.iter().fold(Inside::new(&rules), of);
     let (config, own) = (inside.config(), ENDPOINT.replace("10080", &application.start().to_string()));
     assert!(config.contains(ENDPOINT));
-    slots_end_with_streams((Envoy::start_config(&config.replace(ENDPOINT, &own)), application));
+    let envoy = Envoy::start_config(&config.replace(ENDPOINT, &own));
+    slots_come_back(envoy.port, &application);
 }
 
-fn slots_end_with_streams((envoy, application): (Envoy, Slow)) {
-    let held: Vec<_> = (0..3).map(|_| call(&envoy)).collect();
+/// Three calls have slots, and each slot is free when its call has ended or its client has left.
+fn slots_come_back(proxy: u16, application: &Slow) {
+    let held: Vec<_> = (0..3).map(|_| call(proxy)).collect();
     eventually_true("three calls in flight", || application.in_flight() == 3);
     for _ in 0..5 {
-        assert_eq!(call(&envoy).join().expect("no panic"), 429, "the end of a denied call releases nothing");
+        assert_eq!(call(proxy).join().expect("no panic"), 429, "the end of a denied call releases nothing");
     }
     application.answer(3);
     assert_eq!(held.into_iter().map(|call| call.join().expect("no panic")).collect::<Vec<_>>(), [200; 3]);
     // Clients that leave, one more than there are slots.
     for _ in 0..4 {
-        drop(call_that_can_leave(&envoy, &application));
+        drop(call_that_can_leave(proxy, application));
     }
     application.answer(100);
     eventually_true("all slots are free", || {
-        let calls: Vec<_> = (0..3).map(|_| call(&envoy)).collect();
+        let calls: Vec<_> = (0..3).map(|_| call(proxy)).collect();
         calls.into_iter().all(|call| call.join().expect("no panic") == 200)
     });
     assert!(application.most() <= 3 + 4, "those that were left, and three more: {}", application.most());
 }
 
 /// The connection of a call that is in flight.
-fn call_that_can_leave(envoy: &Envoy, application: &Slow) -> TcpStream {
+fn call_that_can_leave(proxy: u16, application: &Slow) -> TcpStream {
     let before = application.in_flight();
     eventually("a call in flight", || {
-        let mut asking = http::connect(envoy.port).expect("Envoy listens");
-        asking.write_all(b"GET /model HTTP/1.1\r\nhost: tests\r\nx-user: alice\r\n\r\n").expect("it is sent");
+        let mut asking = http::connect(proxy).expect("the proxy listens");
+        asking
+            .write_all(b"GET /model/ HTTP/1.1\r\nhost: tests\r\nx-user: alice\r\n\r\n")
+            .expect("it is sent");
         // Either it reaches the application, or its denial can be read.
         asking.set_read_timeout(Some(Duration::from_millis(10))).expect("above 0");
         while application.in_flight() == before {
@@ -258,13 +267,13 @@ fn call_that_can_leave(envoy: &Envoy, application: &Slow) -> TcpStream {
 
 #[test]
 fn the_end_of_a_stream_releases_its_slot_through_envoy() {
-    slots_end_with_streams(before_application(&limiter(None)));
+    through_envoy(&limiter(None));
 }
 
 #[test]
 fn the_end_of_a_stream_releases_its_slot_in_redis_through_envoy() {
     let redis = Redis::start(&[]);
-    slots_end_with_streams(before_application(&limiter(Some(&redis))));
+    through_envoy(&limiter(Some(&redis)));
 }
 
 #[test]
@@ -276,4 +285,26 @@ fn the_end_of_a_stream_releases_its_slot_inside_envoy() {
 fn the_end_of_a_stream_releases_its_slot_in_redis_inside_envoy() {
     let redis = Redis::start(&[]);
     slots_inside_end_with_streams(&[("REDIS_URL", &redis.url())]);
+}
+
+/// The lines in docs/proxies.md, added to the recipe.
+#[test]
+fn the_end_of_a_call_releases_its_slot_through_nginx() {
+    let rules = RULES.replace("domain: edge", "domain: calls");
+    let limiter = Setup::new().rules("calls.yaml", &rules).start();
+    let application = Slow::default();
+    let page = include_str!("../../docs/proxies.md");
+    let section = page.split("### Calls in flight in NGINX").nth(1).expect("it is there");
+    let blocks: Vec<_> = section.split("```nginx\n").skip(1).take(2).collect();
+    let added = |block: &str, before: &'static str| {
+        let lines = block.split("```").next().expect("a block");
+        (before, format!("{lines}{before}"))
+    };
+    let changes = [
+        added(blocks[0], "# Most of the site."),
+        added(blocks[1], "# Without an answer of Tidegate the request passes."),
+    ];
+    let address = format!("127.0.0.1:{}", limiter.ports().http);
+    let proxy = Proxy::start_nginx_changed(&address, application.start(), &changes);
+    slots_come_back(proxy.port, &application);
 }

@@ -112,6 +112,12 @@ impl Proxy {
         Self::start_changed(kind, vec![("127.0.0.1:8080", limiter.to_owned())], application)
     }
 
+    /// NGINX before an application on this port, with these changes: (what stands there, what shall stand there).
+    pub fn start_nginx_changed(limiter: &str, application: u16, changes: &[(&'static str, String)]) -> Self {
+        let limiter = ("127.0.0.1:8080", limiter.to_owned());
+        Self::start_changed(Kind::Nginx, [changes, &[limiter]].concat(), Some(application))
+    }
+
     fn start_changed(kind: Kind, limiters: Vec<(&'static str, String)>, application: Option<u16>) -> Self {
         let its_own = kind.application();
         let upstream = application.map(|port| its_own.replace("10080", &port.to_string()));
