@@ -37,9 +37,11 @@ class Model(BaseHTTPRequestHandler):
             self.stream(words, seconds / max(words, 1))
         except OSError:
             self.close_connection = True  # the client has left
+            return
         finally:
             with LOCK:
                 LOG["in_flight"] -= 1
+        self.wfile.write(b"0\r\n\r\n")
 
     def stream(self, words, pause):
         self.send_response(200)
@@ -53,7 +55,6 @@ class Model(BaseHTTPRequestHandler):
         with LOCK:
             LOG["tokens"] += tokens
         self.event({"usage": {"total_tokens": tokens}})
-        self.wfile.write(b"0\r\n\r\n")
 
     def event(self, data):
         line = f"data: {json.dumps(data)}\n\n".encode()

@@ -1,7 +1,7 @@
 //! `examples/tokens/` as it is: a real Envoy in front of its model, with its rules. Calls in flight are bounded, and what a
 //! call cost is charged once.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use serde_json::Value;
@@ -46,13 +46,14 @@ impl Gateway {
 
     /// A call that has reached the model and goes on until its connection is dropped.
     fn hold(&self, customer: &str) -> TcpStream {
-        let before = self.of_model("in_flight");
         let body = r#"{"words": 36000, "seconds": 3600}"#;
         let mut asking = http::connect(self.envoy.port).expect("Envoy listens");
         let head = format!("POST / HTTP/1.1\r\nhost: tests\r\nx-customer: {customer}\r\n");
         let asked = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         asking.write_all(asked.as_bytes()).expect("Envoy reads");
-        eventually_true("the call to reach the model", || self.of_model("in_flight") == before + 1);
+        let mut begin = [0; 12];
+        asking.read_exact(&mut begin).expect("the model begins at once");
+        assert_eq!(&begin, b"HTTP/1.1 200");
         asking
     }
 
@@ -65,6 +66,11 @@ impl Gateway {
     fn left(&self, limit: &str, customer: &str) -> u64 {
         let path = format!("/check/models?{limit}={customer}&~hits=0");
         http::get(self.limiter.ports().http, &path).expect("an answer").number("ratelimit-remaining")
+    }
+
+    /// So many slots are free, when the releases have arrived.
+    fn expect_free(&self, customer: &str, slots: u64) {
+        eventually_true("slots to be free", || self.left("calls", customer) == slots);
     }
 
     /// So much is left, of a month and of a minute, when the reports have arrived.
@@ -82,8 +88,10 @@ fn calls_in_flight_are_bounded_and_slots_come_back() {
     let mut held: Vec<_> = (1..SLOTS).map(|_| gateway.hold("acme")).collect();
     // One slot is left: it comes back after each call that ends.
     for _ in 0..5 {
-        eventually_true("the last slot to be free", || gateway.call("acme", 10).status == 200);
+        gateway.expect_free("acme", 1);
+        assert_eq!(gateway.call("acme", 10).status, 200);
     }
+    gateway.expect_free("acme", 1);
     held.push(gateway.hold("acme"));
     for _ in 0..5 {
         let denied = gateway.call("acme", 10);
@@ -94,7 +102,8 @@ fn calls_in_flight_are_bounded_and_slots_come_back() {
 
     // Clients that leave in the middle of the stream: their slots come back too.
     drop(held);
-    eventually_true("the calls to end", || gateway.of_model("in_flight") == 0);
+    gateway.expect_free("acme", SLOTS);
+    eventually_true("the model to notice", || gateway.of_model("in_flight") == 0);
     let again: Vec<_> = (0..SLOTS).map(|_| gateway.hold("acme")).collect();
     assert_eq!(gateway.call("acme", 10).status, 429);
     drop(again);
