@@ -87,6 +87,20 @@ fn nodes_share_slots_in_redis() {
     }
 }
 
+/// Whoever releases a slot learns that it was not released, and can repeat it.
+#[test]
+fn without_redis_no_slot_is_given_and_no_release_is_acknowledged() {
+    let mut redis = Redis::start(&[]);
+    let setup = Setup::new().rules("edge.yaml", RULES).env("REDIS_URL", &redis.url());
+    let limiter = setup.env("REDIS_FAILURE_MODE", "local").start();
+    let token = take(&limiter, "a").expect("a slot is free");
+    redis.kill();
+    assert_eq!(take(&limiter, "b"), None);
+    let path = format!("/release/edge?user=alice&request_id={token}");
+    let answer = Client::new(limiter.setup.ports.http).send("POST", &path, &[], "").expect("an answer");
+    assert_eq!(answer.status, 503, "{answer:?}");
+}
+
 /// In a Cluster, a slot may be taken before another counter denies the request.
 #[test]
 fn a_request_that_is_denied_elsewhere_holds_no_slot() {

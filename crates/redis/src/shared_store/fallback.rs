@@ -98,12 +98,15 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// What a check gets without an answer from Redis. No node knows which slots the others hold.
+    /// What a check gets without an answer from Redis. No node knows which slots the others hold, and who releases one
+    /// has to know that it was not released.
     fn mode_of(&self, check: &Check<'_>) -> StoreFailure {
         let own = check.origin.rule().and_then(|rule| rule.on_store_failure);
-        match own.unwrap_or(self.options.mode) {
-            StoreFailure::Local if check.limit.algorithm() == Algorithm::Concurrency => StoreFailure::Deny,
-            mode => mode,
+        let mode = own.unwrap_or(self.options.mode);
+        match (check.limit.algorithm(), check.hits, mode) {
+            (Algorithm::Concurrency, Hits::GiveBack(_), _) => StoreFailure::Error,
+            (Algorithm::Concurrency, Hits::Take(_), StoreFailure::Local) => StoreFailure::Deny,
+            _ => mode,
         }
     }
 
