@@ -1,4 +1,6 @@
 # An image of Tidegate: `docker build -t tidegate .`
+# For both architectures: `docker buildx build --platform linux/amd64,linux/arm64 .`; each is built as on its own machine, so
+# the one that is not yours is emulated, and slow.
 # The module for Envoy, libtidegate.so: `docker build --target module --output . .`
 # Its debug symbols, for perf and gdb: `docker build --target symbols --output symbols .`
 #
@@ -6,9 +8,14 @@
 # /bin/ratelimit is a second name of the binary: what starts envoyproxy/ratelimit starts it, as the entry point or as the
 # argument of ours.
 FROM rust:1.95-slim-bookworm AS build
+ARG TARGETPLATFORM
 WORKDIR /src
 COPY . .
-RUN cargo build --profile release-debug --locked \
+# The caches outlive a change of the sources: a second build compiles this repository's crates and none of the others. They
+# are not part of the image. Each architecture has its own target folder.
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target,id=target-$TARGETPLATFORM,sharing=locked \
+    cargo build --profile release-debug --locked \
     && mkdir -p /image/bin /symbols \
     && objcopy --only-keep-debug target/release-debug/tidegate /symbols/tidegate.debug \
     && objcopy --strip-all --add-gnu-debuglink=/symbols/tidegate.debug target/release-debug/tidegate /image/bin/tidegate \
@@ -27,13 +34,10 @@ COPY --from=module-build /src/target/module/ /
 FROM scratch AS symbols
 COPY --from=build /symbols/ /
 
-FROM debian:bookworm-slim
-# The system's certificate authorities, for TLS to a control plane, to Redis and to a collector of traces.
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates \
-    && rm -rf /var/lib/apt/lists/*
-# /bin is a link to /usr/bin in this image.
-COPY --from=build /image/bin/ /usr/bin/
+# No shell and no package manager: the C library, and the system's certificate authorities, for TLS to a control plane, to
+# Redis and to a collector of traces.
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /image/bin/ /bin/
 USER 65534:65534
 EXPOSE 8080 8081 6070 9090
 ENTRYPOINT ["/bin/tidegate"]
