@@ -191,6 +191,31 @@ fn below_ranges_and_above_other_levels_addresses_count_by_prefix() {
     assert_ne!(of_user("2001:db9::1", "::1"), of_user("2001:db9::1", "::2"));
 }
 
+/// "For several lengths, send a descriptor for each": all or nothing.
+#[test]
+fn two_lengths_are_two_descriptors_that_are_charged_together() {
+    let node = |key, len, n| {
+        format!(
+            "- {{key: {key}, prefix: {{v6: {len}}}, rate_limit: {{unit: minute, requests_per_unit: {n}}}}}\n"
+        )
+    };
+    let nodes = node("ip", 64, 2) + &node("site", 48, 5);
+    let rules = loaded(&format!("domain: d\ndescriptors:\n{nodes}")).rules;
+    let store = store();
+    let passes = |network: u16| {
+        let address = format!("2001:db8:1:{network:x}::1");
+        let entries = ["ip", "site"].map(|key| [Entry { key, value: &address }]);
+        let mut request = Request::new("d", 1);
+        entries.into_iter().for_each(|entry| request.push(entry, DescriptorOptions::default()));
+        let plan = rules.plan(&request, Modes::default());
+        conclude(&plan, &store.apply(&plan, at(1_000.0))).code == Code::Ok
+    };
+    // What the /64 denies is not charged to the /48.
+    let first: Vec<_> = (0..20).map(|_| passes(1)).collect();
+    assert_eq!(first.iter().filter(|passes| **passes).count(), 2);
+    assert_eq!((2..20).filter(|network| passes(*network)).count(), 3);
+}
+
 #[test]
 fn exceptions_are_for_the_addresses_they_name_and_resets_for_the_counter() {
     let rules = rules("{v4: 24}");
@@ -251,7 +276,7 @@ fn what_is_no_prefix_is_refused() {
         ("prefix: {v6: {64: [1]}}", "3:30: a list stands here (expected 1)"),
         ("prefix: {v6: {}}", "3:25: `v6` has 0 lengths (expected one)"),
         ("prefix: {v6: {64: 1, 48: 16}}", "3:25: `v6` has 2 lengths (expected one)"),
-        ("prefix: {v5: 1}", "3:21: unknown key `v5` in `prefix` (expected v4, v6, not_an_address)"),
+        ("prefix: {v4: 24, v5: 1}", "3:29: unknown key `v5` in `prefix` (expected v4, v6, not_an_address)"),
         (
             "prefix: {not_an_address: deny}",
             "3:20: `prefix` without a length (expected `v4`, `v6` or both, such as `{v4: 24, v6: 64}`)",
@@ -267,7 +292,7 @@ fn what_is_no_prefix_is_refused() {
         ),
         (
             "prefix: {v4: 24}, value: {cidr: 10.0.0.0/8}, share_threshold: true",
-            "3:75: `share_threshold` with `prefix` (expected one of the two: all values together, or those of each prefix)",
+            "3:74: `share_threshold` with `prefix` (expected one of the two: all values together, or those of each prefix)",
         ),
         (
             "prefix: {v4: 24}, limits_from: store",
