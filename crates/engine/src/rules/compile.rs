@@ -285,10 +285,7 @@ impl<'f> Compiler<'_, 'f> {
             prefixes: prefixes(path),
             levels: path.len(),
             call_id: checked.call_id.clone(),
-            keyed_levels: path
-                .iter()
-                .rev()
-                .fold(0, |levels, level| levels << 1 | u32::from(level.node.varies())),
+            keyed_levels: keyed_levels(path),
         };
         self.set.tree.set_rule(id, rule.id as u32);
         if let Some(key) = node.trailing_key() {
@@ -296,6 +293,11 @@ impl<'f> Compiler<'_, 'f> {
         }
         self.set.rules.push(rule);
     }
+}
+
+/// The levels of a path whose values are part of counters' keys: bit i stands for level i.
+fn keyed_levels(path: &[Level<'_>]) -> u32 {
+    path.iter().rev().fold(0, |levels, level| levels << 1 | u32::from(level.node.varies()))
 }
 
 /// The prefixes of the nodes of a path, if any has one.
