@@ -175,12 +175,12 @@ impl<'a> Decision<'a> {
     /// The slots of `concurrency` that the request took, each with the index of its descriptor. Who knows a slot can
     /// release it: the client of the proxy must not see it.
     pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> {
-        let took = |limited: &Limited<'_>| !limited.verdict.over && matches!(limited.hits, Hits::Take(1..));
         let passes = self.code == Code::Ok && !self.shadowed;
-        let statuses = self.statuses.iter().enumerate().filter(move |_| passes);
-        statuses.filter_map(move |(descriptor, status)| match status {
-            Status::Limited(limited) if took(limited) => limited.limit.slot().map(|slot| (descriptor, slot)),
-            _ => None,
+        self.statuses.iter().enumerate().filter_map(move |(descriptor, status)| {
+            let Status::Limited(Limited { limit, verdict, hits, .. }) = status else { return None };
+            let slot = limit.slot()?;
+            let took = passes && !verdict.over && matches!(hits, Hits::Take(1..));
+            took.then_some((descriptor, slot))
         })
     }
 

@@ -128,6 +128,8 @@ pub struct Rule {
     /// Its keys may have records (`limits_from: store`): the constant part of their names in caches. It depends on the domain
     /// and the keys of the path alone: a record keeps its name when rules change.
     pub records: Option<KeySeed>,
+    /// It has no classes, prefixes or slots: the values of its path alone name its counters, and each has its limit.
+    pub is_plain: bool,
     /// Its classes of importance.
     pub classes: Option<Classes>,
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
@@ -200,10 +202,13 @@ impl Rule {
     /// The key of the counter for a request whose entries matched this rule.
     #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
-        match self.prefixes {
-            None => self.counting.seed.key(self.keyed(entries).map(|(_, entry)| entry.value)),
-            Some(_) => self.rare_key(&self.counting.seed, entries),
-        }
+        if self.is_plain { self.plain_key(entries) } else { self.rare_key(&self.counting.seed, entries) }
+    }
+
+    /// The same for rules without prefixes.
+    #[inline]
+    pub(crate) fn plain_key(&self, entries: &[Entry<'_>]) -> Key {
+        self.counting.seed.key(self.keyed(entries).map(|(_, entry)| entry.value))
     }
 
     /// Its candidate, and the key of the candidate's counter for a request whose entries matched this rule.

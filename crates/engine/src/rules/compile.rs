@@ -259,6 +259,7 @@ impl<'f> Compiler<'_, 'f> {
         let keys = path.iter().map(|level| level.node.key.as_str());
         let records = node.limits_from_store.map(|_| self.options.secret.records(domain, keys));
         self.set.has_records |= records.is_some();
+        let prefixes = prefixes(path);
         let rule = Rule {
             id: self.set.rules.len(),
             domain: domain.clone(),
@@ -282,7 +283,8 @@ impl<'f> Compiler<'_, 'f> {
                 .classes
                 .as_ref()
                 .map(|CheckedClasses { key, shares }| Classes { key: key.clone(), shares: shares.clone() }),
-            prefixes: prefixes(path),
+            is_plain: prefixes.is_none() && node.trailing_key().is_none(),
+            prefixes,
             levels: path.len(),
             call_id: checked.call_id.clone(),
             keyed_levels: keyed_levels(path),

@@ -202,15 +202,10 @@ impl RuleSet {
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
-        let limit = rule.class_of(entries).map_or(limit, |(_, share)| limit.with_share(share));
         *learns_costs |= !rule.cost.is_settled();
         let reported = own_cost && is_reported(options, &rule.cost);
-        let limit = rule.limit_for(limit, entries);
-        let mut check = Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) };
-        if limit.algorithm() == Algorithm::Concurrency {
-            check.about_slot(rule, rule.trailing(entries));
-        }
-        Step::Check(check)
+        let check = Check { reported, ..Check::of(rule, limit, rule.plain_key(entries), hits) };
+        if rule.is_plain { Step::Check(check) } else { Step::Check(not_plain(check, rule, entries)) }
     }
 
     fn check_of_override<'p>(
@@ -237,6 +232,17 @@ impl RuleSet {
             quota: false,
         }
     }
+}
+
+/// The check of a rule whose limit or counter depends on more than its path.
+#[cold]
+fn not_plain<'p>(check: Check<'p>, rule: &'p Rule, entries: &[Entry<'_>]) -> Check<'p> {
+    let limit = rule.class_of(entries).map_or(check.limit, |(_, share)| check.limit.with_share(share));
+    let mut check = Check { limit: rule.limit_for(limit, entries), key: rule.key(entries), ..check };
+    if limit.algorithm() == Algorithm::Concurrency {
+        check.about_slot(rule, rule.trailing(entries));
+    }
+    check
 }
 
 /// Whether an own cost is already spent: as the request says, or as the rule does.
