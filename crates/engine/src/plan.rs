@@ -151,8 +151,12 @@ impl<'a> Check<'a> {
             Hits::Take(0) => (Hits::Take(0), None),
             Hits::Take(_) if self.reported => (Hits::Take(0), None),
             Hits::Take(_) => (Hits::Take(1), Some(rule.new_slot(name))),
-            // 0 hits: what this frees, no other check of the request may take.
-            Hits::GiveBack(_) => (Hits::GiveBack(0), name.and_then(Slot::from_token)),
+            // 0 hits: what this frees, no other check of the request may take. What is no token releases a slot that
+            // nobody holds.
+            Hits::GiveBack(_) => {
+                let slot = name.and_then(Slot::from_token).unwrap_or_else(|| rule.new_slot(None));
+                (Hits::GiveBack(0), Some(slot))
+            }
         };
         (self.hits, self.reported) = (hits, false);
         self.limit = slot.map_or(self.limit, |slot| self.limit.for_slot(slot));

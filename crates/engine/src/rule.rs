@@ -196,6 +196,7 @@ impl Rule {
         let random = || RandomState::new().hash_one(());
         let SharedId(shared) = self.counting.shared;
         let named = |id| KeySecret::new(shared).seed([b"slot".as_slice()]).key([id]);
+        let id = id.filter(|id| !id.is_empty());
         Slot::of(id.map_or_else(random, |id| named(id).0 as u64), random())
     }
 

@@ -1,7 +1,8 @@
 //! `concurrency`: calls in flight. A call takes a slot and holds it until it is released, or for W (the `ttl` of the
 //! rule) at most. Rules choose it by `concurrency`.
 //!
-//! A call passes while fewer than N slots are held and its id holds none. 0 hits only ask.
+//! A call passes while fewer than N slots are held and its id holds none. 0 hits only ask, or release a slot: that always
+//! passes.
 //!
 //! - **Invariant:** there is one slot for each id that was admitted and neither released nor ended at `latest`; all of
 //!   them end after `latest`.
@@ -125,8 +126,12 @@ impl Counter for Concurrency {
     #[inline]
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
         let preview = look_at_count(limit.capacity(), self.held.len() as u64 + pending.taken, hits);
-        let holds_one = limit.slot().is_some_and(|slot| hits > 0 && self.place_of(slot).is_ok());
-        Preview { over: preview.over || holds_one, ..preview }
+        match limit.slot() {
+            None => preview,
+            // A release needs no room.
+            Some(_) if hits == 0 => Preview { over: false, ..preview },
+            Some(slot) => Preview { over: preview.over || self.place_of(slot).is_ok(), ..preview },
+        }
     }
 
     #[inline]

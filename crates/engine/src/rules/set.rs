@@ -237,7 +237,9 @@ impl RuleSet {
 /// The check of a rule whose limit or counter depends on more than its path.
 #[cold]
 fn not_plain<'p>(check: Check<'p>, rule: &'p Rule, entries: &[Entry<'_>]) -> Check<'p> {
-    let limit = rule.class_of(entries).map_or(check.limit, |(_, share)| check.limit.with_share(share));
+    // Hits that are given back are those of any class.
+    let class = rule.class_of(entries).filter(|_| matches!(check.hits, Hits::Take(_)));
+    let limit = class.map_or(check.limit, |(_, share)| check.limit.with_share(share));
     let mut check = Check { limit: rule.limit_for(limit, entries), key: rule.key(entries), ..check };
     if limit.algorithm() == Algorithm::Concurrency {
         check.about_slot(rule, rule.trailing(entries));

@@ -10,7 +10,7 @@ use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Found, Overlay, Record};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Check, Modes, Origin, Plan, Step};
-use tidegate_engine::request::Request;
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 use tidegate_engine::{Code, decision::conclude};
@@ -298,4 +298,20 @@ fn no_class_takes_the_sum_beyond_its_share_under_8_threads() {
     );
     assert_eq!(standard + critical + rest + batch, 10_000);
     assert!(rest > 500 && batch > 500 && standard > 500, "all classes had a part: {rest} {batch} {standard}");
+}
+
+#[test]
+fn hits_that_a_low_class_gives_back_are_no_denial() {
+    let (rules, store) = (rules("unit: minute, requests_per_unit: 10"), store());
+    let decide = |request: &Request<'_>| {
+        let plan = rules.plan(request, Modes::default());
+        conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1))).code
+    };
+    assert_eq!(decide(&request("ann", Some("critical"), 9)), Code::Ok);
+    let entries = [("user", "ann"), ("priority", "batch")];
+    let mut back = Request::new("shop", 1);
+    let options = DescriptorOptions { is_negative_hits: true, ..DescriptorOptions::default() };
+    back.push(entries.map(|(key, value)| Entry { key, value }), options);
+    assert_eq!(decide(&back), Code::Ok);
+    assert_eq!(decide(&request("ann", Some("batch"), 1)), Code::OverLimit);
 }

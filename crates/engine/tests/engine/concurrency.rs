@@ -131,18 +131,18 @@ fn the_entry_behind_the_path_names_a_call_and_its_token_releases_it() {
     assert!(passed);
     assert!(!ask(&[user, id("a")], 1, false, 1.0).0, "it runs already");
     assert!(ask(&[("user", "bob"), id("a")], 1, false, 1.0).0, "another counter");
-    assert!(ask(&[user], 1, false, 1.0).0, "a call without an id");
+    assert!(ask(&[user, id("")], 1, false, 1.0).0, "a call without an id");
     assert!(!ask(&[user], 1, false, 1.0).0, "two are in flight");
     assert!(!ask(&[user, id("b")], 1, false, 1.0).0);
     assert!(!ask(&[user, id("b")], 0, false, 1.0).0);
     let wrong = ["a".to_owned(), String::new(), first[1..].to_owned(), format!("{first}0"), "0".repeat(32)];
     for token in &wrong {
-        ask(&[user, id(token)], 1, true, 2.0);
+        assert!(ask(&[user, id(token)], 1, true, 2.0).0, "a release is no denial");
         assert!(!ask(&[user, id("b")], 0, false, 2.0).0, "{token} releases nothing");
     }
     ask(&[("user", "bob"), id(&first)], 1, true, 2.0);
     assert!(!ask(&[user, id("b")], 0, false, 2.0).0, "it is a slot of another counter");
-    ask(&[user, id(&first)], 3, true, 2.0);
+    assert!(ask(&[user, id(&first)], 3, true, 2.0).0, "it was full until then");
     let (passed, again) = ask(&[user, id("a")], 1, false, 3.0);
     assert!(passed && again != first);
     ask(&[user, id(&first)], 1, true, 4.0);

@@ -30,7 +30,9 @@ kinds[CONCURRENCY] = function()
 
   function kind.look(s, c, hits)
     local over, left, before = look_at_count(c.requests, s.held + s.taken, hits)
-    return over or (hits > 0 and holds(s, c) and true or false), left, before
+    -- A release needs no room.
+    if c.slot then over = hits > 0 and (over or holds(s, c) and true or false) end
+    return over, left, before
   end
 
   function kind.charge(s, c)

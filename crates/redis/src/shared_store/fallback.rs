@@ -125,7 +125,7 @@ fn lets_nothing_pass(check: &Check<'_>) -> bool {
         Hits::Take(hits) => hits > 0 || check.limit.algorithm() != Algorithm::FixedWindow,
         Hits::GiveBack(_) => false,
     };
-    takes && check.limit == check.limit.with_requests(0).with_burst(0)
+    takes && check.limit.capacity() == 0
 }
 
 /// A check that counts nothing, with the known verdict `over`: the decision depends on all checks of the request, so

@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -92,6 +93,7 @@ struct Terms<'r> {
     has_records: bool,
     classes: &'r Option<Classes>,
     prefixes: &'r Option<Prefixes>,
+    call_id: &'r Option<Arc<str>>,
     name: &'r str,
     replaces: Vec<&'r str>,
     metadata: &'r Value,
@@ -111,6 +113,7 @@ impl<'r> Terms<'r> {
             has_records: rule.records.is_some(),
             classes: &rule.classes,
             prefixes: &rule.prefixes,
+            call_id: &rule.call_id,
             name: &rule.name,
             replaces: rule.replaces.iter().map(|name| &**name).collect(),
             metadata: &rule.metadata,
@@ -144,6 +147,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
         flag("limits_from: store", |rule| rule.records.is_some()),
         named("classes", &classes(before), &classes(after)),
         named("prefix", &prefix(before), &prefix(after)),
+        named("id", before.call_id.as_deref().unwrap_or("none"), after.call_id.as_deref().unwrap_or("none")),
     ];
     let mut all: Vec<String> = all.into_iter().flatten().collect();
     if all.is_empty() {
@@ -206,6 +210,8 @@ mod tests {
             "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, prefix: {v6: 64, not_an_address: deny}}";
         let expected = "1 changed (shop.a: prefix none → level 1: v4 32, v6 64, others denied)";
         assert_eq!(text(&before, &rules(prefix)), expected);
+        let calls = |id| rules(&format!("{{key: a, concurrency: {{slots: 2, ttl: 60s, id: {id}}}}}"));
+        assert_eq!(text(&calls("request_id"), &calls("call")), "1 changed (shop.a: id request_id → call)");
         assert_eq!(text(&before, &rules(classes)), "1 changed (shop.a: classes none → c: top 1, low 0.6)");
     }
 }
