@@ -37,7 +37,7 @@ use crate::configuration::Configuration;
 pub use crate::configuration::{InsideOptions as Options, is_secret};
 use crate::front::http::describe;
 use crate::front::{ClientAnswer, ClientOptions, Handler};
-use tidegate_engine::decision::{Decision, Status};
+use tidegate_engine::decision::Decision;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::Rule;
@@ -292,14 +292,8 @@ fn releasing(request: &Request<'_>, decision: &Decision<'_>) -> Option<Box<Reque
     let mut slots = decision.slots().peekable();
     slots.peek()?;
     let mut question = Box::new(RequestBuf::new(request.domain()));
-    for (place, slot) in slots {
-        let (Status::Limited(limited), Some(descriptor)) =
-            (&decision.statuses[place], request.descriptors().nth(place))
-        else {
-            continue;
-        };
-        let Some((rule, key)) = limited.origin.rule().and_then(|rule| Some((rule, rule.call_id.as_ref()?)))
-        else {
+    for (place, rule, slot) in slots {
+        let (Some(descriptor), Some(key)) = (request.descriptors().nth(place), &rule.call_id) else {
             continue;
         };
         rule.own_entries(descriptor.entries).iter().for_each(|entry| question.push(entry.key, entry.value));

@@ -87,7 +87,7 @@ impl ClientAnswer {
             numbers: CheckAnswer::of(decision),
             is_legacy: options.format.is_legacy(),
             draft: Draft::of(options, request, decision).map(Box::new),
-            slots: decision.slots().map(|(_, slot)| slot).collect(),
+            slots: decision.slots().map(|(.., slot)| slot).collect(),
         }
     }
 

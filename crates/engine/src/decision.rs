@@ -172,15 +172,15 @@ impl<'a> Decision<'a> {
         denied.or_else(|| self.limited().min_by_key(|limited| limited.remaining()))
     }
 
-    /// The slots of `concurrency` that the request took, each with the index of its descriptor. Who knows a slot can
-    /// release it: the client of the proxy must not see it.
-    pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> {
+    /// The slots of `concurrency` that the request took, each with the index of its descriptor and its rule. Who knows a
+    /// slot can release it: the client of the proxy must not see it.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, &'a Rule, Slot)> {
         let passes = self.code == Code::Ok && !self.shadowed;
         self.statuses.iter().enumerate().filter_map(move |(descriptor, status)| {
-            let Status::Limited(Limited { limit, verdict, hits, .. }) = status else { return None };
-            let slot = limit.slot()?;
+            let Status::Limited(Limited { origin, limit, verdict, hits, .. }) = status else { return None };
+            let (slot, rule) = (limit.slot()?, origin.rule()?);
             let took = passes && !verdict.over && matches!(hits, Hits::Take(1..));
-            took.then_some((descriptor, slot))
+            took.then_some((descriptor, rule, slot))
         })
     }
 

@@ -148,8 +148,7 @@ impl<'a> Check<'a> {
     #[cold]
     pub(crate) fn about_slot(&mut self, rule: &Rule, name: Option<&str>) {
         let (hits, slot) = match self.hits {
-            Hits::Take(0) => (Hits::Take(0), None),
-            Hits::Take(_) if self.reported => (Hits::Take(0), None),
+            Hits::Take(hits) if hits == 0 || self.reported => (Hits::Take(0), None),
             Hits::Take(_) => (Hits::Take(1), Some(rule.new_slot(name))),
             // 0 hits: what this frees, no other check of the request may take. What is no token releases a slot that
             // nobody holds.

@@ -86,8 +86,8 @@ impl Filter {
         }
     }
 
-    /// Releases its slots, and charges the costs of a request that has ended, also when it was denied. Like Envoy's own filter, it charges
-    /// nothing if the client left while the request waited.
+    /// Releases the slots of a request that has ended, and charges its costs, also when it was denied. Like Envoy's own
+    /// filter, it charges nothing if the client left while the request waited.
     pub fn on_end(&self, configured: &Configured, stream: &mut Stream<'_>) {
         drop(self.slots.take());
         let Some(costs) = self.costs.take().filter(|_| self.is_answered.get()) else { return };

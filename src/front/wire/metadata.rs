@@ -8,7 +8,7 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json};
 
-use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::overlay::Met;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Descriptor, Override, Request};
@@ -42,12 +42,7 @@ pub(super) fn of_slots(decision: &Decision<'_>) -> Struct {
 /// The tokens of slots by the names of their bounds, or else by their rules' paths.
 fn slots(decision: &Decision<'_>) -> Option<(&'static str, Value)> {
     let mut tokens = Struct::default();
-    for (descriptor, slot) in decision.slots() {
-        let Status::Limited(Limited { origin: Origin::Rule { rule, .. }, .. }) =
-            decision.statuses[descriptor]
-        else {
-            continue;
-        };
+    for (_, rule, slot) in decision.slots() {
         let name = if rule.name.is_empty() { rule.path() } else { rule.name.to_string() };
         let of_name = |number: usize| if number < 2 { name.clone() } else { format!("{name}#{number}") };
         let free = (1..).map(of_name).find(|name| !tokens.fields.contains_key(name));

@@ -125,7 +125,8 @@ impl Exceptions {
         }
     }
 
-    /// The exception for a descriptor with this step. The entry that names a class is no part of its path.
+    /// The exception for a descriptor with this step. The entry that names a class or a call is no part of
+    /// its path.
     fn fitting(&self, domain: &str, step: &Step<'_>, descriptor: &Descriptor<'_, '_>) -> Option<Place> {
         let entries = step.rule().map_or(descriptor.entries, |rule| rule.own_entries(descriptor.entries));
         self.find(domain, entries, descriptor.options.limit.is_some())
