@@ -37,7 +37,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 "rule",
                 &["classes", "cost", "key", "limit", "metric_name", "named", "prefix", "request", "unit"],
             ),
-            ("plan", &["key", "limit", "rule", "unit"]),
+            ("plan", &["key", "limit", "request", "rule", "unit"]),
             (
                 "rules",
                 &[

@@ -3,9 +3,11 @@
 //! Everything that is reported later (codes, remaining, reset times, headers, metadata, metrics) is derived from the
 //! [`Decision`], in one place.
 
+use std::cmp::Ordering;
+
 use smallvec::SmallVec;
 
-use crate::limit::{Limit, Slot, Verdict};
+use crate::limit::{Algorithm, Limit, Slot, Verdict};
 use crate::named;
 use crate::overlay::Met;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
@@ -36,7 +38,7 @@ pub struct Decision<'a> {
     pub shadowed: bool,
     /// The request's domain has rules.
     pub domain_known: bool,
-    /// One status per descriptor, in request order.
+    /// One status per descriptor, in request order. If its rule has several limits, that of the one which says most.
     pub statuses: SmallVec<[Status<'a>; 8]>,
     /// Parts that few decisions have. They share one field, because each field with memory of its own costs every
     /// decision a write and a branch.
@@ -50,6 +52,9 @@ pub struct Rare<'a> {
     pub trials: Vec<Trial<'a>>,
     /// The exceptions that its descriptors met.
     pub exceptions: Vec<Met>,
+    /// The limits that statuses do not show, because another limit of the same descriptor says more: each with the index of
+    /// its descriptor.
+    pub not_shown: Vec<(usize, Limited<'a>)>,
 }
 
 /// The verdict of a candidate on one descriptor. The answer does not depend on it.
@@ -109,7 +114,7 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
     decision.domain_known = plan.domain_known;
     decision.statuses.clear();
     // Each is created in its place: `extend` would create it elsewhere and move it.
-    for (index, step) in plan.steps.iter().enumerate() {
+    for (index, step) in plan.steps.iter().take(plan.descriptors()).enumerate() {
         decision.statuses.push(match (step, verdict_of(index)) {
             (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
             (Step::Replaced(rule), _) => Status::Replaced(rule),
@@ -118,6 +123,9 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
         });
     }
     decision.rare = None;
+    if !plan.further.is_empty() {
+        conclude_further(plan, verdicts, decision);
+    }
     if !plan.candidates.is_empty() {
         conclude_trials(plan, verdicts, decision);
     }
@@ -133,6 +141,24 @@ fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Deci
         let passes = settle_trial(plan, candidate.rule, over).passes || plan.modes.shadow;
         let limited = limited(&candidate.check, verdict, plan.modes.quota);
         trials.push(Trial { descriptor: candidate.step, passes, limited });
+    }
+}
+
+/// Shows for each descriptor the limit that says most.
+#[inline(never)] // As above.
+fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
+    for (place, &descriptor) in (plan.descriptors()..).zip(&plan.further) {
+        let (Step::Check(check), Some(verdict)) = (&plan.steps[place], verdicts[place]) else { continue };
+        let mut further = limited(check, verdict, plan.modes.quota);
+        match &mut decision.statuses[descriptor] {
+            Status::Limited(shown) => {
+                if further.says_more_than(shown) {
+                    std::mem::swap(shown, &mut further);
+                }
+                decision.rare.get_or_insert_default().not_shown.push((descriptor, further));
+            }
+            status => *status = Status::Limited(further),
+        }
     }
 }
 
@@ -164,6 +190,12 @@ impl<'a> Decision<'a> {
         self.rare.as_ref().map_or(&[], |rare| &rare.exceptions)
     }
 
+    /// The limits of a descriptor that its status does not show.
+    pub fn not_shown(&self, descriptor: usize) -> impl Iterator<Item = &Limited<'a>> {
+        let all = self.rare.iter().flat_map(|rare| &rare.not_shown);
+        all.filter(move |(of, _)| *of == descriptor).map(|(_, limited)| limited)
+    }
+
     /// The counter whose numbers (limit, remaining, reset) represent the request where there is room for one only, as
     /// in response headers: the last one that is denied and not in quota mode, else the first one with the least
     /// remaining. `None` when no counter was checked.
@@ -176,8 +208,13 @@ impl<'a> Decision<'a> {
     /// slot can release it: the client of the proxy must not see it.
     pub fn slots(&self) -> impl Iterator<Item = (usize, &'a Rule, Slot)> {
         let passes = self.code == Code::Ok && !self.shadowed;
-        self.statuses.iter().enumerate().filter_map(move |(descriptor, status)| {
-            let Status::Limited(Limited { origin, limit, verdict, hits, .. }) = status else { return None };
+        let shown = self.statuses.iter().enumerate().filter_map(|(descriptor, status)| match status {
+            Status::Limited(limited) => Some((descriptor, limited)),
+            _ => None,
+        });
+        let not_shown = self.rare.iter().flat_map(|rare| &rare.not_shown);
+        let all = shown.chain(not_shown.map(|(descriptor, limited)| (*descriptor, limited)));
+        all.filter_map(move |(descriptor, Limited { origin, limit, verdict, hits, .. })| {
             let (slot, rule) = (limit.slot()?, origin.rule()?);
             let took = passes && !verdict.over && matches!(hits, Hits::Take(1..));
             took.then_some((descriptor, rule, slot))
@@ -218,6 +255,18 @@ impl<'a> Decision<'a> {
 }
 
 impl Status<'_> {
+    /// The check whose limit it shows, and the place of that in the plan. It is the status of this descriptor, by index.
+    pub fn shown<'p, 'a>(&self, plan: &'p Plan<'a>, descriptor: usize) -> Option<(usize, &'p Check<'a>)> {
+        let Self::Limited(limited) = self else { return None };
+        let rule = |origin: Origin<'_>| origin.rule().map(|rule| rule.id);
+        let further = (plan.descriptors()..).zip(&plan.further).filter(|(_, of)| **of == descriptor);
+        let mut places = std::iter::once(descriptor).chain(further.map(|(place, _)| place));
+        places.find_map(|place| match &plan.steps[place] {
+            Step::Check(check) if rule(check.origin) == rule(limited.origin) => Some((place, check)),
+            _ => None,
+        })
+    }
+
     /// The code of this descriptor. In rule shadow mode it is OK.
     #[inline]
     pub fn code(&self) -> Code {
@@ -229,6 +278,19 @@ impl Status<'_> {
 }
 
 impl Limited<'_> {
+    /// Whether it is shown instead of another limit of its descriptor: the one that denies for the longest time, else the
+    /// one with the least remaining. Slots that do not deny are no hits, so they are not compared.
+    fn says_more_than(&self, other: &Self) -> bool {
+        let denies = |it: &Self| (it.is_denied(), it.verdict.over);
+        match denies(self).cmp(&denies(other)) {
+            Ordering::Equal if self.verdict.over => self.verdict.reset_nanos > other.verdict.reset_nanos,
+            Ordering::Equal => {
+                self.limit.algorithm() != Algorithm::Concurrency && self.remaining() < other.remaining()
+            }
+            more => more.is_gt(),
+        }
+    }
+
     /// The descriptor's code is OVER_LIMIT: its hits do not fit, and its rule is not in shadow mode.
     #[inline]
     pub fn is_denied(&self) -> bool {
@@ -251,7 +313,6 @@ impl Limited<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Algorithm;
     use crate::time::SECOND_NANOS;
     use crate::unit::{Unit, Window};
 

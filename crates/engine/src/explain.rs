@@ -47,6 +47,8 @@ struct Explained<'a> {
     settled: Option<Settled>,
     /// The descriptor whose rule replaces its own, by index.
     replaced_by: Option<usize>,
+    /// The other limits of its rule.
+    others: Vec<Limited<'a>>,
     /// Its class of importance.
     class: Option<Class>,
     /// What its counter is made of, if prefixes say it.
@@ -113,8 +115,9 @@ pub fn explain<'a>(
             (_, Status::Limited(limited)) => counted(limited),
             _ => unmatched(&walk, request.domain(), descriptor.entries),
         };
-        let settled = match (step, &status) {
-            (Step::Check(check), Status::Limited(limited)) => {
+        let shown = status.shown(plan, index);
+        let settled = match (shown, &status) {
+            (Some((_, check)), Status::Limited(limited)) => {
                 Some(Settled::of(check, limited, settlement, &denying))
             }
             _ => None,
@@ -125,11 +128,14 @@ pub fn explain<'a>(
             walk,
             status,
             rule: step.rule(),
-            look: looks[index].clone(),
+            look: shown.and_then(|(place, _)| looks[place].clone()),
             settled,
             replaced_by,
+            others: decision.not_shown(index).copied().collect(),
             class: step.rule().and_then(|rule| class(rule, descriptor.entries)),
-            counted_as: step.rule().and_then(|rule| counted_as(rule, descriptor.entries)),
+            counted_as: shown
+                .and_then(|(_, check)| check.origin.rule())
+                .and_then(|rule| counted_as(rule, descriptor.entries)),
             exception: None,
             record: None,
             trial: trial(plan, &decision, &looks, index),
@@ -174,9 +180,9 @@ impl<'a> Explanation<'a> {
     /// The same, with how often each counter denied lately, if that is known.
     #[must_use]
     pub fn denied_lately(mut self, plan: &Plan<'_>, denials: impl Fn(&Check<'_>) -> Option<Denials>) -> Self {
-        for (descriptor, step) in self.descriptors.iter_mut().zip(&plan.steps) {
-            let Step::Check(check) = step else { continue };
-            descriptor.denials = denials(check);
+        for (index, descriptor) in self.descriptors.iter_mut().enumerate() {
+            let shown = descriptor.status.shown(plan, index);
+            descriptor.denials = shown.and_then(|(_, check)| denials(check));
         }
         self
     }

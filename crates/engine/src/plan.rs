@@ -5,14 +5,18 @@ use smallvec::SmallVec;
 
 use crate::key::Key;
 use crate::limit::{Limit, Slot};
+use crate::request::{Descriptor, Request};
 use crate::rule::{Counting, Rule};
 use crate::unit::{Unit, Window};
 
 /// The plan of one request.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// One step per descriptor, in request order.
+    /// One step per descriptor, in request order; then the `further` steps.
     pub steps: SmallVec<[Step<'a>; 8]>,
+    /// For each further step, the index of its descriptor: its rule has more than one limit. All limits of a request hold
+    /// together, whatever descriptors they belong to.
+    pub further: Vec<usize>,
     /// Candidates of the steps' limits, in the order of their steps; at most one for each step.
     pub candidates: Vec<Candidate<'a>>,
     /// The request's domain has rules.
@@ -30,6 +34,7 @@ impl<'a> Plan<'a> {
     pub fn empty(modes: Modes) -> Self {
         Self {
             steps: SmallVec::new(),
+            further: Vec::new(),
             candidates: Vec::new(),
             domain_known: false,
             learns_costs: false,
@@ -52,6 +57,31 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// How many descriptors the request has.
+    #[inline]
+    pub fn descriptors(&self) -> usize {
+        self.steps.len() - self.further.len()
+    }
+
+    /// The descriptor of each step.
+    #[inline]
+    pub fn descriptors_of<'r, 'e>(
+        &self,
+        request: &'r Request<'e>,
+    ) -> impl Iterator<Item = Descriptor<'r, 'e>> + use<'r, 'e, '_, 'a> {
+        of_steps(request, &self.further)
+    }
+
+    /// The further checks of a descriptor, by its index.
+    pub(crate) fn further_of(&mut self, descriptor: usize) -> impl Iterator<Item = &mut Check<'a>> {
+        let first = self.descriptors();
+        let steps = self.further.iter().zip(&mut self.steps[first..]);
+        steps.filter_map(move |(&of, step)| match step {
+            Step::Check(check) if of == descriptor => Some(check),
+            _ => None,
+        })
+    }
+
     /// How many places for verdicts the plan has: first those of the steps, then those of the candidates.
     #[inline]
     pub fn places(&self) -> usize {
@@ -68,6 +98,17 @@ impl<'a> Plan<'a> {
         let candidates = self.candidates.iter().enumerate();
         of_steps.chain(candidates.map(move |(index, candidate)| (first + index, &candidate.check)))
     }
+}
+
+/// The descriptor of each step of a plan with these further steps.
+#[inline]
+pub(crate) fn of_steps<'r, 'e, 'f>(
+    request: &'r Request<'e>,
+    further: &'f [usize],
+) -> impl Iterator<Item = Descriptor<'r, 'e>> + use<'r, 'e, 'f> {
+    request
+        .descriptors()
+        .chain(further.iter().filter_map(|&descriptor| request.descriptors().nth(descriptor)))
 }
 
 /// A candidate: counted as if it replaced the limit of a step, and never enforced.

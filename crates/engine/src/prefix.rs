@@ -11,10 +11,10 @@ use crate::pattern::Range;
 /// How many bits are the same in addresses that count together, in each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Of IPv4 addresses: from 1 to 32.
-    pub v4: u8,
-    /// Of IPv6 addresses: from 1 to 128.
-    pub v6: u8,
+    /// Of IPv4 addresses: from 1 to 32. `None`: they do not count here.
+    pub v4: Option<u8>,
+    /// Of IPv6 addresses: from 1 to 128. `None`: they do not count here.
+    pub v6: Option<u8>,
     /// Values that are no addresses are denied. Otherwise each counts as itself.
     pub denies_others: bool,
 }
@@ -42,13 +42,21 @@ pub struct RangeText {
 impl Prefix {
     /// What a value counts as.
     pub fn counts_as<'e>(&self, value: &'e str) -> CountedAs<'e> {
-        let range = Range::of_address(value, self.v4, self.v6);
-        range.map_or(CountedAs::Value(value), |range| CountedAs::Range(RangeText::of(&range)))
+        self.range(value).map_or(CountedAs::Value(value), |range| CountedAs::Range(RangeText::of(&range)))
     }
 
     /// Whether it denies this value.
     fn denies(&self, value: &str) -> bool {
-        self.denies_others && Range::of_address(value, self.v4, self.v6).is_none()
+        self.denies_others && self.range(value).is_none()
+    }
+
+    fn range(&self, value: &str) -> Option<Range> {
+        Range::of_address(value, self.v4, self.v6)
+    }
+
+    /// Whether it is a further one, which counts the addresses of one family and nothing else.
+    fn is_of_one_family(&self) -> bool {
+        self.v4.is_none() || self.v6.is_none()
     }
 }
 
@@ -56,6 +64,12 @@ impl Prefixes {
     /// The prefix of a level.
     pub fn of_level(&self, level: usize) -> Option<&Prefix> {
         self.0.get(level)?.as_ref()
+    }
+
+    /// Whether the values of all levels count.
+    pub(crate) fn count<'e>(&self, values: impl Iterator<Item = &'e str>) -> bool {
+        let counts = |prefix: &Prefix, value| !prefix.is_of_one_family() || prefix.range(value).is_some();
+        self.0.iter().zip(values).all(|(prefix, value)| prefix.is_none_or(|prefix| counts(&prefix, value)))
     }
 
     /// Whether any of them denies the value of its level.
@@ -106,7 +120,10 @@ impl Deref for CountedAs<'_> {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "v4 {}, v6 {}", self.v4, self.v6)?;
+        let families = [("v4", self.v4), ("v6", self.v6)].into_iter();
+        for (place, (family, len)) in families.filter_map(|(family, len)| Some((family, len?))).enumerate() {
+            write!(out, "{}{family} {len}", if place == 0 { "" } else { ", " })?;
+        }
         if self.denies_others { out.write_str(", others denied") } else { Ok(()) }
     }
 }

@@ -99,6 +99,10 @@ pub struct Rule {
     pub written: Written,
     /// Its limit; `None` is `unlimited`.
     pub limit: Option<Limit>,
+    /// How many rules after it in the set are further limits of the same node.
+    pub further: usize,
+    /// Its N is that of the first limit of its node times this, also under an exception. `None`: its N is its own.
+    pub factor: Option<u32>,
     /// Its candidate.
     pub candidate: Option<Box<CandidateLimit>>,
     /// How it counts.

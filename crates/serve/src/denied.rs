@@ -12,7 +12,7 @@ use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::explain::Denials;
 use tidegate_engine::heavy::HeavyKeys;
 use tidegate_engine::key::Key;
-use tidegate_engine::plan::{Check, Origin, Plan, Step};
+use tidegate_engine::plan::{Check, Origin, Plan};
 use tidegate_engine::request::{Entry, Request, RequestBuf};
 use tidegate_engine::text::{cut, one_line};
 use tidegate_engine::time::Timestamp;
@@ -94,9 +94,10 @@ impl DeniedKeys {
 
     #[cold]
     fn denied(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>, at: Timestamp) {
-        let steps = plan.steps.iter().zip(&decision.statuses);
-        for ((step, status), descriptor) in steps.zip(request.descriptors()) {
-            let (Step::Check(check), Status::Limited(limited)) = (step, status) else { continue };
+        for ((index, status), descriptor) in decision.statuses.iter().enumerate().zip(request.descriptors()) {
+            let (Some((_, check)), Status::Limited(limited)) = (status.shown(plan, index), status) else {
+                continue;
+            };
             if limited.is_denied() {
                 let name = || Name::of(check, request.domain(), descriptor.entries);
                 self.shard(check.key).lock().add(check.key, at, name);
@@ -305,7 +306,7 @@ descriptors:
         let entries = request.descriptors().next().expect("one").entries;
         assert_eq!((request.domain(), entries), ("shop", &[Entry { key: "user", value: "a=b\nc" }][..]));
         let plan = limiter.rules.plan(&request, Modes::default());
-        let Step::Check(check) = &plan.steps[0] else { panic!("it meets a rule") };
+        let tidegate_engine::plan::Step::Check(check) = &plan.steps[0] else { panic!("it meets a rule") };
         assert_eq!(limiter.denied.of(check.key).map(|denials| denials.count), Some(1));
     }
 

@@ -41,7 +41,7 @@ use crate::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::key::Key;
 use tidegate_engine::overlay::Overlay;
-use tidegate_engine::plan::{Hits, Plan, Step};
+use tidegate_engine::plan::{Hits, Plan};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
 
@@ -133,8 +133,8 @@ impl Events {
         limited: &Limited<'_>,
         at: Instant,
     ) {
-        let (Hits::Take(hits @ 1..), Some(Step::Check(check))) =
-            (limited.hits, decided.plan.steps.get(index))
+        let status = &decided.decision.statuses[index];
+        let (Hits::Take(hits @ 1..), Some((_, check))) = (limited.hits, status.shown(decided.plan, index))
         else {
             return;
         };

@@ -16,7 +16,7 @@ use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::heavy::HeavyKeys;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
-use tidegate_engine::plan::{Origin, Plan, Step};
+use tidegate_engine::plan::{Origin, Plan};
 use tidegate_engine::request::{Entry, Request};
 
 /// Rules that are watched at a time.
@@ -104,9 +104,10 @@ impl Watches {
     #[cold]
     fn look(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &Decision<'_>, at: Instant) {
         let watches = self.watches.load();
-        let steps = plan.steps.iter().zip(&decision.statuses);
-        for ((step, status), descriptor) in steps.zip(request.descriptors()) {
-            let (Step::Check(check), Status::Limited(limited)) = (step, status) else { continue };
+        for ((index, status), descriptor) in decision.statuses.iter().enumerate().zip(request.descriptors()) {
+            let (Some((_, check)), Status::Limited(limited)) = (status.shown(plan, index), status) else {
+                continue;
+            };
             let Origin::Rule { rule, .. } = check.origin else { continue };
             if let Some(watch) = watches.iter().find(|watch| watch.rule == rule.id) {
                 watch.see(check.key, limited, rule.own_entries(descriptor.entries), at);

@@ -47,6 +47,10 @@ impl Explained<'_> {
             json["limit"] = limit(limited);
             json["counter"] = counter(limited, look);
         }
+        if !self.others.is_empty() {
+            let other = |other: &Limited<'_>| json!({"limit": limit(other), "counted": other.verdict.before, "remaining": other.remaining()});
+            json["also"] = self.others.iter().map(other).collect();
+        }
         if let (Some(class), Status::Limited(limited)) = (&self.class, &self.status) {
             let share = limited.limit.share().as_f64();
             json["class"] = json!({"name": class.name, "share": share, "hits": limited.limit.capacity()});

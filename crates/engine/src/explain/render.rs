@@ -70,6 +70,10 @@ impl Explained<'_> {
             Status::Unlimited(_) => writeln!(out, "  limit     unlimited")?,
             Status::NoLimit | Status::Replaced(_) => writeln!(out, "  limit     none")?,
         }
+        for other in &self.others {
+            let (counted, left) = (other.verdict.before, other.remaining());
+            line(out, format_args!("  also      {}: {counted} counted, {left} left", limit_text(other)))?;
+        }
         if let Some(settled) = &self.settled {
             writeln!(out, "  settled   {}", settled.why)?;
         }

@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 use crate::limit::{Algorithm, Limit};
 use crate::path::{Path, PathEntry};
 use crate::pattern::Matcher;
-use crate::plan::{Check, Hits, Origin, Plan, Step};
+use crate::plan::{Check, Hits, Origin, Plan, Step, of_steps};
 use crate::request::{Descriptor, Entry, Request};
 use crate::rule::Rule;
 use crate::time::SECOND_NANOS;
@@ -99,6 +99,21 @@ impl Exception {
     }
 }
 
+impl Effect {
+    /// The effect on a further limit, if there is one: the first limit has its numbers, and denies for all.
+    fn on_further(self, step: &Step<'_>) -> Option<Self> {
+        let times = |number: Option<u32>, factor| number.map(|number| number.saturating_mul(factor));
+        match self {
+            Self::Limit { requests, burst } => step
+                .rule()?
+                .factor
+                .map(|factor| Self::Limit { requests: times(requests, factor), burst: times(burst, factor) }),
+            Self::Unlimited => Some(self),
+            Self::Deny => None,
+        }
+    }
+}
+
 impl Exceptions {
     /// Compiles exceptions, given in the order in which they were made.
     pub fn new<'e>(exceptions: impl IntoIterator<Item = &'e Exception>) -> Self {
@@ -117,9 +132,13 @@ impl Exceptions {
 
     /// Puts a plan of a request under these exceptions. A candidate whose limit gets other numbers is not checked.
     pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
-        for (index, (step, descriptor)) in plan.steps.iter_mut().zip(request.descriptors()).enumerate() {
+        let first = plan.descriptors();
+        for (index, (step, descriptor)) in
+            plan.steps.iter_mut().zip(of_steps(request, &plan.further)).enumerate()
+        {
             if let Some(place) = self.fitting(request.domain(), step, &descriptor) {
-                except(step, place.effect, request, &descriptor);
+                let effect = if index < first { Some(place.effect) } else { place.effect.on_further(step) };
+                effect.into_iter().for_each(|effect| except(step, effect, request, &descriptor));
                 plan.candidates.retain(|candidate| candidate.step != index);
             }
         }

@@ -82,6 +82,9 @@ impl Found {
             if let Some(counting) = &found.counting {
                 count_apart(check, counting, request, found.descriptor);
             }
+            if found.record.unlimited {
+                plan.further_of(found.descriptor).for_each(|check| check.shadow = true);
+            }
             if !plan.candidates.is_empty() {
                 plan.candidates.retain(|candidate| candidate.step != found.descriptor);
             }

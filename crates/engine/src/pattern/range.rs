@@ -55,9 +55,9 @@ impl Range {
     }
 
     /// The range that contains the address that this value is, of the length for the address's family.
-    pub(crate) fn of_address(value: &str, v4_len: u8, v6_len: u8) -> Option<Self> {
+    pub(crate) fn of_address(value: &str, v4_len: Option<u8>, v6_len: Option<u8>) -> Option<Self> {
         let address = address::read(value)?;
-        Some(Self::around(address, if address.is_ipv4() { v4_len } else { v6_len }))
+        Some(Self::around(address, if address.is_ipv4() { v4_len } else { v6_len }?))
     }
 
     /// A range of IPv4 addresses in IPv6 is that range of IPv4 addresses.

@@ -19,7 +19,6 @@ use serde_json::Value;
 
 use crate::limit::Limit;
 use crate::pattern::Matcher;
-use crate::prefix::Prefix;
 use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader};
@@ -30,6 +29,7 @@ use crate::rules::quote::quote;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
 use crate::unit::Window;
 pub(super) use classes::CheckedClasses;
+pub(super) use prefix::CheckedPrefix;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
 /// How deep descriptors may nest.
@@ -58,7 +58,7 @@ pub(super) struct CheckedNode {
     pub(super) value: Matcher,
     pub(super) value_at: Option<Place>,
     pub(super) share_threshold: bool,
-    pub(super) prefix: Option<Prefix>,
+    pub(super) prefix: Option<CheckedPrefix>,
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
     pub(super) detailed_metric: bool,
@@ -67,6 +67,7 @@ pub(super) struct CheckedNode {
     pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
+    pub(super) concurrency: Option<CheckedLimit>,
     pub(super) classes: Option<CheckedClasses>,
     /// The place of `limits_from: store`: keys may have records.
     pub(super) limits_from_store: Option<Place>,
@@ -98,7 +99,7 @@ impl CheckedNode {
     /// The key of one entry more, which a descriptor of this node may have: it names a class or a call.
     pub(super) fn trailing_key(&self) -> Option<&Arc<str>> {
         let classes = self.classes.as_ref().map(|classes| &classes.key);
-        classes.or_else(|| self.limit.as_ref()?.call_id.as_ref())
+        classes.or_else(|| self.concurrency.as_ref()?.call_id.as_ref())
     }
 
     /// Requests with different values match this node, and have different counters.
@@ -229,9 +230,8 @@ impl Checker<'_, '_> {
                 )
             });
         }
-        let limits = fields.all("rate_limit");
-        let slots = fields.all("concurrency");
-        let limit = if slots.is_empty() { self.limit(&limits) } else { self.concurrency(&fields, &slots) };
+        let limit = self.limit(&fields.all("rate_limit"));
+        let concurrency = self.concurrency(&fields, &fields.all("concurrency"));
         let limits_from_store = self.limits_from(&fields, limit.as_ref());
         let classes = self.classes(&fields, limit.as_ref());
         let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
@@ -251,6 +251,7 @@ impl Checker<'_, '_> {
             aggregates_metrics,
             metadata,
             limit,
+            concurrency,
             classes,
             limits_from_store,
             misplaced: fields.misplaced,

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
-use crate::limit::Limit;
+use crate::limit::{Algorithm, LOG_REQUESTS_MAX, Limit};
 use crate::metric_name::{NamedNode, name_of_node};
 use crate::prefix::Prefixes;
 use crate::rule::{CandidateLimit, Counting};
 use crate::rules::actions::Actions;
-use crate::rules::check::{CheckedClasses, CheckedFile, CheckedLimit, CheckedNode};
+use crate::rules::check::{CheckedClasses, CheckedFile, CheckedLimit, CheckedNode, CheckedPrefix};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
 use crate::rules::lists::Lists;
@@ -136,9 +136,7 @@ impl<'f> Compiler<'_, 'f> {
                     self.set.tree.set_written(id, scope.written(node.at));
                     self.reported.extend(node.misplaced.then_some(id));
                     path.push(self.level(node, path.last()));
-                    if let Some(limit) = &node.limit {
-                        self.rule(scope, id, limit, path);
-                    }
+                    self.limits(scope, id, path);
                     self.refuse_records(scope.file, path);
                     self.nodes(scope, id, &node.children, path);
                     path.pop();
@@ -234,9 +232,79 @@ impl<'f> Compiler<'_, 'f> {
         }
     }
 
-    fn rule(&mut self, scope: Scope<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
-        let Scope { domain, .. } = scope;
-        let Some(Level { node, digest, shared, .. }) = path.last() else { return };
+    /// The limits of the last node of a path: one rule for each, one after the other.
+    fn limits(&mut self, scope: Scope<'_, '_>, id: NodeId, path: &[Level<'_>]) {
+        let Some(level @ Level { node, .. }) = path.last() else { return };
+        let first = self.set.rules.len();
+        if let Some(limit) = &node.limit {
+            let rule = self.rule(scope, limit, level, path);
+            let shorter = self.shorter(scope, &rule, path);
+            self.set.rules.push(rule);
+            self.set.rules.extend(shorter);
+        }
+        if let Some(slots) = &node.concurrency {
+            let rule = self.rule(scope, slots, level, path);
+            self.set.rules.push(Rule { factor: None, ..rule });
+        }
+        let rules = &mut self.set.rules[first..];
+        rules.iter_mut().enumerate().for_each(|(place, rule)| rule.id = first + place);
+        let further = rules.len().saturating_sub(1);
+        let Some(rule) = rules.first_mut() else { return };
+        rule.further = further;
+        self.set.has_more |= further > 0;
+        self.set.tree.set_rule(id, first as u32);
+        self.set.example.get_or_insert_with(|| example(scope.domain, path));
+        if let Some(key) = node.trailing_key() {
+            self.set.tree.set_trailing_key(id, Arc::clone(key));
+        }
+    }
+
+    /// The further limits of a rule by shorter prefixes. Its counters differ by the prefixes in their keys.
+    fn shorter(&mut self, scope: Scope<'_, '_>, rule: &Rule, path: &[Level<'_>]) -> Vec<Rule> {
+        let (Some(limit), Some(Prefixes(longest))) = (rule.limit, &rule.prefixes) else { return Vec::new() };
+        let of_levels =
+            path.iter().enumerate().filter_map(|(at, level)| Some((at, level.node.prefix.as_ref()?)));
+        let mut of_levels = of_levels.filter(|(_, prefix)| !prefix.shorter.is_empty());
+        let Some((level, CheckedPrefix { at, shorter, .. })) = of_levels.next() else { return Vec::new() };
+        if let Some((_, second)) = of_levels.next() {
+            self.errors.add(scope.file, second.at, || {
+                "`prefix` with several lengths at two levels of a path (expected one such level)".to_owned()
+            });
+        }
+        let most = if limit.algorithm() == Algorithm::SlidingLog { LOG_REQUESTS_MAX } else { u32::MAX };
+        let times = |number: u32, factor| number.checked_mul(factor).filter(|number| *number <= most);
+        let mut rules = Vec::new();
+        for &(prefix, factor) in shorter {
+            let numbers = times(limit.requests(), factor).zip(times(limit.burst(), factor));
+            let Some((requests, burst)) = numbers else {
+                self.errors.add(scope.file, *at, || {
+                    format!(
+                        "N times the factor {factor} is more than a limit may be (expected {most} at most)"
+                    )
+                });
+                continue;
+            };
+            let mut prefixes = longest.clone();
+            prefixes[level] = Some(prefix);
+            rules.push(Rule {
+                limit: Some(limit.with_requests(requests).with_burst(burst)),
+                prefixes: Some(Prefixes(prefixes)),
+                factor: Some(factor),
+                candidate: None,
+                ..rule.clone()
+            });
+        }
+        rules
+    }
+
+    fn rule(
+        &mut self,
+        scope: Scope<'_, '_>,
+        checked: &CheckedLimit,
+        level: &Level<'_>,
+        path: &[Level<'_>],
+    ) -> Rule {
+        let (Scope { domain, .. }, Level { node, digest, shared, .. }) = (scope, level);
         let limit = checked.limit.as_ref();
         let seed = |mark| {
             let path = digest.to_le_bytes();
@@ -247,21 +315,14 @@ impl<'f> Compiler<'_, 'f> {
         let seed = seed(b"rule");
         let shared = constant_part(b"rule", domain, limit, &shared.0, |parts| SharedId::of(parts));
         self.set.has_more |= candidate.is_some() || !checked.replaces.is_empty();
-        self.set.example.get_or_insert_with(|| example(domain, path));
-        // `metrics: aggregate`: a node and those below count in the series of the node above.
-        let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());
-        let detailed = path[..counted].last().is_some_and(|level| level.node.detailed_metric);
-        let named = path.iter().map(|Level { node, name, .. }| NamedNode {
-            name,
-            varies: node.varies(),
-            value_to_metric: node.value_to_metric,
-        });
         let keys = path.iter().map(|level| level.node.key.as_str());
         let records = node.limits_from_store.map(|_| self.options.secret.records(domain, keys));
         self.set.has_records |= records.is_some();
         let prefixes = prefixes(path);
-        let rule = Rule {
-            id: self.set.rules.len(),
+        Rule {
+            id: 0,
+            further: 0,
+            factor: Some(1),
             domain: domain.clone(),
             written: scope.written(node.at),
             limit: checked.limit,
@@ -271,7 +332,7 @@ impl<'f> Compiler<'_, 'f> {
             replaces: checked.replaces.iter().map(|(_, name)| name.as_str().into()).collect(),
             shadow_mode: node.shadow_mode,
             quota_mode: node.quota_mode,
-            metric_name: MetricName::of_path(named, counted, detailed),
+            metric_name: metric_name(path),
             metadata: node.metadata.clone(),
             sync: checked.sync,
             cost: CostUse::new(checked.cost),
@@ -288,12 +349,7 @@ impl<'f> Compiler<'_, 'f> {
             levels: path.len(),
             call_id: checked.call_id.clone(),
             keyed_levels: keyed_levels(path),
-        };
-        self.set.tree.set_rule(id, rule.id as u32);
-        if let Some(key) = node.trailing_key() {
-            self.set.tree.set_trailing_key(id, Arc::clone(key));
         }
-        self.set.rules.push(rule);
     }
 }
 
@@ -302,9 +358,23 @@ fn keyed_levels(path: &[Level<'_>]) -> u32 {
     path.iter().rev().fold(0, |levels, level| levels << 1 | u32::from(level.node.varies()))
 }
 
+/// The name of the last node of a path in metrics.
+fn metric_name(path: &[Level<'_>]) -> MetricName {
+    // `metrics: aggregate`: a node and those below count in the series of the node above.
+    let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());
+    let detailed = path[..counted].last().is_some_and(|level| level.node.detailed_metric);
+    let named = path.iter().map(|Level { node, name, .. }| NamedNode {
+        name,
+        varies: node.varies(),
+        value_to_metric: node.value_to_metric,
+    });
+    MetricName::of_path(named, counted, detailed)
+}
+
 /// The prefixes of the nodes of a path, if any has one.
 fn prefixes(path: &[Level<'_>]) -> Option<Prefixes> {
-    let prefixes: Box<[_]> = path.iter().map(|level| level.node.prefix).collect();
+    let prefixes: Box<[_]> =
+        path.iter().map(|level| level.node.prefix.as_ref().map(|prefix| prefix.longest)).collect();
     prefixes.iter().any(Option::is_some).then_some(Prefixes(prefixes))
 }
 

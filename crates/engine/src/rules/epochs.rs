@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
 use crate::path::{Path, PathEntry};
-use crate::plan::{Origin, Plan, Step};
+use crate::plan::{Origin, Plan, Step, of_steps};
 use crate::request::{Entry, Request};
 use crate::rule::{CandidateLimit, Counting, Rule};
 use crate::rules::RuleSet;
@@ -101,7 +101,7 @@ impl RuleSet {
     /// one counter: 1, or `None` if there is none.
     pub fn rules_below(&self, path: &ResetPath) -> Option<usize> {
         if path.reach == Reach::Counter {
-            return self.counter_of(&path.path).map(|_| 1);
+            return (!self.counters_of(&path.path).is_empty()).then_some(1);
         }
         let top = self.node_of(&path.path)?;
         let mut rules = 0;
@@ -142,7 +142,9 @@ impl RuleSet {
                 None => above.epochs,
             };
             if let (Some(rule), Some(epochs)) = (tree.rule(node), epochs) {
-                put_in(&mut self.rules[rule as usize], &epochs, secret);
+                let first = rule as usize;
+                let last = first + self.rules[first].further;
+                self.rules[first..=last].iter_mut().for_each(|rule| put_in(rule, &epochs, secret));
             }
             Own { depth: above.depth + 1, epochs }
         });
@@ -156,8 +158,9 @@ impl RuleSet {
     ) -> HashMap<Key, Arc<Begun>, FixedState> {
         let mut begun: BTreeMap<Key, (&Rule, Vec<Epoch>)> = BTreeMap::new();
         for (path, epoch) in epochs {
-            let Some((rule, key)) = self.counter_of(&path.path) else { continue };
-            begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
+            for (rule, key) in self.counters_of(&path.path) {
+                begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
+            }
         }
         let stands_in = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
             // Sets of rules share what they have in common: each reset makes another set.
@@ -168,19 +171,22 @@ impl RuleSet {
         begun.into_iter().map(stands_in).collect()
     }
 
-    /// The rule and the key of the counter that a path leads to.
-    fn counter_of(&self, path: &Path) -> Option<(&Rule, Key)> {
+    /// The counters that a path leads to, one for each limit of its rule: with the rule and the key of each.
+    fn counters_of(&self, path: &Path) -> SmallVec<[(&Rule, Key); 1]> {
         let entries: Option<SmallVec<[Entry<'_>; 8]>> = path.entries.iter().map(PathEntry::entry).collect();
-        let entries = entries?;
-        let root = self.domains.get(&*path.domain)?.root;
-        let rule = self.rule(self.tree.find(root, &entries)? as usize)?;
-        rule.limit?;
-        Some((rule, rule.rare_key(&rule.counting.seed, &entries)))
+        let (Some(entries), Some(domain)) = (entries, self.domains.get(&*path.domain)) else {
+            return SmallVec::new();
+        };
+        let first = self.tree.find(domain.root, &entries).and_then(|rule| self.rule(rule as usize));
+        let all =
+            first.into_iter().flat_map(|rule| std::iter::once(rule).chain(self.further(rule, &entries)));
+        let limited = all.filter(|rule| rule.limit.is_some());
+        limited.map(|rule| (rule, rule.rare_key(&rule.counting.seed, &entries))).collect()
     }
 
     /// Puts the checks of a plan in the epochs of their counters.
     pub(super) fn begin_counters<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
-        for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
+        for (step, descriptor) in plan.steps.iter_mut().zip(of_steps(request, &plan.further)) {
             let Step::Check(check) = step else { continue };
             if let Some(Begun { rule, .. }) = self.begun.get(&check.key).map(Arc::as_ref) {
                 check.origin = Origin::of(rule);

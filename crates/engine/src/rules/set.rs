@@ -31,7 +31,7 @@ pub struct RuleSet {
     /// What the costs of descriptors with their own limit mean.
     pub(super) cost_of_overrides: CostUse,
     pub(super) rules: Vec<Rule>,
-    /// Some rule replaces another or has a candidate, or some counter was reset by itself.
+    /// Some rule replaces another, has a candidate or a further limit, or some counter was reset by itself.
     pub(super) has_more: bool,
     /// Counters that were reset by themselves, by their old keys: each with a rule that has other keys.
     pub(super) begun: HashMap<Key, Arc<Begun>, FixedState>,
@@ -138,6 +138,7 @@ impl RuleSet {
         plan.steps.clear();
         plan.steps.extend(request.descriptors().map(step));
         plan.learns_costs = learns_costs;
+        plan.further.clear();
         plan.candidates.clear();
         if self.has_more {
             self.plan_more(request, plan);
@@ -146,11 +147,49 @@ impl RuleSet {
 
     #[inline(never)] // Few sets of rules have any of this: the way of all others stays short.
     fn plan_more<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        self.add_further(request, plan);
         drop_replaced(&mut plan.steps);
         if !self.begun.is_empty() {
             self.begin_counters(request, plan);
         }
         add_candidates(request, plan);
+    }
+
+    /// Adds the further limits of all rules. They take the same hits in the same modes.
+    fn add_further<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        for (index, descriptor) in request.descriptors().enumerate() {
+            let Some(first) = plan.steps[index].rule() else { continue };
+            for rule in self.further(first, descriptor.entries) {
+                let Some(limit) = rule.limit else { continue };
+                let (hits, reported) = hits_of(request, &descriptor.options, &rule.cost);
+                let reported = match &mut plan.steps[index] {
+                    Step::Check(check) => {
+                        // Who releases a slot gives no hits back.
+                        if let (Hits::GiveBack(_), Some(_)) = (hits, rule.trailing(descriptor.entries)) {
+                            check.hits = Hits::GiveBack(0);
+                        }
+                        check.reported
+                    }
+                    _ => reported,
+                };
+                let check = Check { reported, ..Check::of(rule, limit, Key(0), hits) };
+                plan.steps.push(Step::Check(not_plain(check, rule, descriptor.entries)));
+                plan.further.push(index);
+            }
+        }
+    }
+
+    /// The further limits of a rule for these entries.
+    pub(super) fn further<'p>(
+        &'p self,
+        rule: &Rule,
+        entries: &[Entry<'_>],
+    ) -> impl Iterator<Item = &'p Rule> {
+        let after = self.rules.get(rule.id + 1..).and_then(|after| after.get(..rule.further));
+        let values = || entries.iter().map(|entry| entry.value);
+        let counts =
+            move |rule: &&Rule| rule.prefixes.as_ref().is_none_or(|prefixes| prefixes.count(values()));
+        after.unwrap_or_default().iter().filter(counts)
     }
 
     /// Learns from a request that was decided by this plan what own costs mean, for rules that do not say it.
@@ -192,18 +231,16 @@ impl RuleSet {
         learns_costs: &mut bool,
     ) -> Step<'p> {
         let Descriptor { entries, options } = descriptor;
-        let (hits, own_cost) = (request.hits_of(options), options.has_own_cost());
-        let hits = if options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
         if let Some(limit) = &options.limit {
             *learns_costs |= !self.cost_of_overrides.is_settled();
-            let reported = own_cost && is_reported(options, &self.cost_of_overrides);
+            let (hits, reported) = hits_of(request, options, &self.cost_of_overrides);
             return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, reported));
         }
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
         *learns_costs |= !rule.cost.is_settled();
-        let reported = own_cost && is_reported(options, &rule.cost);
+        let (hits, reported) = hits_of(request, options, &rule.cost);
         let check = Check { reported, ..Check::of(rule, limit, rule.plain_key(entries), hits) };
         if rule.is_plain { Step::Check(check) } else { Step::Check(not_plain(check, rule, entries)) }
     }
@@ -245,6 +282,14 @@ fn not_plain<'p>(check: Check<'p>, rule: &'p Rule, entries: &[Entry<'_>]) -> Che
         check.about_slot(rule, rule.trailing(entries));
     }
     check
+}
+
+/// The hits of a descriptor, and whether they are a reported cost.
+#[inline]
+fn hits_of(request: &Request<'_>, options: &DescriptorOptions, cost: &CostUse) -> (Hits, bool) {
+    let hits = request.hits_of(options);
+    let hits = if options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+    (hits, options.has_own_cost() && is_reported(options, cost))
 }
 
 /// Whether an own cost is already spent: as the request says, or as the rule does.

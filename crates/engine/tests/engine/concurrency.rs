@@ -1,7 +1,7 @@
 //! Bounds on calls in flight: their rules, and their slots compared with a naive list.
 
 use tidegate_engine::cost::Cost;
-use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::decision::{Code, Status, conclude};
 use tidegate_engine::limit::{Algorithm, Limit, Slot};
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
@@ -197,6 +197,96 @@ fn slots_that_are_held_stay_when_their_rule_changes() {
     assert!(passes(&RULES.replace("slots: 2", "slots: 3"), "3"));
 }
 
+/// Calls in flight and calls a minute in one node, each a naive list.
+#[test]
+fn a_rate_limit_in_the_same_node_is_charged_together_with_the_slot() {
+    let rules = loaded(
+        "domain: d\ndescriptors: [{key: user, concurrency: {slots: 3, ttl: 40s, id: request_id}, \
+         rate_limit: {unit: minute, requests_per_unit: 9, algorithm: sliding_log}}]",
+    )
+    .rules;
+    let mut denied_by = [0; 2];
+    for seed in 0..100 {
+        let (mut random, store, mut calls) = (Random(seed), store(), Model::default());
+        let (mut now, mut tokens, mut hits_at) = (SECOND_NANOS, vec!["0".repeat(32)], Vec::new());
+        for number in 0..300 {
+            now += random.below(4 * SECOND_NANOS);
+            calls.advance(now);
+            hits_at.retain(|time| time + 60 * SECOND_NANOS > now);
+            let (kind, asked) = (random.below(8), random.below(3));
+            // Beyond N a log keeps fewer times than a list.
+            let asked = if kind == 2 { asked.min(9u64.saturating_sub(hits_at.len() as u64)) } else { asked };
+            let release = random.below(tokens.len() as u64) as usize;
+            let id = if kind == 0 { tokens[release].clone() } else { random.below(9).to_string() };
+            let options = match kind {
+                0 | 1 => DescriptorOptions { is_negative_hits: true, ..hits(1 + asked) },
+                2 => DescriptorOptions { cost: Cost::Reported, ..hits(asked) },
+                _ => DescriptorOptions { cost: Cost::Asked, ..hits(asked) },
+            };
+            let entries = [("user", "a"), ("request_id", &*id)];
+            let request = request(&entries[..if kind == 1 { 1 } else { 2 }], options);
+            let plan = rules.plan(&request, Modes::default());
+            let decision = conclude(&plan, &store.apply(&plan, Timestamp::from_nanos(now)));
+            let taken: Vec<_> = decision.slots().map(|(descriptor, _, slot)| (descriptor, slot)).collect();
+            let Status::Limited(shown) = decision.statuses[0] else { panic!("a limit") };
+            let is_slot = shown.limit.algorithm() == Algorithm::Concurrency;
+            let no_slot = calls.held.len() >= 3;
+            match kind {
+                // A token gives a slot back and no hits; hits that are given back free no slot.
+                0 => calls.held.retain(|(held, _)| held.to_string() != id),
+                1 => drop(hits_at.drain(..hits_at.len().min(1 + asked as usize))),
+                2 => hits_at.extend((0..asked).map(|_| now)),
+                _ if asked == 0 => {
+                    let over = no_slot || hits_at.len() >= 9;
+                    assert_eq!(decision.code == Code::OverLimit, over, "{seed} {number}");
+                }
+                _ => {
+                    let holds = |slot: Slot| calls.held.iter().any(|(held, _)| held.id == slot.id);
+                    let Step::Check(Check { limit, .. }) = plan.steps[1] else { panic!("a slot") };
+                    let slot = limit.slot().expect("it takes one");
+                    let (slots_over, rate_over) = (no_slot || holds(slot), hits_at.len() as u64 + asked > 9);
+                    let passes = !slots_over && !rate_over;
+                    assert_eq!(decision.code == Code::Ok, passes, "{seed} {number}");
+                    assert_eq!(taken, if passes { vec![(0, slot)] } else { vec![] });
+                    if passes {
+                        calls.held.push((slot, now + 40 * SECOND_NANOS));
+                        hits_at.extend((0..asked).map(|_| now));
+                        tokens.push(slot.to_string());
+                        assert!(!is_slot, "an admitted call shows its rate limit");
+                    }
+                    if slots_over != rate_over {
+                        assert_eq!(is_slot, slots_over, "{seed} {number}");
+                        denied_by[usize::from(is_slot)] += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(denied_by.iter().all(|denials| *denials > 500), "{denied_by:?}");
+}
+
+#[test]
+fn exceptions_of_a_rate_limit_leave_the_slots_as_they_are() {
+    let rules = loaded(&RULES.replacen(
+        "concurrency:",
+        "rate_limit: {unit: day, requests_per_unit: 5}\n    concurrency:",
+        1,
+    ))
+    .rules;
+    let checks = |effect| {
+        let level = PathEntry { key: "user".to_owned(), value: Some("a".to_owned()) };
+        let path = Path { domain: "d".into(), entries: vec![level] };
+        let exceptions = Exceptions::new(&[Exception { path, effect }]);
+        let overlay = Overlay { records: None, exceptions: Some(&exceptions) };
+        let request = request(&[("user", "a"), ("request_id", "1")], hits(1));
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        plan.checks().map(|(_, check)| (check.limit.requests(), check.shadow)).collect::<Vec<_>>()
+    };
+    assert_eq!(checks(Effect::Limit { requests: Some(7), burst: None }), [(7, false), (2, false)]);
+    assert_eq!(checks(Effect::Unlimited), [(5, true), (2, true)]);
+    assert_eq!(checks(Effect::Deny), [(0, false), (2, false)]);
+}
+
 #[test]
 fn exceptions_of_the_path_change_the_slots() {
     let rules = loaded(RULES).rules;
@@ -254,8 +344,8 @@ fn what_is_refused() {
             "2:82: `on_store_failure: local` with `concurrency` (expected error, deny or allow: no node knows the calls of the others)",
         ),
         (
-            "concurrency: {slots: 1, ttl: 1s, id: i}, rate_limit: {unit: day, requests_per_unit: 1}",
-            "2:77: `rate_limit` with `concurrency` (expected a descriptor of its own for each)",
+            "concurrency: {slots: 1, ttl: 1s, id: i}, rate_limit: {unit: day, requests_per_unit: 1}, quota_mode: true",
+            "2:124: `quota_mode` with `concurrency` (expected a descriptor of its own for each)",
         ),
         (
             "concurrency: {slots: 1, ttl: 1s, id: i}, descriptors: [{key: i, value: x}]",

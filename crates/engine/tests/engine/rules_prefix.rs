@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::decision::{Code, Status, conclude};
 use tidegate_engine::explain::explain;
 use tidegate_engine::key::Key;
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
@@ -191,7 +191,111 @@ fn below_ranges_and_above_other_levels_addresses_count_by_prefix() {
     assert_ne!(of_user("2001:db9::1", "::1"), of_user("2001:db9::1", "::2"));
 }
 
-/// "For several lengths, send a descriptor for each": all or nothing.
+/// The counters of an address under `{v4: {24: 1, 16: 4}, v6: {64: 1, 56: 3, 48: 8}}` and N = 5, each with its N.
+fn naive_counters(address: IpAddr) -> Vec<((bool, u128, u32), usize)> {
+    let lens = if address.is_ipv4() { &[(24, 1), (16, 4)][..] } else { &[(64, 1), (56, 3), (48, 8)] };
+    let counter = |&(len, factor): &(u32, usize)| {
+        let (is_v6, prefix) = naive(address, (len.min(32), len));
+        ((is_v6, prefix, len), 5 * factor)
+    };
+    lens.iter().map(counter).collect()
+}
+
+#[test]
+fn several_lengths_are_counters_that_are_charged_together() {
+    let prefix = "{v4: {24: 1, 16: 4}, v6: {48: 8, 64: 1, 56: 3}}";
+    let log = "rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_log}";
+    let rules = loaded(&format!("domain: d\ndescriptors: [{{key: ip, {log}, prefix: {prefix}}}]")).rules;
+    let (mut random, store, mut now) = (Random(5), store(), 1_000_000);
+    let mut times: HashMap<(bool, u128, u32), Vec<u64>> = HashMap::new();
+    let mut denied_by = [0; 3];
+    for number in 0..40_000 {
+        now += random.below(400);
+        let address = match random.one_in(2) {
+            true => IpAddr::from(Ipv4Addr::from_bits(0xC633_0000 | random.below(1 << 11) as u32)),
+            false => Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(random.below(1 << 12)) << 62).into(),
+        };
+        let text = spelled(&mut random, address);
+        let request = request(&text);
+        let plan = rules.plan(&request, Modes::default());
+        let decision = conclude(&plan, &store.apply(&plan, at(now as f64 / 1_000.0)));
+        let counters = naive_counters(address);
+        times.values_mut().for_each(|times| times.retain(|time| time + 60_000 > now));
+        let used = |counter| times.get(counter).map_or(0, Vec::len);
+        let full: Vec<_> = counters.iter().filter(|(counter, n)| used(counter) >= *n).collect();
+        assert_eq!(decision.code == Code::Ok, full.is_empty(), "{number} {text}");
+        let Status::Limited(shown) = decision.statuses[0] else { panic!("a limit") };
+        let [Status::Limited(_)] = decision.statuses[..] else { panic!("one status") };
+        if full.is_empty() {
+            counters.iter().for_each(|(counter, _)| times.entry(*counter).or_default().push(now));
+            let left = counters.iter().map(|(counter, n)| n - times[counter].len()).min();
+            assert_eq!(Some(shown.remaining() as usize), left, "{number} {text}");
+        } else {
+            let wait = full.iter().map(|(counter, _)| times[counter][0] + 60_000 - now).max();
+            assert_eq!(Some(shown.verdict.reset_nanos / 1_000_000), wait, "{number} {text}");
+            let place = counters.iter().position(|(_, n)| *n == shown.limit.requests() as usize);
+            denied_by[place.expect("one of its limits")] += 1;
+        }
+    }
+    assert!(denied_by.iter().all(|denials| *denials > 300), "{denied_by:?}");
+}
+
+#[test]
+fn several_lengths_and_what_lies_over_their_rule() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5, algorithm: token_bucket, burst: 7}";
+    let node = format!("key: ip, {limit}, prefix: {{v6: {{64: 1, 48: 10}}, not_an_address: deny}}");
+    let text = format!(
+        "domain: d\ndescriptors:\n- {{{node}, descriptors: [{{key: path, {limit}}}]}}\n\
+         - {{key: site, prefix: {{v6: {{64: 1, 48: 2}}}}, descriptors: [{{key: path, {limit}}}]}}\n"
+    );
+    let rules = loaded(&text).rules;
+    let path = Path {
+        domain: "d".into(),
+        entries: vec![PathEntry { key: "ip".to_owned(), value: Some("2001:db8::1".to_owned()) }],
+    };
+    let numbers = |rules: &RuleSet, entries: &[(&str, &str)], effect: Option<Effect>| {
+        let exceptions = effect.map(|effect| Exceptions::new(&[Exception { path: path.clone(), effect }]));
+        let request = Request::new("d", 1).descriptor(entries);
+        let overlay = Overlay { exceptions: exceptions.as_ref(), records: None };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        let of = |check: &Check<'_>| (check.limit.requests(), check.limit.burst(), check.shadow);
+        plan.checks().map(|(_, check)| of(check)).collect::<Vec<_>>()
+    };
+    let ip = [("ip", "2001:db8::1")];
+    assert_eq!(numbers(&rules, &ip, None), [(5, 7, false), (50, 70, false)]);
+    assert_eq!(
+        numbers(&rules, &[("ip", "10.0.0.1")], None),
+        [(5, 7, false)],
+        "no further length of its family"
+    );
+    assert_eq!(numbers(&rules, &[("ip", "unknown")], None), [(0, 0, false)]);
+    let below = [("site", "2001:db8::1"), ("path", "/")];
+    assert_eq!(numbers(&rules, &below, None), [(5, 7, false), (10, 14, false)]);
+    let to = |requests, burst| Some(Effect::Limit { requests, burst });
+    assert_eq!(numbers(&rules, &ip, to(Some(8), Some(9))), [(8, 9, false), (80, 90, false)]);
+    assert_eq!(numbers(&rules, &ip, to(Some(u32::MAX), None))[1].0, u32::MAX);
+    assert_eq!(numbers(&rules, &ip, Some(Effect::Unlimited)), [(5, 7, true), (50, 70, true)]);
+    assert_eq!(numbers(&rules, &ip, Some(Effect::Deny))[0], (0, 0, false));
+
+    // A reset of the address resets all that deny it.
+    let keys = |rules: &RuleSet, value: &str| {
+        rules.plan(&request(value), Modes::default()).checks().map(|(_, check)| check.key).collect::<Vec<_>>()
+    };
+    for reach in [Reach::Counter, Reach::Below] {
+        let mut epochs = Epochs::default();
+        epochs.raise(ResetPath { path: path.clone(), reach }, 1);
+        let reset = rules.clone().in_epochs(&epochs);
+        let (before, after) = (keys(&rules, "2001:db8::1"), keys(&reset, "2001:db8::1"));
+        match reach {
+            Reach::Counter => assert!(before.iter().zip(&after).all(|(before, after)| before != after)),
+            Reach::Below => assert_eq!(before, after, "no node has this value"),
+        }
+        let beside = keys(&reset, "2001:db8:0:1::1");
+        assert_eq!(beside[0], keys(&rules, "2001:db8:0:1::1")[0]);
+        assert_eq!(beside[1], after[1]);
+    }
+}
+
 #[test]
 fn two_lengths_are_two_descriptors_that_are_charged_together() {
     let node = |key, len, n| {
@@ -271,11 +375,27 @@ fn what_is_no_prefix_is_refused() {
         ("prefix: {v6: /64}", "3:25: `v6` is `/64` (expected a whole number from 1 to 128)"),
         ("prefix: {v6: {0: 1}}", "3:26: a length in `v6` is `0` (expected a whole number from 1 to 128)"),
         ("prefix: {v4: {33: 1}}", "3:26: a length in `v4` is `33` (expected a whole number from 1 to 32)"),
-        ("prefix: {v6: {64: 0}}", "3:30: the factor of /64 in `v6` is `0` (expected 1)"),
-        ("prefix: {v6: {64: 2}}", "3:30: the factor of /64 in `v6` is `2` (expected 1)"),
-        ("prefix: {v6: {64: [1]}}", "3:30: a list stands here (expected 1)"),
-        ("prefix: {v6: {}}", "3:25: `v6` has 0 lengths (expected one)"),
-        ("prefix: {v6: {64: 1, 48: 16}}", "3:25: `v6` has 2 lengths (expected one)"),
+        (
+            "prefix: {v6: {64: 0}}",
+            "3:30: the factor of /64 in `v6` is `0` (expected a whole number from 1 to 4294967295)",
+        ),
+        (
+            "prefix: {v6: {64: 2}}",
+            "3:26: the factor of /64 in `v6` is `2` (expected 1: N is that of the longest prefix)",
+        ),
+        (
+            "prefix: {v6: {64: [1]}}",
+            "3:30: a list stands here (expected a whole number from 1 to 4294967295)",
+        ),
+        ("prefix: {v6: {}}", "3:25: `v6` has 0 lengths (expected 1 to 8)"),
+        (
+            "prefix: {v6: {48: 16, 64: 1, 56: 17}}",
+            "3:26: the factor of /48 in `v6` is `16` (expected 17 or more, as that of /56 in it)",
+        ),
+        (
+            "prefix: {v4: {24: 1, 8: 1000000000}}",
+            "3:20: N times the factor 1000000000 is more than a limit may be (expected 4294967295 at most)",
+        ),
         ("prefix: {v4: 24, v5: 1}", "3:29: unknown key `v5` in `prefix` (expected v4, v6, not_an_address)"),
         (
             "prefix: {not_an_address: deny}",

@@ -101,7 +101,7 @@ impl<R: Runtime> SharedStore<R> {
         known: &Verdicts,
     ) -> Vec<Part<'s, R>> {
         let mut parts: Vec<Part<'s, R>> = Vec::new();
-        for (index, descriptor) in request.descriptors().enumerate() {
+        for (index, descriptor) in plan.descriptors_of(request).enumerate() {
             let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
             let store = self.store_of(check.unit());
             let key = store.options().keys.key(request.domain(), check, descriptor.entries);

@@ -1,7 +1,8 @@
 //! Which limits a set of rules adds, removes and changes.
 //!
 //! In: the rules in force, and those that replace them. Out: a text for people, of bounded length. Limits are the
-//! same if their paths are; limits that share a path are compared in the order of their files.
+//! same if their paths are; limits that share a path are compared in the order of their files, and bounds on calls in
+//! flight with one another.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -33,11 +34,11 @@ pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
         let old = if order.is_le() { old.next() } else { None };
         let new = if order.is_ge() { new.next() } else { None };
         match (old, new) {
-            (Some((path, old)), Some((_, new))) if Terms::of(old) != Terms::of(new) => {
+            (Some(((path, _), old)), Some((_, new))) if Terms::of(old) != Terms::of(new) => {
                 changed.add(|| format!("{path}: {}", differences(old, new)));
             }
-            (Some((path, _)), None) => removed.add(|| path),
-            (None, Some((path, _))) => added.add(|| path),
+            (Some(((path, _), _)), None) => removed.add(|| path),
+            (None, Some(((path, _), _))) => added.add(|| path),
             _ => {}
         }
     }
@@ -47,8 +48,9 @@ pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
     one_line(&text).into_owned()
 }
 
-fn by_path(rules: &RuleSet) -> Vec<(String, &Rule)> {
-    let mut all: Vec<_> = rules.rules().iter().map(|rule| (rule.path(), rule)).collect();
+fn by_path(rules: &RuleSet) -> Vec<((String, bool), &Rule)> {
+    let of = |rule: &Rule| (rule.path(), rule.call_id.is_some());
+    let mut all: Vec<_> = rules.rules().iter().map(|rule| (of(rule), rule)).collect();
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
     all
 }

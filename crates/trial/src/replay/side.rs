@@ -56,6 +56,7 @@ pub(super) enum Asked<'r> {
 #[derive(Debug)]
 pub(super) struct Other<'r> {
     steps: SmallVec<[Step<'r>; 2]>,
+    further: Vec<usize>,
     candidates: Vec<Candidate<'r>>,
     /// For each step, the name of its key, if it has no numbers of its own. Empty: all have.
     names: Vec<Option<Box<str>>>,
@@ -80,7 +81,9 @@ impl<'r> Side<'r> {
         self.rules.plan_into(request, &mut self.plan);
         self.plan.steps.iter_mut().for_each(leave_out_slots);
         let (mut names, mut place) = (Vec::new(), 0);
-        for (at, (step, descriptor)) in self.plan.steps.iter().zip(request.descriptors()).enumerate() {
+        for (at, (step, descriptor)) in
+            self.plan.steps.iter().zip(self.plan.descriptors_of(request)).enumerate()
+        {
             let Some((rule, check)) = counted(step) else { continue };
             match self.keys.meet(rule.id, check.key, || name_of(rule, descriptor.entries)) {
                 Met::At(found) => place = found,
@@ -91,6 +94,7 @@ impl<'r> Side<'r> {
             }
         }
         let candidates = std::mem::take(&mut self.plan.candidates);
+        let further = std::mem::take(&mut self.plan.further);
         match self.plan.steps[..] {
             [
                 Step::Check(Check {
@@ -105,7 +109,7 @@ impl<'r> Side<'r> {
             }
             _ => {
                 let steps = SmallVec::from_slice(&self.plan.steps);
-                Asked::Other(Box::new(Other { steps, candidates, names }))
+                Asked::Other(Box::new(Other { steps, further, candidates, names }))
             }
         }
     }
@@ -128,11 +132,13 @@ impl<'r> Side<'r> {
     #[inline]
     pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
         self.plan.steps.clear();
+        self.plan.further.clear();
         self.plan.candidates.clear();
         match asked {
             Asked::Usual(rule, key, _) => self.plan.steps.extend(usual(rule, *key)),
             Asked::Other(other) => {
                 self.plan.steps.extend_from_slice(&other.steps);
+                self.plan.further.extend_from_slice(&other.further);
                 self.plan.candidates.extend_from_slice(&other.candidates);
             }
         }
@@ -145,10 +151,14 @@ impl<'r> Side<'r> {
     #[inline]
     pub(super) fn count(&mut self, asked: &Asked<'_>, at: Timestamp, is_changed: bool) {
         let passes = self.decision.code == Code::Ok;
-        for (index, (step, status)) in self.plan.steps.iter().zip(&self.decision.statuses).enumerate() {
-            let (Some((rule, check)), Status::Limited(limited)) = (counted(step), status) else { continue };
+        for (index, status) in self.decision.statuses.iter().enumerate() {
+            let (Some((place, check)), Status::Limited(limited)) = (status.shown(&self.plan, index), status)
+            else {
+                continue;
+            };
+            let Some(rule) = check.origin.rule() else { continue };
             let outcome = outcome(limited, at, passes, is_changed);
-            let (place, name) = asked.named(index);
+            let (place, name) = asked.named(place);
             let streak = self.keys.add((check.key, place), rule.id, &outcome, name);
             self.numbers[rule.id].add(&outcome, streak);
         }

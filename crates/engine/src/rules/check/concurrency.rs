@@ -16,7 +16,7 @@ impl Checker<'_, '_> {
     /// The bound of a node. Merges may assign several mappings to it; they count together.
     pub(super) fn concurrency(&mut self, node: &Fields, mappings: &[NodeId]) -> Option<CheckedLimit> {
         let fields = self.reader.fields(self.since_last_null(mappings), Section::Concurrency)?;
-        for name in ["rate_limit", "limits_from", "quota_mode", "classes"] {
+        for name in ["quota_mode", "classes"] {
             self.refuse(node, name, || {
                 format!("`{name}` with `concurrency` (expected a descriptor of its own for each)")
             });

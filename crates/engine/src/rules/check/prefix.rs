@@ -1,6 +1,7 @@
 //! `prefix`: how many bits addresses share that count together.
 //!
-//! In: the fields of a node, and what its `value` matches. Out: the prefix of each family.
+//! In: the fields of a node, and what its `value` matches. Out: the longest prefix of each family, and the shorter ones,
+//! each of which is a limit of its own.
 
 use std::ops::RangeInclusive;
 
@@ -11,11 +12,24 @@ use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 use crate::rules::quote::quote;
 use crate::rules::scalar;
-use tidegate_yaml::{Content, NodeId};
+use tidegate_yaml::{Content, NodeId, Place};
+
+/// The most lengths of one family.
+const LENGTHS_MAX: usize = 8;
+
+/// The prefixes of a node.
+#[derive(Clone, Debug)]
+pub(in super::super) struct CheckedPrefix {
+    pub(in super::super) at: Place,
+    /// The longest of each family.
+    pub(in super::super) longest: Prefix,
+    /// The shorter ones, each with its factor of N.
+    pub(in super::super) shorter: Vec<(Prefix, u32)>,
+}
 
 impl Checker<'_, '_> {
     /// The prefix of a node. `None`: there is none, or it is wrong, which is reported.
-    pub(super) fn prefix(&mut self, node: &Fields, value: &Matcher) -> Option<Prefix> {
+    pub(super) fn prefix(&mut self, node: &Fields, value: &Matcher) -> Option<CheckedPrefix> {
         let mappings = node.all("prefix");
         let fields = self.reader.fields(self.since_last_null(&mappings), Section::Prefix)?;
         let at = fields.at;
@@ -37,33 +51,70 @@ impl Checker<'_, '_> {
         }
         let words = [("count", false), ("deny", true)];
         let others = self.reader.word(&fields, "not_an_address", &words);
-        Some(Prefix {
-            v4: self.prefix_len(&fields, "v4", 32)?,
-            v6: self.prefix_len(&fields, "v6", 128)?,
-            denies_others: others.is_some_and(|(_, denies)| denies),
-        })
+        let (v4, v4_shorter) = self.prefix_lens(&fields, "v4", 32)?;
+        let (v6, v6_shorter) = self.prefix_lens(&fields, "v6", 128)?;
+        let of = |v4, v6| Prefix { v4, v6, denies_others: false };
+        let v4_shorter = v4_shorter.into_iter().map(|(len, factor)| (of(Some(len), None), factor));
+        let v6_shorter = v6_shorter.into_iter().map(|(len, factor)| (of(None, Some(len)), factor));
+        let denies_others = others.is_some_and(|(_, denies)| denies);
+        let longest = Prefix { denies_others, ..of(Some(v4), Some(v6)) };
+        Some(CheckedPrefix { at, longest, shorter: v4_shorter.chain(v6_shorter).collect() })
     }
 
-    /// The length for a family: a number, or a mapping of one length to its factor of N, which is 1. Without it each
-    /// address counts by itself.
-    fn prefix_len(&mut self, fields: &Fields, family: &str, most: u8) -> Option<u8> {
-        let Some(node) = fields.last(family) else { return Some(most) };
+    /// The longest length for a family, and the shorter ones with their factors of N: one number, or a mapping of lengths to
+    /// factors. Without it each address counts by itself.
+    fn prefix_lens(&mut self, fields: &Fields, family: &str, most: u8) -> Option<(u8, Vec<(u8, u32)>)> {
+        let Some(node) = fields.last(family) else { return Some((most, Vec::new())) };
         let document = self.reader.document;
         let Content::Mapping(pairs) = &document.node(node).content else {
             if !self.reader.is_given(fields, family) {
-                return Some(most);
+                return Some((most, Vec::new()));
             }
             let (_, len) = self.reader.number(fields, family, 1..=u32::from(most))?;
-            return u8::try_from(len).ok();
+            return Some((u8::try_from(len).ok()?, Vec::new()));
         };
-        let &[(len, factor)] = &pairs[..] else {
-            let at = self.reader.at(node);
-            self.reader.error(at, || format!("`{family}` has {} lengths (expected one)", pairs.len()));
+        let mut lens = Vec::new();
+        for &(len, factor) in pairs {
+            let at = self.reader.at(len);
+            let len = self.number_of(len, &format!("a length in `{family}`"), 1..=i128::from(most))?;
+            let factor = self.number_of(
+                factor,
+                &format!("the factor of /{len} in `{family}`"),
+                1..=i128::from(u32::MAX),
+            )?;
+            lens.push((u8::try_from(len).ok()?, u32::try_from(factor).ok()?, at));
+        }
+        lens.sort_by_key(|&(len, ..)| std::cmp::Reverse(len));
+        self.refuse_lens(&lens, family, self.reader.at(node))?;
+        let mut lens = lens.into_iter().map(|(len, factor, _)| (len, factor));
+        let (longest, _) = lens.next()?;
+        Some((longest, lens.collect()))
+    }
+
+    /// Refuses lengths, given from the longest on, whose factors do not fit. `None`: some do not.
+    fn refuse_lens(&mut self, lens: &[(u8, u32, Place)], family: &str, at: Place) -> Option<()> {
+        let Some(&(longest, factor, first_at)) = lens.first().filter(|_| lens.len() <= LENGTHS_MAX) else {
+            let count = lens.len();
+            self.reader.error(at, || format!("`{family}` has {count} lengths (expected 1 to {LENGTHS_MAX})"));
             return None;
         };
-        let len = self.number_of(len, &format!("a length in `{family}`"), 1..=i128::from(most))?;
-        self.number_of(factor, &format!("the factor of /{len} in `{family}`"), 1..=1)?;
-        u8::try_from(len).ok()
+        if factor != 1 {
+            self.reader.error(first_at, || {
+                format!("the factor of /{longest} in `{family}` is `{factor}` (expected 1: N is that of the longest prefix)")
+            });
+            return None;
+        }
+        for pair in lens.windows(2) {
+            let &[(longer, less, _), (len, factor, at)] = pair else { continue };
+            if longer == len || factor < less {
+                self.reader.error(at, || match longer == len {
+                    true => format!("the length {len} in `{family}` twice (expected it once)"),
+                    false => format!("the factor of /{len} in `{family}` is `{factor}` (expected {less} or more, as that of /{longer} in it)"),
+                });
+                return None;
+            }
+        }
+        Some(())
     }
 
     /// A whole number in a range, with its name for people.
