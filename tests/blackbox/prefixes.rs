@@ -1,8 +1,9 @@
 //! Addresses that count by prefix: between two nodes and a real Redis, in `tidegate check` and in `tidegate ask`.
 
 use super::commands::{folder, tidegate};
+use crate::harness::eventually_true;
 use crate::harness::grpc::{Client, OK, question};
-use crate::harness::redis::Redis;
+use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::Setup;
 
 const RULES: &str = "
@@ -47,6 +48,37 @@ fn two_nodes_count_the_addresses_of_a_prefix_together() {
         }
         assert!(passes(&clients[0], "2001:db8:0:1::1") && passes(&clients[1], "::ffff:10.0.0.1"));
         assert!(!passes(&clients[0], "unknown"));
+    }
+}
+
+/// Each counter has its own hash slot in a Cluster: what one denies goes back to the others.
+#[test]
+fn several_lengths_are_charged_together_on_all_nodes() {
+    let rules = RULES.replace("v6: 64", "v6: {64: 1, 48: 3}");
+    let (redis, masters) = (Redis::start(&[]), cluster());
+    for (url, kind) in [(redis.url(), "SINGLE"), (masters[0].url(), "CLUSTER")] {
+        let setup = || {
+            let setup =
+                Setup::new().rules("site.yaml", &rules).env("REDIS_URL", &url).env("REDIS_TYPE", kind);
+            setup.env("REDIS_TIMEOUT", "10s")
+        };
+        let nodes = [setup().start(), setup().start()];
+        let clients = nodes.each_ref().map(|node| node.client());
+        let admitted = |network: usize| {
+            let address = |number: usize| format!("2001:db8:0:{network:x}::{number:x}");
+            (0..20).filter(|&number| passes(&clients[number % 2], &address(number))).count()
+        };
+        assert_eq!(admitted(1), 10, "{kind}");
+        // What the /64 denied is given back to the /48 in the background.
+        let mut others = 0;
+        eventually_true("the /48 to be full", || {
+            others += (2..60).map(admitted).sum::<usize>();
+            others == 20
+        });
+        assert_eq!((60..70).map(admitted).sum::<usize>(), 0, "{kind}");
+        let denied = clients[0].ask(question("site", &[&[("ip", "2001:db8:0:1::1")]]));
+        assert_eq!(denied.statuses.len(), 1, "one descriptor");
+        assert!(passes(&clients[0], "2001:db8:1::1") && passes(&clients[1], "10.0.0.1"), "{kind}");
     }
 }
 

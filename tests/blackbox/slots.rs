@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::commands::tidegate;
 use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::grpc::{self, OK, OVER_LIMIT};
 use crate::harness::http::{self, Client};
@@ -85,6 +86,49 @@ fn nodes_share_slots_in_redis() {
     for redis in Redis::and_valkey() {
         slots_of([&limiter(Some(&redis)), &limiter(Some(&redis))]);
     }
+}
+
+/// Calls at one time and calls an hour in one rule.
+fn slots_and_a_rate(limiter: &Tidegate) {
+    let tokens: Vec<String> = ["a", "b", "c"].map(|id| take(limiter, id).expect("a slot is free")).into();
+    assert_eq!(take(limiter, "d"), None, "three are in flight");
+    release(limiter, &tokens[0]);
+    let last = take(limiter, "d").expect("a denied call is charged nothing, so this is the fourth");
+    tokens[1..].iter().chain([&last]).for_each(|token| release(limiter, token));
+    assert_eq!(take(limiter, "e"), None, "four an hour");
+    let (code, text, _) = tidegate(
+        &[
+            "ask",
+            "edge",
+            "user=alice",
+            "request_id=f",
+            "--to",
+            &format!("127.0.0.1:{}", limiter.setup.ports.debug),
+        ],
+        &[],
+    );
+    let shown = "limit     4 per hour";
+    assert!(
+        code == 0 && text.contains(shown) && text.contains("also      3 in flight, ttl 3600 s"),
+        "{text}"
+    );
+}
+
+#[test]
+fn calls_in_flight_and_calls_an_hour_are_counted_by_one_rule() {
+    let rules = RULES.to_owned() + "    rate_limit: {unit: hour, requests_per_unit: 4}\n";
+    let setup = || Setup::new().rules("edge.yaml", &rules);
+    slots_and_a_rate(&setup().start());
+    for redis in Redis::and_valkey() {
+        slots_and_a_rate(&setup().env("REDIS_URL", &redis.url()).start());
+        let mut keys = redis.ask::<Vec<String>>(&["KEYS", "*"]);
+        keys.retain(|key| redis.ask::<String>(&["TYPE", key]) == "zset");
+        let [slots] = &keys[..] else { panic!("{keys:?}") };
+        assert_eq!(redis.ask::<Vec<String>>(&["ZRANGE", slots, "0", "-1"]), ["latest"], "none is held");
+    }
+    let masters = cluster();
+    let limiter = setup().env("REDIS_URL", &masters[0].url()).env("REDIS_TYPE", "CLUSTER").start();
+    slots_and_a_rate(&limiter);
 }
 
 /// Whoever releases a slot learns that it was not released, and can repeat it.
