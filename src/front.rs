@@ -217,7 +217,7 @@ impl Handler {
         self.count(front, Outcome::OverLimit, over, began);
         if let Err(error) = decided {
             for (place, _) in batch.requests() {
-                render(place, Some(Err(self.refuse_since(began, front, error.into()))));
+                render(place, Some(Err(self.refuse_since(began, front, error.clone().into()))));
             }
         }
     }

@@ -24,6 +24,7 @@ use crate::settings::{Problem, Texts};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Entry, Request};
+use tidegate_engine::rules::BadCallId;
 use tidegate_engine::text::{json_line, one_line};
 use tidegate_trial::envoy::DescriptorBuf;
 
@@ -172,6 +173,8 @@ enum AskError {
     #[error(transparent)]
     Rules(#[from] RulesError),
     #[error(transparent)]
+    CallId(#[from] BadCallId),
+    #[error(transparent)]
     Envoy(#[from] SourceError),
     #[error("no limiter answers on the debug port {name}: {error} (DEBUG_HOST, DEBUG_PORT, --to)")]
     Silent { name: String, error: io::Error },
@@ -198,6 +201,7 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
         request.push(entries, descriptor.options);
     }
     let plan = rules.plan(&request, configuration.modes);
+    rules.check_calls(&request, &plan)?;
     let shown = explain(&rules, &request, &plan, store.look(&plan, wall()));
     Ok(if question.as_json {
         format!("{}\n", json_line(&shown.json().to_string()))

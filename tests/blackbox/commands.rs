@@ -276,6 +276,22 @@ fn ask_needs_no_limiter_when_it_has_rules() {
 }
 
 #[test]
+fn an_id_that_a_limiter_would_refuse_is_refused_without_one_too() {
+    let rules = "domain: shop\ndescriptors: [{key: user, concurrency: {slots: 1, ttl: 1m, id: call}}]\n";
+    let (folder, path) = folder(&[("shop.yaml", rules)]);
+    let (long, what) = ("x".repeat(129), "descriptor 0: call: an id of 129 bytes is too long (at most 128)");
+    let call = format!("call={long}");
+    let (code, text, complaints) = tidegate(&["ask", "shop", "user=a", &call, "--rules", &path], &[]);
+    assert!(code == 1 && text.is_empty() && complaints.contains(what), "{complaints}");
+    let cases = folder.path().join("cases.yaml");
+    let step = format!("{{request: {{user: a, call: {long}}}, expect: OK}}");
+    let text = format!("rules: shop.yaml\ncases: [{{name: an id, steps: [{step}]}}]\n");
+    fs::write(&cases, text).expect("the folder is ours");
+    let (code, text, _) = tidegate(&["test", cases.to_str().expect("UTF-8")], &[]);
+    assert!(code == 1 && text.contains(&format!("got:      {what}")), "{text}");
+}
+
+#[test]
 fn ask_says_why_it_cannot() {
     let nobody = [("DEBUG_HOST", "127.0.0.1"), ("DEBUG_PORT", "1")];
     let (code, _, complaints) = tidegate(&["ask", "shop", "user=alice"], &nobody);

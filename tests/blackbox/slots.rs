@@ -81,6 +81,34 @@ fn a_slot_is_released_by_its_token_alone() {
     assert_eq!(get.status, 405);
 }
 
+/// What is no id is the fault of whoever sent it, and takes nothing.
+fn what_is_no_id(limiter: &Tidegate) {
+    let (long, port) = ("x".repeat(129), limiter.setup.ports.http);
+    for (id, encoded, what) in [
+        (&*long, &*long, "an id of 129 bytes is too long (at most 128)"),
+        ("a\tb", "a%09b", "an id with a control character (expected none)"),
+    ] {
+        let sentence = format!("descriptor 0: request_id: {what}");
+        for verb in ["check", "release"] {
+            let path = format!("/{verb}/edge?user=alice&request_id={encoded}");
+            let answer = Client::new(port).send("POST", &path, &[], "").expect("an answer");
+            assert_eq!((answer.status, &*answer.body), (400, &*format!("{sentence}\n")), "{path}");
+        }
+        let calls = [id, "1"].map(|id| [("user", "alice"), ("request_id", id)]);
+        let refused = limiter.client().call(grpc::question("edge", &[&calls[0], &calls[1]]));
+        let refused = refused.expect_err("it is no id");
+        assert_eq!((refused.code(), refused.message()), (tonic::Code::InvalidArgument, &*sentence));
+    }
+    assert!(["1", "2", "3"].iter().all(|id| take(limiter, id).is_some()), "nothing was counted");
+    assert_eq!(take(limiter, &"4".repeat(128)), None);
+}
+
+#[test]
+fn what_is_no_id_is_refused_and_takes_nothing() {
+    what_is_no_id(&limiter(None));
+    what_is_no_id(&limiter(Some(&Redis::start(&[]))));
+}
+
 #[test]
 fn nodes_share_slots_in_redis() {
     for redis in Redis::and_valkey() {

@@ -9,6 +9,7 @@
 
 mod actions;
 mod calendar;
+mod calls;
 mod check;
 mod compile;
 mod diagnostic;
@@ -31,6 +32,7 @@ mod unmet;
 mod walk;
 
 pub use actions::{Actions, ClientRequest, Costs, Field, Metadata, MetadataSource, Need};
+pub use calls::BadCallId;
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use epochs::{Epoch, Epochs, Reach, ResetPath};

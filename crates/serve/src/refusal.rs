@@ -104,6 +104,7 @@ impl From<ServiceError> for Refusal {
         match error {
             ServiceError::NoRules => Self::of(RefusalCode::Unavailable, &error.to_string()),
             ServiceError::Store(_) => Self::of(RefusalCode::StoreFailure, &error.to_string()),
+            ServiceError::CallId(_) => Self::of(RefusalCode::InvalidArgument, &error.to_string()),
         }
     }
 }

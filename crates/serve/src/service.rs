@@ -42,7 +42,7 @@ use tidegate_engine::explain::{Explanation, explain};
 use tidegate_engine::overlay::{Exceptions, Found, Overlay};
 use tidegate_engine::plan::{Modes, Plan};
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{Epochs, RuleSet};
+use tidegate_engine::rules::{BadCallId, Epochs, RuleSet};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{Applied, StoreError};
@@ -142,7 +142,7 @@ impl Snapshot {
 }
 
 /// Why no decision could be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
     /// No set of rules was ever loaded.
     #[error("no rate limit configuration loaded")]
@@ -150,6 +150,9 @@ pub enum ServiceError {
     /// The shared store did not answer, and the fallback is an error.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The request names a call by what is no id.
+    #[error(transparent)]
+    CallId(#[from] BadCallId),
 }
 
 /// The records of each request of a batch. `None`: one of them is not known here.
@@ -257,16 +260,21 @@ impl<R: Runtime> Service<R> {
         &self.counters
     }
 
-    /// Empties the plans of those requests of a batch that lack a record, so that nothing is asked for them. Returns
-    /// which ones.
-    #[inline(never)] // Few rules have records: the way of all others stays short.
-    fn leave_out_lacking(&self, found: &AllFound, plans: &mut [Plan<'_>]) -> Answered {
-        let mut lacking = Answered::default();
-        for (place, _) in found.iter().enumerate().filter(|(_, found)| found.is_none()) {
-            lacking.add(place);
-            plans[place] = Plan::empty(self.modes);
+    /// Empties the plans of those requests of a batch that [`finish`](Self::finish) looks up records for, or refuses:
+    /// nothing is asked for them here. Adds their places to `left_out`.
+    #[inline(never)] // Few rules need this: the way of all others stays short.
+    fn leave_out(
+        &self,
+        plans: &mut [Plan<'_>],
+        left_out: &mut Answered,
+        is_left_out: impl Fn(usize, &Plan<'_>) -> bool,
+    ) {
+        for (place, plan) in plans.iter_mut().enumerate() {
+            if is_left_out(place, plan) {
+                left_out.add(place);
+                *plan = Plan::empty(self.modes);
+            }
         }
-        lacking
     }
 
     /// Adds the records of each request of a batch to `found`.
@@ -331,10 +339,16 @@ impl<R: Runtime> Service<R> {
             live.rules().plan_into(request, &mut plans[place]);
             applied.push(Applied::default());
         }
-        let mut lacking = Answered::default();
+        let mut left_out = Answered::default();
         if has_records {
             self.look_up(batch.places().zip(&plans), &mut found);
-            lacking = self.leave_out_lacking(&found, &mut plans);
+            self.leave_out(&mut plans, &mut left_out, |place, _| found[place].is_none());
+        }
+        if live.rules().counts_calls() {
+            let requests: ArrayVec<&Request<'_>, BATCH_MAX> = batch.places().collect();
+            self.leave_out(&mut plans, &mut left_out, |place, plan| {
+                live.rules().check_calls(requests[place], plan).is_err()
+            });
         }
         let overlay_of = |place: usize| Overlay {
             records: found.get(place).and_then(Option::as_ref),
@@ -343,7 +357,7 @@ impl<R: Runtime> Service<R> {
         if has_records || exceptions.is_some() {
             lay_over(batch, &mut plans, overlay_of);
         }
-        let answered = self.counters.begin(&plans, began, &self.clock, &mut applied).without(lacking);
+        let answered = self.counters.begin(&plans, began, &self.clock, &mut applied).without(left_out);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();
         self.metrics.decisions_took(self.nanos_since(began) / asked as u64, decided);
         for (place, request) in batch.requests() {
@@ -380,6 +394,7 @@ impl<R: Runtime> Service<R> {
             let mut request = Request::default();
             read(&mut request)?;
             let mut plan = live.rules().plan(&request, self.modes);
+            live.rules().check_calls(&request, &plan).map_err(ServiceError::from)?;
             if live.rules().has_records() {
                 let Some(known) = self.known(&request, &plan) else { break 'question None };
                 found = known;
@@ -426,6 +441,7 @@ impl<R: Runtime> Service<R> {
         let exceptions = self.exceptions.hold();
         let overlay = Overlay { records: found.as_ref(), exceptions: exceptions.as_deref() };
         let plan = live.rules().plan_under(&request, self.modes, overlay);
+        live.rules().check_calls(&request, &plan).map_err(ServiceError::from)?;
         let planning = self.nanos_since(found_at);
         let applied = self.counters.finish(&request, &plan, timeout, self.clock.at(found_at)).await;
         let applied = applied.map_err(ServiceError::from)?;
@@ -446,6 +462,7 @@ impl<R: Runtime> Service<R> {
         let (exceptions, found) = (self.exceptions.hold(), self.find(live, request, None).await);
         let overlay = Overlay { records: found.as_ref(), exceptions: exceptions.as_deref() };
         let plan = live.rules().plan_under(request, self.modes, overlay);
+        live.rules().check_calls(request, &plan)?;
         let looks = self.counters.look(request, &plan, self.now()).await?;
         let (cold, now) = (self.counters.coldness(), self.now());
         let explanation = explain(live.rules(), request, &plan, looks).under(overlay, request, &plan);

@@ -318,6 +318,7 @@ impl<'f> Compiler<'_, 'f> {
         let keys = path.iter().map(|level| level.node.key.as_str());
         let records = node.limits_from_store.map(|_| self.options.secret.records(domain, keys));
         self.set.has_records |= records.is_some();
+        self.set.counts_calls |= checked.call_id.is_some();
         let prefixes = prefixes(path);
         Rule {
             id: 0,

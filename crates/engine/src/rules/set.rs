@@ -13,9 +13,9 @@ use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
-use crate::rules::hash;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{LoadOptions, Rule};
+use crate::rules::{calls, hash};
 use crate::unit::Window;
 
 /// Separates the counters of overrides from those of rules.
@@ -37,6 +37,8 @@ pub struct RuleSet {
     pub(super) begun: HashMap<Key, Arc<Begun>, FixedState>,
     /// The keys of some rule may have records.
     pub(super) has_records: bool,
+    /// Some rule counts calls in flight.
+    pub(super) counts_calls: bool,
     pub(super) tree: Tree,
     pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
     pub(super) secret: KeySecret,
@@ -73,6 +75,7 @@ impl RuleSet {
             has_more: false,
             begun: HashMap::default(),
             has_records: false,
+            counts_calls: false,
             tree: Tree::new(seed),
             domains: HashMap::with_hasher(FixedState::with_seed(seed)),
             secret: options.secret,
@@ -140,6 +143,9 @@ impl RuleSet {
         plan.learns_costs = learns_costs;
         plan.further.clear();
         plan.candidates.clear();
+        if self.counts_calls {
+            calls::take_once(plan);
+        }
         if self.has_more {
             self.plan_more(request, plan);
         }

@@ -164,6 +164,75 @@ fn what_a_release_frees_is_not_taken_by_the_same_request() {
     assert_eq!(conclude(&plan, &store().apply(&plan, at(0.0))).code, Code::OverLimit);
 }
 
+/// Two rules of a proxy may make the same descriptor, and two headers may have the same value.
+#[test]
+fn a_call_that_its_request_names_twice_holds_one_slot() {
+    let (rules, store) = (loaded(&RULES.replace("slots: 2", "slots: 1")).rules, store());
+    let ask = |calls: &[(&'static str, &'static str)], seconds| {
+        let mut request = Request::new("d", 1);
+        for &(user, id) in calls {
+            let entries = [("user", user), ("request_id", id)];
+            request.push(entries.map(|(key, value)| Entry { key, value }), DescriptorOptions::default());
+        }
+        let plan = rules.plan(&request, Modes::default());
+        let decision = conclude(&plan, &store.apply(&plan, at(seconds)));
+        assert!(decision.code == Code::OverLimit || decision.statuses.iter().all(|it| it.code() == Code::Ok));
+        let slots: Vec<_> = decision.slots().map(|(descriptor, _, slot)| (descriptor, slot)).collect();
+        (decision.code == Code::Ok, slots)
+    };
+    let (passes, slots) = ask(&[("a", "1"), ("a", "1"), ("b", "1"), ("a", "1")], 0.0);
+    assert!(passes);
+    assert_eq!(slots.iter().map(|(descriptor, _)| *descriptor).collect::<Vec<_>>(), [0, 2]);
+    assert!(!ask(&[("a", "1"), ("a", "1")], 1.0).0, "it runs already");
+    assert!(!ask(&[("a", "2")], 1.0).0 && !ask(&[("b", "2")], 1.0).0);
+    assert!(!ask(&[("c", "1"), ("c", "2")], 1.0).0, "two calls");
+    assert!(!ask(&[("c", ""), ("c", "")], 1.0).0, "calls without an id are never the same");
+    assert!(ask(&[("c", "1"), ("c", "1")], 1.0).0, "nothing was taken by those that were denied");
+    let limit = rules.rules()[0].limit.expect("a limit");
+    for (key, slot) in [("a", slots[0].1), ("b", slots[1].1)] {
+        let key = rules.rules()[0].key(&[Entry { key: "user", value: key }]);
+        let check = check(limit.for_slot(slot), key, Hits::GiveBack(1));
+        store.apply(&plan([check]), at(2.0));
+    }
+    assert!(ask(&[("a", "2"), ("b", "2")], 3.0).0, "the tokens release all that was taken");
+}
+
+#[test]
+fn ids_are_bounded_where_they_are_used() {
+    let rules =
+        loaded(&format!("{RULES}\n  - {{key: other, rate_limit: {{unit: day, requests_per_unit: 1}}}}"))
+            .rules;
+    let other = "x".repeat(1_000);
+    let checked = |entries: &[(&str, &str)], options| {
+        let mut request = Request::new("d", 1);
+        request.push([Entry { key: "other", value: &other }], DescriptorOptions::default());
+        request.push(entries.iter().map(|&(key, value)| Entry { key, value }), options);
+        rules
+            .check_calls(&request, &rules.plan(&request, Modes::default()))
+            .map_err(|error| error.to_string())
+    };
+    let (user, long) = (("user", "alice"), "é".repeat(64) + "x");
+    let back = DescriptorOptions { is_negative_hits: true, ..hits(1) };
+    for id in ["", "7f3a", &long[..128], " a\u{a0}b ", "%00"] {
+        assert_eq!(checked(&[user, ("request_id", id)], hits(1)), Ok(()), "{id:?}");
+    }
+    let refused = |what: &str| Err(format!("descriptor 1: request_id: an id {what}"));
+    for options in [hits(1), hits(9), back] {
+        let too_long = refused("of 129 bytes is too long (at most 128)");
+        assert_eq!(checked(&[user, ("request_id", &long)], options), too_long);
+        for control in ["a\n", "\0", "\u{7f}", "\u{85}b"] {
+            let with_control = refused("with a control character (expected none)");
+            assert_eq!(checked(&[user, ("request_id", control)], options), with_control);
+        }
+    }
+    // What names no call, and what takes no slot: a reported cost must not be lost.
+    assert_eq!(checked(&[("user", &long)], hits(1)), Ok(()));
+    assert_eq!(checked(&[user, ("path", &long)], hits(1)), Ok(()));
+    assert_eq!(checked(&[user, ("request_id", &long)], hits(0)), Ok(()));
+    let reported = DescriptorOptions { cost: Cost::Reported, ..hits(7) };
+    assert_eq!(checked(&[user, ("request_id", &long)], reported), Ok(()));
+}
+
 #[test]
 fn an_id_is_no_part_of_the_counter_and_costs_take_nothing() {
     let rules = loaded(RULES).rules;
@@ -325,7 +394,7 @@ fn what_is_refused() {
         ),
         (
             "concurrency: {slots: 1, ttl: 0s, id: i}",
-            "2:53: a window of 0 seconds (expected 1 second to 366 days)",
+            "2:53: a `ttl` of 0 seconds (expected 1 second to 366 days)",
         ),
         (
             "concurrency: {slots: 1, ttl: 1500ms, id: i}",

@@ -65,11 +65,18 @@ fn next_hits(random: &mut Random, limit: &Limit) -> u64 {
 fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static> {
     let (hits, gives) = (next_hits(random, &limit), random.one_in(6));
     if limit.algorithm() == Algorithm::Concurrency {
-        // As a plan has it: one hit takes a slot, none asks, and a give-back releases one.
-        let slot = Slot::of(1 + random.below(9), random.below(2));
-        let hits = if random.one_in(3) { Hits::GiveBack(0) } else { Hits::Take(1) };
-        let (limit, hits) =
-            if random.one_in(6) { (limit, Hits::Take(0)) } else { (limit.for_slot(slot), hits) };
+        // As a plan has it: one hit takes a slot, a give-back releases one, and none asks: for any slot, or for that of a
+        // call which the request has named before.
+        let slot = limit.for_slot(Slot::of(1 + random.below(9), random.below(2)));
+        let (limit, hits) = random.pick(&[
+            (slot, Hits::Take(1)),
+            (slot, Hits::Take(1)),
+            (slot, Hits::Take(1)),
+            (slot, Hits::GiveBack(0)),
+            (slot, Hits::GiveBack(0)),
+            (slot, Hits::Take(0)),
+            (limit, Hits::Take(0)),
+        ]);
         return check(limit, key(counter), hits);
     }
     let mut check = check(limit, key(counter), if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) });

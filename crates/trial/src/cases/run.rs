@@ -90,6 +90,9 @@ impl<'r> Run<'r> {
                     explain(self.rules, &request, &plan, self.store.look(&plan, at)).to_string();
                 return Some(Failure { explanation, ..failure(step, *now, number, String::new()) });
             }
+            if let Err(bad) = self.rules.check_calls(&request, &plan) {
+                return Some(failure(step, *now, number, bad.to_string()));
+            }
             let decision = conclude(&plan, &self.store.apply(&plan, at));
             if !step.expected.is_met(&decision) {
                 self.is_unmet = true;

@@ -109,7 +109,7 @@ impl Checker<'_, '_> {
         };
         let (at, multiplier) = multiplier.unwrap_or((at, 1));
         let secs = unit.nanos() / SECOND_NANOS * u64::from(multiplier);
-        self.window_of_secs(at, secs)?;
+        self.bounded(at, "unit", secs)?;
         Some(Window { unit, multiplier })
     }
 
@@ -127,13 +127,14 @@ impl Checker<'_, '_> {
             });
             return None;
         };
-        self.window_of_secs(at, secs)
+        self.bounded(at, name, secs)
     }
 
-    /// A window of this many seconds, in nanoseconds.
-    fn window_of_secs(&mut self, at: Place, secs: u64) -> Option<u64> {
+    /// A time of this many seconds, in nanoseconds. `name` is the field that says it.
+    fn bounded(&mut self, at: Place, name: &str, secs: u64) -> Option<u64> {
         if !WINDOW_SECS.contains(&secs) {
-            self.reader.error(at, || format!("a window of {secs} seconds (expected 1 second to 366 days)"));
+            let what = if name == "ttl" { "a `ttl`" } else { "a window" };
+            self.reader.error(at, || format!("{what} of {secs} seconds (expected 1 second to 366 days)"));
             return None;
         }
         Some(secs * SECOND_NANOS)
