@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::commands::tidegate;
+use crate::admin::{TOKEN, call as call_admin};
+use crate::commands::tidegate;
 use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::grpc::{self, OK, OVER_LIMIT};
 use crate::harness::http::{self, Client};
@@ -171,6 +172,49 @@ fn without_redis_no_slot_is_given_and_no_release_is_acknowledged() {
     let path = format!("/release/edge?user=alice&request_id={token}");
     let answer = Client::new(limiter.setup.ports.http).send("POST", &path, &[], "").expect("an answer");
     assert_eq!(answer.status, 503, "{answer:?}");
+}
+
+/// A `ttl` is no unit: also 90 s is not per second.
+#[test]
+fn slots_are_never_in_the_redis_of_limits_per_second() {
+    let (main, quick) = (Redis::start(&[]), Redis::start(&[]));
+    let rules = RULES.replace("ttl: 1h", "ttl: 90s");
+    let setup = Setup::new().rules("edge.yaml", &rules).env("REDIS_URL", &main.url());
+    let limiter = setup.env("REDIS_PERSECOND", "true").env("REDIS_PERSECOND_URL", &quick.url()).start();
+    let token = take(&limiter, "a").expect("a slot is free");
+    let sorted_sets = |redis: &Redis| {
+        let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+        keys.iter().filter(|key| redis.ask::<String>(&["TYPE", key]) == "zset").count()
+    };
+    assert_eq!((sorted_sets(&main), sorted_sets(&quick)), (1, 0));
+    release(&limiter, &token);
+    assert_eq!(sorted_sets(&main), 1, "`latest` stays");
+    assert!(["a", "b", "c"].iter().all(|id| take(&limiter, id).is_some()));
+    assert_eq!(take(&limiter, "d"), None);
+}
+
+#[test]
+fn an_exception_changes_the_slots_and_no_burst() {
+    let setup = Setup::new().rules("edge.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
+    let limiter = setup.start();
+    let put = |more: Value| {
+        let mut body =
+            json!({"domain": "edge", "entries": [{"key": "user"}], "who": "jane", "why": "a launch"});
+        more.as_object().expect("an object").iter().for_each(|(name, value)| body[name] = value.clone());
+        call_admin(&limiter, "PUT", "/admin/exceptions/a", &body)
+    };
+    for more in [json!({"burst": 9}), json!({"requests_per_unit": 1, "burst": 9})] {
+        let answer = put(more);
+        let expected = "burst: expected requests_per_unit alone: this rule counts calls in flight";
+        assert!(answer.status == 400 && answer.body.contains(expected), "{answer:?}");
+    }
+    assert_eq!(put(json!({"requests_per_unit": 1})).status, 201);
+    eventually_true("one slot", || {
+        let token = take(&limiter, "a").expect("a slot is free");
+        let another = take(&limiter, "b");
+        another.iter().chain([&token]).for_each(|token| release(&limiter, token));
+        another.is_none()
+    });
 }
 
 /// In a Cluster, a slot may be taken before another counter denies the request.

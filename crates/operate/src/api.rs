@@ -193,7 +193,13 @@ impl AdminApi {
     async fn put_exception(&self, id: String, may_replace: bool, asked: &Value, caller: Caller) -> Answer {
         let record = Authored::of_client(&id, asked)?;
         let author = Author { who: record.who.clone(), caller };
-        let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
+        let warning = self.service.with_rules(|rules| match rules {
+            Some(rules) => {
+                unmet::check_burst(&record.exception, rules)?;
+                Ok::<_, Mistake>(unmet::of_exception(&record.exception, rules))
+            }
+            None => Ok(None),
+        })?;
         self.change(id, warning, WantedChange::Put { record, may_replace }, author).await
     }
 

@@ -299,6 +299,14 @@ impl<R: Runtime> SharedStore<R> {
         self.store(unit == Unit::Second)
     }
 
+    /// The store of a check's counter. Slots are all in the main one: a `ttl` is no unit, even if it is in seconds.
+    fn store_for(&self, check: &Check<'_>) -> &RedisStore<R> {
+        match check.limit.algorithm() {
+            Algorithm::Concurrency => &self.main,
+            _ => self.store_of(check.unit()),
+        }
+    }
+
     fn store(&self, per_second: bool) -> &RedisStore<R> {
         self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main)
     }
@@ -430,7 +438,7 @@ impl<R: Runtime> SharedStore<R> {
     fn may_be_provisional(&self, plan: &Plan<'_>, check: &Check<'_>, counter: &CounterAnswered) -> bool {
         let is_fixed = check.limit.algorithm() == Algorithm::FixedWindow;
         let goes_back = !is_fixed || plan.modes.stop_increment_when_over;
-        let until = self.store_of(check.unit()).options().timeout + GIVE_BACK_TIMEOUT;
+        let until = self.store_for(check).options().timeout + GIVE_BACK_TIMEOUT;
         self.has_slots() && goes_back && u128::from(counter.quiet_nanos) < until.as_nanos()
     }
 

@@ -1,11 +1,15 @@
-//! Warns of an exception or a record that changes nothing under the rules in force: a name in it may be misspelt.
+//! Warns of an exception or a record that changes nothing under the rules in force: a name in it may be misspelt. And
+//! refuses an exception whose numbers its rule does not have.
 //!
 //! In: the exception or record, and the rules. Out: a sentence, or nothing. Of an exception with a pattern only the
 //! domain is compared.
 
-use tidegate_engine::overlay::Exception;
+use crate::bodies::Mistake;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::overlay::{Effect, Exception};
 use tidegate_engine::path::PathEntry;
-use tidegate_engine::request::Entry;
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::RuleSet;
 use tidegate_records::RecordKey;
 
@@ -16,6 +20,20 @@ pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<Str
     let entries: Vec<_> = path.entries.iter().map(entry_of).collect();
     let why = rules.why_unmet(&path.domain, &entries).filter(|_| is_compared)?;
     Some(format!("{why}, so nothing changes"))
+}
+
+/// Refuses another `burst` of a bound on calls in flight, which has none.
+pub(super) fn check_burst(exception: &Exception, rules: &RuleSet) -> Result<(), Mistake> {
+    let Effect::Limit { burst: Some(_), .. } = exception.effect else { return Ok(()) };
+    let mut request = Request::new(&exception.path.domain, 1);
+    request.push(exception.path.entries.iter().map(entry_of), DescriptorOptions::default());
+    let plan = rules.plan(&request, Modes::default());
+    match plan.checks().any(|(_, check)| check.limit.algorithm() == Algorithm::Concurrency) {
+        true => {
+            Err(Mistake::of("burst", "expected requests_per_unit alone: this rule counts calls in flight"))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Why a record changes nothing now, if so.

@@ -103,7 +103,7 @@ impl<R: Runtime> SharedStore<R> {
         let mut parts: Vec<Part<'s, R>> = Vec::new();
         for (index, descriptor) in plan.descriptors_of(request).enumerate() {
             let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
-            let store = self.store_of(check.unit());
+            let store = self.store_for(check);
             let key = store.options().keys.key(request.domain(), check, descriptor.entries);
             let slot = store.slot(&key);
             let same = |part: &&mut Part<'_, R>| std::ptr::eq(part.store, store) && part.slot == slot;

@@ -49,7 +49,7 @@ impl<R: Runtime> SharedStore<R> {
         let times = self.times(caller_timeout);
         let mut all = checks(plan);
         let (Some((step, check)), None) = (all.next(), all.next()) else { return None };
-        let store = self.store_of(check.unit());
+        let store = self.store_for(check);
         let waits = store.options().wait_replicas > 0;
         if waits
             || check.limit.slot().is_some()
