@@ -235,7 +235,11 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
             "requests got no descriptor: a value that the map needs was missing. A proxy would not have asked.",
         ),
         (unmatched, "requests met no rule."),
-        (unlimited - unmatched, "requests met a rule without a limit."),
+        (unlimited - unmatched, "requests met no limit that is counted here, but a rule."),
+        (
+            sides.iter().flatten().map(|side| side.slots).sum(),
+            "slots of `concurrency` were asked for and given without counting: a log does not say when calls end.",
+        ),
         (
             sides.iter().flatten().map(|side| side.uncounted()).sum(),
             "decisions counted nothing, because there was no memory for more counters.",

@@ -23,13 +23,14 @@ const NAME_CHARS_MAX: usize = 200;
 /// More than this part of a limit is near it: the default of NEAR_LIMIT_RATIO.
 const NEAR_RATIO: f32 = 0.8;
 
-/// A log does not say when calls end, so slots are always free.
-fn leave_out_slots(step: &mut Step<'_>) {
-    if let Step::Check(Check { limit, origin: Origin::Rule { rule, .. }, .. }) = step
-        && limit.algorithm() == Algorithm::Concurrency
-    {
+/// A log does not say when calls end, so slots are always free. Returns whether the step asks for one.
+fn leave_out_slot(step: &mut Step<'_>) -> bool {
+    let Step::Check(Check { limit, origin: Origin::Rule { rule, .. }, .. }) = step else { return false };
+    let is_slot = limit.algorithm() == Algorithm::Concurrency;
+    if is_slot {
         *step = Step::Unlimited(rule);
     }
+    is_slot
 }
 
 /// Rules, counters and numbers.
@@ -40,6 +41,8 @@ pub(super) struct Side<'r> {
     /// By the rules' ids.
     pub(super) numbers: Vec<Numbers>,
     pub(super) trials: Trials,
+    /// Slots of `concurrency` that were asked for, and not counted.
+    pub(super) slots: u64,
     plan: Plan<'r>,
     verdicts: Verdicts,
     decision: Decision<'r>,
@@ -70,6 +73,7 @@ impl<'r> Side<'r> {
             keys: Keys::new(),
             numbers: vec![Numbers::default(); rules.rules().len()],
             trials: Trials::of(rules.rules().len()),
+            slots: 0,
             plan: Plan::empty(modes),
             verdicts: Verdicts::new(),
             decision: Decision::empty(),
@@ -79,7 +83,9 @@ impl<'r> Side<'r> {
     #[inline]
     pub(super) fn ask(&mut self, request: &Request<'_>) -> Asked<'r> {
         self.rules.plan_into(request, &mut self.plan);
-        self.plan.steps.iter_mut().for_each(leave_out_slots);
+        for step in &mut self.plan.steps {
+            self.slots += u64::from(leave_out_slot(step));
+        }
         let (mut names, mut place) = (Vec::new(), 0);
         for (at, (step, descriptor)) in
             self.plan.steps.iter().zip(self.plan.descriptors_of(request)).enumerate()

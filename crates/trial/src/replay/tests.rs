@@ -183,6 +183,24 @@ fn a_class_denies_what_its_share_of_the_limit_would_deny() {
 }
 
 #[test]
+fn slots_that_are_not_counted_are_named() {
+    let slots = "domain: shop\ndescriptors:\n  - {key: host, concurrency: {slots: 1, ttl: 1h, id: call}}\n";
+    let report = |text: &str, against: Option<&RuleSet>| {
+        let map = options("host=a, call=$remote_addr");
+        replayed(&rules(text), against, &map, LOG.as_bytes()).expect("good")
+    };
+    let note = "slots of `concurrency` were asked for and given without counting: a log does not say when calls end.";
+    let counted = report(slots, None);
+    assert_eq!((counted.totals.denied, counted.totals.unlimited), (0, 3_000));
+    assert!(counted.notes.contains(&format!("3000 {note}")), "{:?}", counted.notes);
+    let compared =
+        report(&slots.replace("concurrency: {slots: 1, ttl: 1h, id: call}", ""), Some(&rules(slots)));
+    assert!(compared.notes.contains(&format!("3000 {note}")), "{:?}", compared.notes);
+    let without = report(&slots.replace("host", "other"), None);
+    assert!(!without.notes.iter().any(|shown| shown.contains("slots")), "{:?}", without.notes);
+}
+
+#[test]
 fn a_log_that_is_read_as_it_comes_is_decided_as_one_that_is_sorted() {
     let rules = rules(&per_address(5, 60, ""));
     let map = options("remote_address=$remote_addr");
