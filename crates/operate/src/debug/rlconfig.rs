@@ -6,8 +6,10 @@
 
 use serde_json::{Value, json};
 
+use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::{Cost, Rule};
 use tidegate_engine::text::{json_line, one_line};
+use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::service::Snapshot;
 
 /// A piece ends with the limit that reaches this length.
@@ -75,8 +77,13 @@ impl Iterator for Listing {
 fn line(path: &str, rule: &Rule) -> String {
     let Rule { shadow_mode, quota_mode, .. } = rule;
     let path = one_line(path);
-    let (unit, requests, own) = match &rule.limit {
-        Some(limit) => {
+    let (unit, requests, own) = match (&rule.limit, &rule.call_id) {
+        (Some(limit), Some(id)) => {
+            let own =
+                format!("algorithm: {}, ttl: {}, id: {}", limit.algorithm().name(), ttl(limit), one_line(id));
+            ("UNKNOWN".to_owned(), limit.requests(), own)
+        }
+        (Some(limit), None) => {
             let own = format!(
                 "unit_multiplier: {}, algorithm: {}{}",
                 rule.counting.window.multiplier,
@@ -85,13 +92,18 @@ fn line(path: &str, rule: &Rule) -> String {
             );
             (rule.counting.window.unit.name().to_uppercase(), limit.requests(), own)
         }
-        None => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
+        (None, _) => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
     let cost = if rule.cost.is_reported() { "" } else { ", cost: asked" };
     format!(
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
          quota_mode: {quota_mode}, {own}{cost}\n"
     )
+}
+
+/// The `ttl` of slots, as rules write it. They have no unit.
+fn ttl(limit: &Limit) -> String {
+    format!("{}s", limit.window_nanos() / SECOND_NANOS)
 }
 
 /// Everything about a limit.
@@ -110,8 +122,16 @@ fn limit(path: &str, rule: &Rule) -> Value {
         "metadata": rule.metadata,
     });
     if let Some(limit) = &rule.limit {
-        shown["unit"] = rule.counting.window.unit.name().to_uppercase().into();
-        shown["unit_multiplier"] = rule.counting.window.multiplier.into();
+        match &rule.call_id {
+            Some(id) => {
+                shown["ttl"] = ttl(limit).into();
+                shown["id"] = (**id).into();
+            }
+            None => {
+                shown["unit"] = rule.counting.window.unit.name().to_uppercase().into();
+                shown["unit_multiplier"] = rule.counting.window.multiplier.into();
+            }
+        }
         shown["requests_per_unit"] = limit.requests().into();
         shown["burst"] = limit.burst().into();
         shown["algorithm"] = limit.algorithm().name().into();
@@ -183,6 +203,23 @@ descriptors:
              unit_multiplier: 1, algorithm: sliding_window\n\
              shop.user.tier_gold: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
              unlimited: true\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn slots_have_a_ttl_and_an_id_and_no_unit() {
+        let rules = "domain: d\ndescriptors: [{key: user, concurrency: {slots: 3, ttl: 90s, id: call}}]";
+        assert_eq!(
+            pieces(Some(rules), Format::Lines).await.concat(),
+            "d.user: unit=UNKNOWN requests_per_unit=3, shadow_mode: false, quota_mode: false, algorithm: concurrency, \
+             ttl: 90s, id: call, cost: asked\n"
+        );
+        let page: Value =
+            serde_json::from_str(&pieces(Some(rules), Format::Json).await.concat()).expect("JSON");
+        let limit = &page["limits"][0];
+        assert_eq!(
+            (&limit["ttl"], &limit["id"], &limit["unit"]),
+            (&json!("90s"), &json!("call"), &Value::Null)
         );
     }
 
