@@ -420,6 +420,10 @@ fn classes_that_share_no_limit() {
         classes(day, "{key: c, shares: {low: 0.5, low: 0.6}}"),
         &["5:40: the class `low` twice (expected once)"],
     );
+    check(
+        classes(day, "{key: c, shares: {<<: {low: 0.5}, top: 1}}"),
+        &["5:30: `<<` does not merge into `shares` (expected each class here, or an alias of all shares)"],
+    );
     check(classes(day, "{shares: {low: 0.5}}"), &["5:12: `key` is missing or empty (expected a text)"]);
     check(
         classes(day, "{key: c, shares: {low: 0.5}, x: 1}"),

@@ -57,6 +57,30 @@ fn a_candidate_that_tries_nothing_is_warned_of() {
     check(&beside, &["3:59: `candidate` is ignored here (expected inside `rate_limit`)"]);
 }
 
+#[test]
+fn a_class_that_may_use_no_hit_is_warned_of() {
+    let classes = |limit: &str, low: &str| {
+        let classes = format!("classes: {{key: c, shares: {{top: 1, low: {low}}}}}");
+        warned(&format!(
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{unit: day, {limit}}}\n  {classes}\n"
+        ))
+    };
+    let nothing = |share: &str, of: u32| {
+        let what = "which is no hit, so all of its requests are denied (expected a larger share)";
+        [format!("5:43: the class `low` may use {share} of {of}, {what}")]
+    };
+    assert_eq!(classes("requests_per_unit: 3", "0.33"), nothing("0.33", 3));
+    assert!(classes("requests_per_unit: 3", "0.333334").is_empty());
+    // In a bucket the shares are those of `burst`.
+    let bucket = "requests_per_unit: 100, algorithm: token_bucket, burst: 2";
+    assert_eq!(classes(bucket, "0.1"), nothing("0.1", 2));
+    // Nothing is for anybody, or each key has its own number.
+    assert!(classes("requests_per_unit: 0", "0.5").is_empty());
+    let with_records = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}, \
+                        limits_from: store, classes: {key: c, shares: {low: 0.5}}}";
+    assert!(warned(with_records).is_empty());
+}
+
 /// A candidate is its limit with other numbers, as if they were written there.
 #[test]
 fn a_candidate_has_the_numbers_of_its_limit_but_for_its_own() {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{CheckedLimit, Checker};
-use crate::limit::{Algorithm, Share};
+use crate::limit::{Algorithm, Limit, Share};
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 use crate::rules::quote::quote;
@@ -50,12 +50,13 @@ impl<'d> Checker<'d, '_> {
             });
         }
         let key = self.required(&classes, "key");
-        let shares = self.shares(&classes)?;
+        let limit = limit.filter(|_| !self.reader.is_given(fields, "limits_from")).and_then(|it| it.limit);
+        let shares = self.shares(&classes, limit)?;
         Some(CheckedClasses { key: key?.1.into(), shares: shares.into() })
     }
 
-    /// The share of each class, the largest first.
-    fn shares(&mut self, classes: &Fields) -> Option<Vec<(Box<str>, Share)>> {
+    /// The share of each class, the largest first. `limit` is what all keys share.
+    fn shares(&mut self, classes: &Fields, limit: Option<Limit>) -> Option<Vec<(Box<str>, Share)>> {
         let document = self.reader.document;
         let pairs = match classes.last("shares") {
             Some(node) => match &document.node(node).content {
@@ -83,11 +84,30 @@ impl<'d> Checker<'d, '_> {
             if shares.iter().any(|(known, _)| **known == *class) {
                 self.reader.error(at, || format!("the class {} twice (expected once)", quote(class)));
             }
-            shares.extend(self.class_share(class, share).map(|share| (class.into(), share)));
+            let Some(parsed) = self.class_share(class, share) else { continue };
+            if let Some(limit) = limit {
+                self.warn_of_nothing(class, self.reader.at(share), limit.with_share(parsed));
+            }
+            shares.push((class.into(), parsed));
         }
         // Stable: of equal shares, the last one is the lowest class.
         shares.sort_by(|(_, one), (_, other)| other.cmp(one));
         (shares.len() == pairs.len()).then_some(shares)
+    }
+
+    /// Warns of a class whose share of this limit is less than one hit.
+    fn warn_of_nothing(&mut self, class: &str, at: Place, limit: Limit) {
+        if limit.capacity() == 0 && limit.burst() > 0 {
+            self.reader.warning(at, || {
+                format!(
+                    "the class {} may use {} of {}, which is no hit, so all of its requests are denied (expected a larger \
+                     share)",
+                    quote(class),
+                    limit.share(),
+                    limit.burst()
+                )
+            });
+        }
     }
 
     fn class_name(&mut self, name: NodeId) -> Option<(Place, &'d str)> {
@@ -95,6 +115,13 @@ impl<'d> Checker<'d, '_> {
         match &document.node(name).content {
             Content::Scalar(text) if !text.text.is_empty() && text.text != "<<" => {
                 Some((self.reader.at(name), &*text.text))
+            }
+            Content::Scalar(text) if text.text == "<<" => {
+                let at = self.reader.at(name);
+                self.reader.error(at, || {
+                    "`<<` does not merge into `shares` (expected each class here, or an alias of all shares)".to_owned()
+                });
+                None
             }
             _ => {
                 self.reader.expected(name, "the name of a class");
