@@ -101,7 +101,7 @@ impl std::fmt::Debug for KeySeed {
 
 /// Hashes the length and the bytes of each part, in whole words, so (`ab`, `c`) and (`a`, `bc`) differ. The length of
 /// the last part goes into the word that ends every message, where it costs nothing.
-#[inline]
+#[inline(always)] // As `key`.
 fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>) -> (u64, u64) {
     let mut parts = parts.into_iter();
     let Some(mut last) = parts.next() else { return hash.finish(0) };

@@ -147,7 +147,8 @@ impl Exceptions {
     /// The exception for a descriptor with this step. The entry that names a class or a call is no part of
     /// its path.
     fn fitting(&self, domain: &str, step: &Step<'_>, descriptor: &Descriptor<'_, '_>) -> Option<Place> {
-        let entries = step.rule().map_or(descriptor.entries, |rule| rule.own_entries(descriptor.entries));
+        let rule = step.rule().filter(|rule| !rule.is_plain);
+        let entries = rule.map_or(descriptor.entries, |rule| rule.own_entries(descriptor.entries));
         self.find(domain, entries, descriptor.options.limit.is_some())
     }
 

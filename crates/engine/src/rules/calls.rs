@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::key::Key;
 use crate::plan::{Check, Hits, Plan, Step};
 use crate::request::Request;
-use crate::rules::RuleSet;
 
 /// The longest id of a call: that of a trace and a span fit several times.
 const ID_BYTES_MAX: usize = 128;
@@ -32,23 +31,11 @@ impl fmt::Display for BadCallId {
 
 impl Error for BadCallId {}
 
-impl RuleSet {
-    /// Whether any rule counts calls in flight.
-    #[inline]
-    pub fn counts_calls(&self) -> bool {
-        self.counts_calls
-    }
-
-    /// Checks the ids by which a request takes or releases slots. Its plan is that of these rules.
-    /// Fails for the first that is too long or has a control character: it would be no fault of the counter, so the
-    /// request has to be refused before anything is counted.
-    pub fn check_calls(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
-        if self.counts_calls { check_ids(request, plan) } else { Ok(()) }
-    }
-}
-
-fn check_ids(request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
-    for ((descriptor, step), asked) in plan.steps.iter().enumerate().zip(request.descriptors()) {
+/// Checks the ids by which a request takes or releases slots.
+/// Fails for the first that is too long or has a control character: it would be no fault of the counter, so the
+/// request has to be refused before anything is counted.
+pub(super) fn check_ids(request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
+    for ((place, step), asked) in plan.steps.iter().enumerate().zip(plan.descriptors_of(request)) {
         let Step::Check(check) = step else { continue };
         let Some(rule) = check.origin.rule().filter(|_| check.limit.slot().is_some()) else { continue };
         let id = rule.trailing(asked.entries).unwrap_or_default();
@@ -59,6 +46,8 @@ fn check_ids(request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
         } else {
             continue;
         };
+        let further = place.checked_sub(plan.descriptors());
+        let descriptor = further.map_or(place, |further| plan.further[further]);
         return Err(BadCallId { descriptor, key: rule.call_id.clone().unwrap_or_default(), what });
     }
     Ok(())

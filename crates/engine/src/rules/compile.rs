@@ -251,7 +251,7 @@ impl<'f> Compiler<'_, 'f> {
         let further = rules.len().saturating_sub(1);
         let Some(rule) = rules.first_mut() else { return };
         rule.further = further;
-        self.set.has_more |= further > 0;
+        self.set.has_more |= further > 0 || self.set.counts_calls;
         self.set.tree.set_rule(id, first as u32);
         self.set.example.get_or_insert_with(|| example(scope.domain, path));
         if let Some(key) = node.trailing_key() {

@@ -14,8 +14,8 @@ use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
 use crate::rules::tree::{NodeId, Tree};
+use crate::rules::{BadCallId, calls, hash};
 use crate::rules::{LoadOptions, Rule};
-use crate::rules::{calls, hash};
 use crate::unit::Window;
 
 /// Separates the counters of overrides from those of rules.
@@ -31,7 +31,7 @@ pub struct RuleSet {
     /// What the costs of descriptors with their own limit mean.
     pub(super) cost_of_overrides: CostUse,
     pub(super) rules: Vec<Rule>,
-    /// Some rule replaces another, has a candidate or a further limit, or some counter was reset by itself.
+    /// Some rule replaces another, has a candidate or a further limit, counts calls, or some counter was reset by itself.
     pub(super) has_more: bool,
     /// Counters that were reset by themselves, by their old keys: each with a rule that has other keys.
     pub(super) begun: HashMap<Key, Arc<Begun>, FixedState>,
@@ -102,6 +102,18 @@ impl RuleSet {
         self.has_records
     }
 
+    /// Whether any rule counts calls in flight.
+    #[inline]
+    pub fn counts_calls(&self) -> bool {
+        self.counts_calls
+    }
+
+    /// Checks the ids by which a request takes or releases slots. Its plan is that of these rules.
+    /// Fails for the first that is none: the request has to be refused before anything is counted.
+    pub fn check_calls(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
+        if self.counts_calls { calls::check_ids(request, plan) } else { Ok(()) }
+    }
+
     /// The names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.domains.keys().map(|domain| &**domain)
@@ -143,9 +155,6 @@ impl RuleSet {
         plan.learns_costs = learns_costs;
         plan.further.clear();
         plan.candidates.clear();
-        if self.counts_calls {
-            calls::take_once(plan);
-        }
         if self.has_more {
             self.plan_more(request, plan);
         }
@@ -155,6 +164,9 @@ impl RuleSet {
     fn plan_more<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         self.add_further(request, plan);
         drop_replaced(&mut plan.steps);
+        if self.counts_calls {
+            calls::take_once(plan);
+        }
         if !self.begun.is_empty() {
             self.begin_counters(request, plan);
         }

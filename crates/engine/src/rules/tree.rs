@@ -162,6 +162,7 @@ impl Tree {
     }
 
     /// The rule at the end of the walk that these entries take from a root.
+    #[inline(always)] // Every decision takes one walk or more: as a call of its own each takes 20 instructions more.
     pub(super) fn find(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<u32> {
         let mut node = root;
         for (level, entry) in entries.iter().enumerate() {
@@ -175,7 +176,7 @@ impl Tree {
     }
 
     /// Whether the rest of a descriptor is one entry that names a class or a call of the limit at this node.
-    #[inline]
+    #[cold]
     pub(super) fn is_trailing(&self, node: NodeId, rest: &[Entry<'_>]) -> bool {
         let [entry] = rest else { return false };
         !self.trailing_keys.is_empty() && self.trailing_keys.get(&node).is_some_and(|key| **key == *entry.key)
