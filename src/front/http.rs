@@ -23,6 +23,7 @@ use tidegate_serve::metrics::Front;
 /// A description of the port, for people who open it.
 const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over HTTP:
   GET  /check/DOMAIN?KEY=VALUE   200, or 429 with Retry-After
+  POST /renew/DOMAIN?KEY=VALUE   a call still runs, and keeps its slot
   POST /release/DOMAIN?KEY=VALUE a call is done, and its slot is free
   POST /json                     a question and its answer in JSON
   GET  /healthcheck, /readyz, /livez

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -114,6 +114,30 @@ fn what_is_no_id_is_refused_and_takes_nothing() {
 fn nodes_share_slots_in_redis() {
     for redis in Redis::and_valkey() {
         slots_of([&limiter(Some(&redis)), &limiter(Some(&redis))]);
+    }
+}
+
+#[test]
+fn a_call_keeps_its_slot_for_longer_than_its_ttl() {
+    let rules = RULES.replace("slots: 3, ttl: 1h", "slots: 1, ttl: 2s");
+    let redis = Redis::start(&[]);
+    let setup = || Setup::new().rules("edge.yaml", &rules);
+    for limiter in [setup().start(), setup().env("REDIS_URL", &redis.url()).start()] {
+        let renew = |token: &str| {
+            let path = format!("/renew/edge?user=alice&request_id={token}");
+            Client::new(limiter.setup.ports.http).send("POST", &path, &[], "").expect("an answer")
+        };
+        let began = Instant::now();
+        let token = take(&limiter, "a").expect("a slot is free");
+        while began.elapsed() < Duration::from_secs(4) {
+            let renewed = renew(&token);
+            assert_eq!((renewed.status, renewed.header("tidegate-slots")), (200, Some(&*token)));
+            assert_eq!(take(&limiter, "b"), None, "it runs still");
+        }
+        let next = eventually("its slot to end", || take(&limiter, "b"));
+        assert_eq!(renew(&token).status, 404, "it has ended");
+        release(&limiter, &next);
+        assert_eq!(renew("a").status, 400);
     }
 }
 

@@ -185,16 +185,20 @@ impl<'a> Check<'a> {
     }
 
     /// Makes it the check of a slot of `concurrency` of this name: the id of a call that takes it, or the token that
-    /// releases it. One hit or more takes one slot. A reported cost takes none.
+    /// releases or renews it. One hit or more takes one slot. A reported cost takes none.
     #[cold]
-    pub(crate) fn about_slot(&mut self, rule: &Rule, name: Option<&str>) {
+    pub(crate) fn about_slot(&mut self, rule: &Rule, name: Option<&str>, renews: bool) {
+        let token = || name.and_then(Slot::from_token);
         let (hits, slot) = match self.hits {
+            Hits::Take(_) if renews => {
+                token().map_or((Hits::Take(0), None), |slot| (Hits::Take(1), Some(slot)))
+            }
             Hits::Take(hits) if hits == 0 || self.reported => (Hits::Take(0), None),
             Hits::Take(_) => (Hits::Take(1), Some(rule.new_slot(name))),
             // 0 hits: what this frees, no other check of the request may take. What is no token releases a slot that
             // nobody holds.
             Hits::GiveBack(_) => {
-                let slot = name.and_then(Slot::from_token).unwrap_or_else(|| rule.new_slot(None));
+                let slot = token().unwrap_or_else(|| rule.new_slot(None));
                 (Hits::GiveBack(0), Some(slot))
             }
         };

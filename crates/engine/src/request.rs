@@ -40,6 +40,8 @@ pub struct DescriptorOptions {
     pub hits_addend: Option<u64>,
     /// Its hits are given back instead of taken.
     pub is_negative_hits: bool,
+    /// It keeps the slot of a call in flight, whose token is its last entry, and does nothing else.
+    pub renews: bool,
     /// What its own cost means, if the caller knows it. `auto`: its rule decides.
     pub cost: Cost,
 }

@@ -591,7 +591,8 @@ fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<
         Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => {
             Stamp::of(latest * 1_000 / limit.window_nanos())
         }
-        Algorithm::Concurrency => Stamp::default(),
+        // 1: the slot was held before.
+        Algorithm::Concurrency => Stamp::of(natural(one)),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let taken_back = u64::try_from(*taken_back?).ok()?;
             Stamp { at: latest, level: natural(one), rest: natural(other), taken_back }

@@ -1,5 +1,5 @@
-//! `/check`: may this request pass? For proxies that send subrequests, and for people with curl. `/release`: it is done,
-//! and its slots are free.
+//! `/check`: may this request pass? For proxies that send subrequests, and for people with curl. `/renew`: it still runs,
+//! and keeps its slots. `/release`: it is done, and its slots are free.
 //!
 //! In: a domain in the path, and either descriptors in the query (`query`), or headers in which the proxy describes a
 //! client's request (`client`): the domain's `rate_limits` make descriptors of it. Out: a status, and the numbers of
@@ -29,20 +29,24 @@ use tidegate_serve::refusal::{Refusal, RefusalCode};
 pub(super) enum Verb {
     /// May a request pass?
     Check,
-    /// The slots whose tokens are named are free again.
+    /// The slots whose tokens are named are held for another `ttl`.
+    Renew,
+    /// They are free again.
     Release,
 }
 
 impl Verb {
     /// The verb of this path, and the domain in it, as it is written.
     pub(super) fn of(path: &str) -> Option<(Self, &str)> {
-        let check = path.strip_prefix("/check/").map(|domain| (Self::Check, domain));
-        check.or_else(|| path.strip_prefix("/release/").map(|domain| (Self::Release, domain)))
+        let verbs = [("/check/", Self::Check), ("/renew/", Self::Renew), ("/release/", Self::Release)];
+        verbs.into_iter().find_map(|(begin, verb)| Some((verb, path.strip_prefix(begin)?)))
     }
 }
 
 /// The header with the tokens of the slots that a request took. It is for the proxy alone.
 const SLOTS: HeaderName = HeaderName::from_static("tidegate-slots");
+
+const GONE: &str = "no slot was renewed: it has ended, and there was no room to take it again\n";
 
 /// How `/check` reads requests and answers.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +81,8 @@ pub(super) async fn respond(
         Verb::Check if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) => {
             return not_allowed("GET, HEAD, POST");
         }
-        Verb::Release if head.method != Method::POST => return not_allowed("POST"),
-        Verb::Check | Verb::Release => {}
+        Verb::Renew | Verb::Release if head.method != Method::POST => return not_allowed("POST"),
+        Verb::Check | Verb::Renew | Verb::Release => {}
     }
     let mut span = handler.begin_span(Front::Check, trace::headers_in(&head.headers));
     match query::parse(domain, head.uri.query(), handler.bounds()) {
@@ -90,13 +94,18 @@ pub(super) async fn respond(
                 if form == Form::Headers {
                     describe(rules, &client, buf, bytes_max)?;
                 }
-                if verb == Verb::Release {
-                    buf.release();
+                match verb {
+                    Verb::Check => {}
+                    Verb::Renew => buf.renew(),
+                    Verb::Release => buf.release(),
                 }
                 Ok(())
             };
             match handler.check(Front::Check, &mut buf, ask, span, ClientAnswer::of).ready().await {
                 Ok(_) if verb == Verb::Release => empty(StatusCode::OK),
+                Ok(answer) if verb == Verb::Renew && answer.slots.is_empty() => {
+                    text(StatusCode::NOT_FOUND, GONE)
+                }
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(handler, &refusal),
             }

@@ -2,7 +2,7 @@
 //! rule) at most. Rules choose it by `concurrency`.
 //!
 //! A call passes while fewer than N slots are held and its id holds none. 0 hits only ask, or release a slot: that always
-//! passes.
+//! passes. A call that asks for the very slot that it holds passes too, and then holds it for W from now on.
 //!
 //! - **Invariant:** there is one slot for each id that was admitted and neither released nor ended at `latest`; all of
 //!   them end after `latest`.
@@ -90,6 +90,11 @@ impl Concurrency {
         self.held.binary_search_by_key(&slot.id, |held| held.slot.id)
     }
 
+    /// The place of exactly this slot, if it is held.
+    fn exact_place_of(&self, slot: Slot) -> Option<usize> {
+        self.place_of(slot).ok().filter(|&place| self.held[place].slot == slot)
+    }
+
     fn grown_capacity(&self, more: usize) -> usize {
         let needed = self.held.len() + more;
         if needed <= self.held.capacity() { self.held.capacity() } else { needed.next_power_of_two() }
@@ -130,6 +135,8 @@ impl Counter for Concurrency {
             None => preview,
             // A release needs no room.
             Some(_) if hits == 0 => Preview { over: false, ..preview },
+            // Nor does the call that holds this very slot.
+            Some(slot) if self.exact_place_of(slot).is_some() => Preview { over: false, ..preview },
             Some(slot) => Preview { over: preview.over || self.place_of(slot).is_ok(), ..preview },
         }
     }
@@ -137,20 +144,33 @@ impl Counter for Concurrency {
     #[inline]
     fn charge(&mut self, limit: &Limit, _hits: u64) {
         let Some(slot) = limit.slot() else { return };
-        // One request may name the same call twice.
-        let Err(place) = self.place_of(slot) else { return };
         let until = self.latest.plus(limit.window_nanos());
+        let place = match self.place_of(slot) {
+            Err(place) => place,
+            Ok(place) => {
+                // One request may name the same call twice: then this is another slot of it.
+                if self.held[place].slot == slot {
+                    self.held[place].until = until.max(self.held[place].until);
+                    self.last = self.last.max(until);
+                    self.note_earliest();
+                }
+                return;
+            }
+        };
         self.earliest = if self.held.is_empty() { until } else { self.earliest.min(until) };
         self.last = self.last.max(until);
         self.held.reserve_exact(self.grown_capacity(1) - self.held.len());
         self.held.insert(place, Held { slot, until });
     }
 
+    /// What is renewed was held before.
+    fn after(&self, limit: &Limit, now: Preview, _hits: u64) -> Preview {
+        Preview { over: now.over, ..look_at_count(limit.capacity(), self.held.len() as u64, 0) }
+    }
+
     fn refund(&mut self, limit: &Limit, _hits: u64) {
         let Some(slot) = limit.slot() else { return };
-        if let Ok(place) = self.place_of(slot)
-            && self.held[place].slot == slot
-        {
+        if let Some(place) = self.exact_place_of(slot) {
             self.held.remove(place);
             self.forget_if_unused();
         }
@@ -216,7 +236,10 @@ impl Counter for Concurrency {
         Self::bytes_of(self.held.capacity())
     }
 
-    fn growth_bytes(&self, _limit: &Limit) -> usize {
+    fn growth_bytes(&self, limit: &Limit) -> usize {
+        if limit.slot().is_some_and(|slot| self.exact_place_of(slot).is_some()) {
+            return 0;
+        }
         Self::bytes_of(self.grown_capacity(1)) - self.heap_bytes()
     }
 

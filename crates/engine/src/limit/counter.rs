@@ -38,6 +38,12 @@ pub(crate) trait Counter: Default {
     /// [`report_max`](Self::report_max).
     fn charge(&mut self, limit: &Limit, hits: u64);
 
+    /// A preview after these hits were charged.
+    #[inline]
+    fn after(&self, _limit: &Limit, now: Preview, hits: u64) -> Preview {
+        now.charged(hits)
+    }
+
     /// The most hits that a reported cost adds after the pending ones, whether they fit or not.
     fn report_max(&self, _limit: &Limit, _pending: Pending) -> u64 {
         u64::MAX

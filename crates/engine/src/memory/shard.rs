@@ -234,7 +234,7 @@ impl<S: Counter> Shard<S> {
         }
         debug_assert_eq!(state.invariants(limit), Ok(()));
         let Preview { over, before, .. } = preview;
-        let now_left = preview.charged(charged);
+        let now_left = state.after(limit, preview, charged);
         let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
         Verdict { over, before, after: before.saturating_add(hits), remaining: now_left.left, reset_nanos }
     }

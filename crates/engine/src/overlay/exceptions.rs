@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 use crate::limit::{Algorithm, Limit};
 use crate::path::{Path, PathEntry};
 use crate::pattern::Matcher;
-use crate::plan::{Check, Hits, Origin, Plan, Step, of_steps};
+use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Request};
 use crate::rule::Rule;
 use crate::time::SECOND_NANOS;
@@ -132,14 +132,25 @@ impl Exceptions {
 
     /// Puts a plan of a request under these exceptions. A candidate whose limit gets other numbers is not checked.
     pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
-        let first = plan.descriptors();
-        for (index, (step, descriptor)) in
-            plan.steps.iter_mut().zip(of_steps(request, &plan.further)).enumerate()
-        {
+        for (index, (step, descriptor)) in plan.steps.iter_mut().zip(request.descriptors()).enumerate() {
             if let Some(place) = self.fitting(request.domain(), step, &descriptor) {
-                let effect = if index < first { Some(place.effect) } else { place.effect.on_further(step) };
-                effect.into_iter().for_each(|effect| except(step, effect, request, &descriptor));
+                except(step, place.effect, request, &descriptor);
                 plan.candidates.retain(|candidate| candidate.step != index);
+            }
+        }
+        if !plan.further.is_empty() {
+            self.apply_to_further(request, plan);
+        }
+    }
+
+    #[cold]
+    fn apply_to_further(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
+        let first = plan.descriptors();
+        for (step, &descriptor) in plan.steps[first..].iter_mut().zip(&plan.further) {
+            let Some(descriptor) = request.descriptors().nth(descriptor) else { continue };
+            let place = self.fitting(request.domain(), step, &descriptor);
+            if let Some(effect) = place.and_then(|place| place.effect.on_further(step)) {
+                except(step, effect, request, &descriptor);
             }
         }
     }

@@ -52,6 +52,13 @@ impl RequestBuf {
         }
     }
 
+    /// Makes it a request that renews slots, with all complete descriptors, and takes no hits.
+    pub fn renew(&mut self) {
+        for (_, options) in &mut self.descriptors {
+            (options.hits_addend, options.renews) = (Some(0), true);
+        }
+    }
+
     /// Adds an entry to the open descriptor. `write` appends its value, or returns `false` when there is none; then
     /// nothing is added. Returns whether the entry was added.
     ///

@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::key::Key;
+use crate::limit::Slot;
 use crate::plan::{Check, Hits, Plan, Step};
 use crate::request::Request;
 
@@ -31,18 +32,24 @@ impl fmt::Display for BadCallId {
 
 impl Error for BadCallId {}
 
-/// Checks the ids by which a request takes or releases slots.
+/// Checks the ids by which a request takes, releases or renews slots.
 /// Fails for the first that is too long or has a control character: it would be no fault of the counter, so the
 /// request has to be refused before anything is counted.
 pub(super) fn check_ids(request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
     for ((place, step), asked) in plan.steps.iter().enumerate().zip(plan.descriptors_of(request)) {
         let Step::Check(check) = step else { continue };
-        let Some(rule) = check.origin.rule().filter(|_| check.limit.slot().is_some()) else { continue };
+        let Some(rule) = check.origin.rule().filter(|rule| rule.call_id.is_some()) else { continue };
+        if check.limit.slot().is_none() && !asked.options.renews {
+            continue;
+        }
         let id = rule.trailing(asked.entries).unwrap_or_default();
+        let is_no_token = asked.options.renews && Slot::from_token(id).is_none();
         let what = if id.len() > ID_BYTES_MAX {
             format!("an id of {} bytes is too long (at most {ID_BYTES_MAX})", id.len())
         } else if id.contains(char::is_control) {
             "an id with a control character (expected none)".to_owned()
+        } else if is_no_token {
+            "what renews a slot is no token (expected 32 hexadecimal digits)".to_owned()
         } else {
             continue;
         };

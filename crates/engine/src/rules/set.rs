@@ -177,22 +177,21 @@ impl RuleSet {
     fn add_further<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         for (index, descriptor) in request.descriptors().enumerate() {
             let Some(first) = plan.steps[index].rule() else { continue };
+            let has_slots = self.further(first, descriptor.entries).any(|rule| rule.call_id.is_some());
+            let names_slot = has_slots && names_slot(first, &descriptor);
             for rule in self.further(first, descriptor.entries) {
-                let Some(limit) = rule.limit else { continue };
+                let Some(limit) = rule.limit.filter(|limit| !names_slot || is_slots(limit)) else { continue };
                 let (hits, reported) = hits_of(request, &descriptor.options, &rule.cost);
-                let reported = match &mut plan.steps[index] {
-                    Step::Check(check) => {
-                        // Who releases a slot gives no hits back.
-                        if let (Hits::GiveBack(_), Some(_)) = (hits, rule.trailing(descriptor.entries)) {
-                            check.hits = Hits::GiveBack(0);
-                        }
-                        check.reported
-                    }
+                let reported = match &plan.steps[index] {
+                    Step::Check(check) => check.reported,
                     _ => reported,
                 };
                 let check = Check { reported, ..Check::of(rule, limit, Key(0), hits) };
-                plan.steps.push(Step::Check(not_plain(check, rule, descriptor.entries)));
+                plan.steps.push(Step::Check(not_plain(check, rule, &descriptor)));
                 plan.further.push(index);
+            }
+            if names_slot {
+                plan.steps[index] = Step::Unmatched;
             }
         }
     }
@@ -260,7 +259,7 @@ impl RuleSet {
         *learns_costs |= !rule.cost.is_settled();
         let (hits, reported) = hits_of(request, options, &rule.cost);
         let check = Check { reported, ..Check::of(rule, limit, rule.plain_key(entries), hits) };
-        if rule.is_plain { Step::Check(check) } else { Step::Check(not_plain(check, rule, entries)) }
+        if rule.is_plain { Step::Check(check) } else { Step::Check(not_plain(check, rule, descriptor)) }
     }
 
     fn check_of_override<'p>(
@@ -291,15 +290,26 @@ impl RuleSet {
 
 /// The check of a rule whose limit or counter depends on more than its path.
 #[cold]
-fn not_plain<'p>(check: Check<'p>, rule: &'p Rule, entries: &[Entry<'_>]) -> Check<'p> {
+fn not_plain<'p>(check: Check<'p>, rule: &'p Rule, descriptor: &Descriptor<'_, '_>) -> Check<'p> {
+    let &Descriptor { entries, options } = descriptor;
     // Hits that are given back are those of any class.
     let class = rule.class_of(entries).filter(|_| matches!(check.hits, Hits::Take(_)));
     let limit = class.map_or(check.limit, |(_, share)| check.limit.with_share(share));
     let mut check = Check { limit: rule.limit_for(limit, entries), key: rule.key(entries), ..check };
-    if limit.algorithm() == Algorithm::Concurrency {
-        check.about_slot(rule, rule.trailing(entries));
+    if is_slots(&limit) {
+        check.about_slot(rule, rule.trailing(entries), options.renews);
     }
     check
+}
+
+fn is_slots(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::Concurrency
+}
+
+/// Whether a descriptor releases or renews the slot that it names: then it is about no other limit of its rule.
+fn names_slot(rule: &Rule, descriptor: &Descriptor<'_, '_>) -> bool {
+    let options = &descriptor.options;
+    options.renews || options.is_negative_hits && rule.trailing(descriptor.entries).is_some()
 }
 
 /// The hits of a descriptor, and whether they are a reported cost.

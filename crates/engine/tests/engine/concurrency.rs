@@ -39,6 +39,10 @@ impl Model {
     /// Over, and how many are held.
     fn take(&mut self, (slots, ttl): (u32, u64), slot: Slot) -> (bool, u64) {
         let before = self.held.len() as u64;
+        if let Some((_, until)) = self.held.iter_mut().find(|(held, _)| *held == slot) {
+            *until = (*until).max(self.latest + ttl);
+            return (false, before);
+        }
         let holds_one = self.held.iter().any(|(held, _)| held.id == slot.id);
         let over = holds_one || before >= u64::from(slots);
         if !over {
@@ -59,24 +63,27 @@ fn slots_are_those_of_a_naive_list() {
             let limit = Limit::concurrency(slots, ttl);
             let id = 1 + random.below(9);
             model.advance(now);
-            match random.below(8) {
-                0..4 => {
-                    let slot = Slot::of(id, number);
+            match random.below(9) {
+                kind @ 0..5 => {
+                    // Another call, or one that may still hold its slot and keeps it.
+                    let renews = kind == 4 && !admitted.is_empty();
+                    let slot = if renews { random.pick(&admitted) } else { Slot::of(id, number) };
+                    let is_held = model.held.iter().any(|(held, _)| *held == slot);
                     let (over, before) = model.take((slots, ttl), slot);
                     let verdict = store.take(&limit.for_slot(slot), key(1), 1, Timestamp::from_nanos(now));
                     assert_eq!((verdict.over, verdict.before), (over, before), "{seed} {number}");
-                    let held = before + u64::from(!over);
+                    let held = before + u64::from(!over && !is_held);
                     assert_eq!(verdict.remaining, u64::from(slots).saturating_sub(held), "{seed} {number}");
                     assert_eq!(verdict.reset_nanos, if over { SECOND_NANOS } else { 0 });
                     admitted.extend((!over).then_some(slot));
                 }
-                4 => {
+                5 => {
                     let verdict = store.take(&limit, key(1), 0, Timestamp::from_nanos(now));
                     let held = model.held.len() as u64;
                     assert_eq!((verdict.over, verdict.before), (held >= u64::from(slots), held));
                 }
                 // A token of this or an earlier admission, or one that somebody guessed.
-                5..7 => {
+                6..8 => {
                     let guessed = Slot::of(id, 1_000);
                     let slot = if admitted.is_empty() { guessed } else { random.pick(&admitted) };
                     release(&store, limit, slot, now);
@@ -148,6 +155,38 @@ fn the_entry_behind_the_path_names_a_call_and_its_token_releases_it() {
     ask(&[user, id(&first)], 1, true, 4.0);
     assert!(!ask(&[user, id("b")], 0, false, 4.0).0, "a token releases once");
     assert!(ask(&[user, id("b")], 1, false, 61.0).0, "the call without an id ended at its ttl");
+}
+
+#[test]
+fn a_token_renews_its_slot_and_nothing_else() {
+    let rate = "rate_limit: {unit: minute, requests_per_unit: 2}\n    concurrency:";
+    for text in [RULES.to_owned(), RULES.replacen("concurrency:", rate, 1)] {
+        let (rules, store) = (loaded(&text).rules, store());
+        let ask = |id: &str, renews, seconds| {
+            let entries = [("user", "a"), ("request_id", id)];
+            let request = request(
+                &entries,
+                DescriptorOptions { renews, cost: Cost::Asked, ..hits(u64::from(!renews)) },
+            );
+            let plan = rules.plan(&request, Modes::default());
+            rules.check_calls(&request, &plan).map_err(|error| error.to_string())?;
+            let decision = conclude(&plan, &store.apply(&plan, at(seconds)));
+            assert_eq!(decision.statuses.len(), 1);
+            Ok::<_, String>(decision.slots().next().map(|(_, _, slot)| slot.to_string()))
+        };
+        let first = ask("1", false, 0.0).unwrap().expect("a slot is free");
+        let second = ask("2", false, 1.0).unwrap().expect("a slot is free");
+        // Both limits are used up, and this is about one slot alone.
+        assert_eq!(ask(&first, true, 50.0), Ok(Some(first.clone())));
+        assert_eq!(ask(&first, true, 109.0), Ok(Some(first.clone())), "the second has ended");
+        assert_eq!(ask("1", false, 110.0), Ok(None), "it runs already");
+        assert!(ask("3", false, 120.0).unwrap().is_some(), "there is room again");
+        assert_eq!(ask(&second, true, 121.0), Ok(None), "it has ended, and all are taken");
+        assert_eq!(ask(&second, true, 170.0), Ok(Some(second.clone())), "there is room for it again");
+        let no_token =
+            "descriptor 0: request_id: what renews a slot is no token (expected 32 hexadecimal digits)";
+        assert_eq!(ask("1", true, 170.0), Err(no_token.to_owned()));
+    }
 }
 
 /// Otherwise whoever sends a release of nothing could take one slot more.

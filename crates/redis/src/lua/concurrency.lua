@@ -28,16 +28,26 @@ kinds[CONCURRENCY] = function()
     return s.exists and c.slot and redis.call('ZSCORE', s.key, 'i' .. c.slot:sub(1, 8))
   end
 
+  local function holds_exactly(s, c)
+    return s.exists and c.slot and redis.call('ZSCORE', s.key, 'n' .. c.slot)
+  end
+
   function kind.look(s, c, hits)
     local over, left, before = look_at_count(c.requests, s.held + s.taken, hits)
-    -- A release needs no room.
-    if c.slot then over = hits > 0 and (over or holds(s, c) and true or false) end
+    -- A release needs no room, nor does the call that holds this very slot.
+    if c.slot then over = hits > 0 and not holds_exactly(s, c) and (over or holds(s, c) and true or false) end
     return over, left, before
   end
 
   function kind.charge(s, c)
-    if not c.slot or holds(s, c) then return end
+    if not c.slot then return end
     local ends = s.latest + c.window
+    local held = holds(s, c)
+    if held and not holds_exactly(s, c) then return end
+    if held then
+      ends = max(ends, tonumber(held))
+      s.held, c.renewed = s.held - 1, true
+    end
     redis.call('ZADD', s.key, ends, 'i' .. c.slot:sub(1, 8), ends, 'n' .. c.slot)
     if not s.exists then note_latest(s) end
     s.held, s.exists = s.held + 1, true
@@ -52,10 +62,13 @@ kinds[CONCURRENCY] = function()
     s.held = s.held - 1
   end
 
-  function kind.state()
-    return 0, 0
+  -- What was renewed stays when another slot of a Cluster denies the request.
+  function kind.state(_, c)
+    return c.renewed and 1 or 0, 0
   end
 
-  kind.give_back = kind.refund
+  function kind.give_back(s, c, renewed)
+    if renewed == 0 then kind.refund(s, c) end
+  end
   return kind
 end
