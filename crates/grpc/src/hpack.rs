@@ -18,11 +18,10 @@ mod table;
 /// For tests, also those of other crates.
 pub mod text;
 
-pub(crate) use self::decoder::{DecodeError, Decoder};
+pub use self::decoder::{DecodeError, Decoder};
 pub(crate) use self::encoder::Encoder;
-pub(crate) use self::field::Method;
-pub use self::field::Route;
-pub(crate) use self::head::RequestHead;
+pub use self::field::{Method, Route};
+pub use self::head::RequestHead;
 pub use self::kept::KeptHeaders;
 pub use self::served::Served;
 

@@ -1,4 +1,5 @@
-//! A decoder that keeps the text of fields, for tests that read a server's answers.
+//! A decoder that keeps the text of fields, for tests that read what a peer sends. It is naive, so that the decoder of the
+//! server can be compared with it.
 
 use std::collections::VecDeque;
 
@@ -6,13 +7,26 @@ use super::decoder::Input;
 use super::table::FIELDS;
 use super::{ENTRY_OVERHEAD, STATIC_ENTRIES, TABLE_BYTES};
 
-/// A name and a value.
+/// A name and a value, with one character for each byte.
 pub type Field = (String, String);
 
 /// The decoder of one connection.
-#[derive(Default)]
 pub struct TextDecoder {
+    /// The newest first.
     entries: VecDeque<Field>,
+    capacity: usize,
+}
+
+impl Default for TextDecoder {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), capacity: TABLE_BYTES }
+    }
+}
+
+/// The size of fields (RFC 7541, 4.1).
+pub fn size<'f>(fields: impl IntoIterator<Item = &'f Field>) -> usize {
+    let bytes = |text: &str| text.chars().count();
+    fields.into_iter().map(|(name, value)| bytes(name) + bytes(value) + ENTRY_OVERHEAD).sum()
 }
 
 impl TextDecoder {
@@ -22,21 +36,29 @@ impl TextDecoder {
         let mut fields = Vec::new();
         while let Some(&first) = input.0.first() {
             if first & 0xe0 == 0x20 {
-                // Servers only ever announce a smaller table, and no test fills one.
-                if input.integer(5)? == 0 {
-                    self.entries.clear();
+                let capacity = input.integer(5)?;
+                if capacity > TABLE_BYTES || !fields.is_empty() {
+                    return None;
                 }
+                self.capacity = capacity;
+                self.evict();
                 continue;
             }
             let field = self.field(first, &mut input)?;
             if first & 0xc0 == 0x40 {
                 self.entries.push_front(field.clone());
-                let size = |field: &Field| field.0.len() + field.1.len() + ENTRY_OVERHEAD;
-                assert!(self.entries.iter().map(size).sum::<usize>() <= TABLE_BYTES, "nothing is evicted");
+                self.evict();
             }
             fields.push(field);
         }
         Some(fields)
+    }
+
+    /// Drops the oldest entries until the rest fits.
+    fn evict(&mut self) {
+        while size(&self.entries) > self.capacity {
+            self.entries.pop_back();
+        }
     }
 
     fn field(&self, first: u8, input: &mut Input<'_>) -> Option<Field> {
@@ -61,5 +83,5 @@ impl TextDecoder {
 fn text(input: &mut Input<'_>) -> Option<String> {
     let mut text = Vec::new();
     input.string(&mut text)?;
-    String::from_utf8(text).ok()
+    Some(text.into_iter().map(char::from).collect())
 }
