@@ -59,9 +59,9 @@ fn blocks(instructions: &[u8]) -> Vec<Vec<u8>> {
             3 => block.push(0x80 | (1 + number % 61)),
             // One with a name of a table, which enters the table or not.
             4..7 => block.extend([&[0x40 | (1 + number % 61)], &text[..]].concat()),
-            7 => block.extend([&[1 + number % 14], &text[..]].concat()),
+            8 => block.extend([&[1 + number % 14], &text[..]].concat()),
             // One with another name.
-            8 => block.extend([b"\x40\x06x-kept", &text[..]].concat()),
+            7 => block.extend([b"\x40\x06x-kept", &text[..]].concat()),
             // Another size of the table.
             9 if number > 127 => block.extend([0x3f, 0xe1, 0x1f]),
             9 => block.extend([0x3f, number]),
@@ -72,7 +72,7 @@ fn blocks(instructions: &[u8]) -> Vec<Vec<u8>> {
             }
             _ => block.push(number),
         }
-        entered = (entered + u8::from(matches!(does % 16, 4..7 | 8))).min(8);
+        entered = (entered + u8::from(matches!(does % 16, 4..8))).min(8);
     }
     blocks
 }
