@@ -5,6 +5,8 @@
 //!
 //! - Strict algorithms: never more than N in any window of W, where N is the largest that was in force at the nodes.
 //! - Buckets: never more than `burst` and what drains meanwhile.
+//! - Classes of importance: the same of the hits of a class and all lower ones, with its threshold in place of N or `burst`. It is
+//!   computed here once more. What a lower class is admitted has to fit below its threshold together with the hits of all classes.
 //! - Fixed and weighted windows: never more than N in an aligned window.
 //! - Nothing is admitted beyond N: what was surely counted before leaves room for the request, and for the remaining
 //!   hits that its answer says. That holds for each hit that is admitted, also where reported hits are charged beyond
@@ -51,7 +53,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use crate::redis::server::EPOCH_MICROS;
-use crate::scenario::LimitSpec;
+use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 pub use census::{Census, census};
 pub use record::{Loss, Outcome, Record, Refund};
@@ -193,17 +195,17 @@ fn each_counter(
 }
 
 /// How many of these hits nodes may have admitted alone, in addition to the N that Redis admits: each node its share,
-/// as often as it was started. `None`: without a bound.
+/// as often as it was started. `None`: without a bound. `of`: so many percent of what may be.
 fn alone<'r>(
     rules: &Rules<'_>,
     limit: &LimitSpec,
-    most: u64,
+    of: impl Fn(u64) -> u64,
     mut own: impl Iterator<Item = &'r Record>,
 ) -> Option<u64> {
     match limit.failure {
         _ if !own.any(|it| rules.is_alone(limit, it)) => Some(0),
         StoreFailure::Allow => None,
-        StoreFailure::Local => Some(rules.starts * (most * u64::from(rules.local_share_percent) / 100)),
+        StoreFailure::Local => Some(rules.starts * of(rules.local_share_percent.into())),
         StoreFailure::Error | StoreFailure::Deny => Some(0),
     }
 }
@@ -234,8 +236,22 @@ impl<'r> Forgotten<'r> {
     }
 }
 
-/// A window that holds too much.
+/// A window that holds too much: of all hits, or of those of a class and all lower ones. The last of them that was charged
+/// fitted below its own threshold together with all others.
 fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
+    let mut shares: SmallVec<[u64; 4]> = own.iter().map(|it| it.share).collect();
+    shares.sort_unstable();
+    shares.dedup();
+    let highest = shares.pop()?;
+    let in_lower = |share: u64| {
+        let lower: Vec<Record> = own.iter().copied().filter(|it| it.share <= share).collect();
+        in_windows_up_to(rules, limit, &lower, share)
+    };
+    in_windows_up_to(rules, limit, own, highest).or_else(|| shares.into_iter().find_map(in_lower))
+}
+
+/// The same of hits that belong to classes of this share at most.
+fn in_windows_up_to(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], share: u64) -> Option<String> {
     // What was reported may be beyond N. What was admitted is not.
     let admitted: Vec<Record> = own.iter().copied().filter(|it| it.outcome == Outcome::Admitted).collect();
     let own = if limit.is_reported { &admitted } else { own };
@@ -256,7 +272,7 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
             })
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            windows.find_map(|(from, own)| too_fast(rules, limit, own, from))
+            windows.find_map(|(from, own)| too_fast(rules, limit, (own, share), from))
         }
         Algorithm::Concurrency => unreachable!("no scenario has slots"),
     }
@@ -271,8 +287,11 @@ fn too_many_until(
 ) -> Option<String> {
     let within = own.iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
     // The last of these that was charged fitted into its own N together with all others.
-    let n = within.clone().map(|it| u64::from(it.requests)).max()?;
-    let most = n + alone(rules, limit, n, within.clone())?;
+    let of = |percent: u64| {
+        let part = |it: &Record| limit.capacity((u64::from(it.requests) * percent / 100) as u32, it.share);
+        within.clone().map(part).max()
+    };
+    let most = of(100)? + alone(rules, limit, |percent| of(percent).unwrap_or(0), within.clone())?;
     let hits: u64 = within.clone().map(|it| it.hits).sum();
     if hits <= most {
         return None;
@@ -291,15 +310,20 @@ fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
 }
 
 /// More of these hits than a bucket holds, and lets through meanwhile.
-fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) -> Option<String> {
+fn too_fast(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    (own, share): (&[Record], u64),
+    from: Time,
+) -> Option<String> {
     let mut later: Vec<_> = own.iter().collect();
     later.sort_by_key(|it| it.answered);
     let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
     let mut may_be_alone = Some(0);
-    let room = limit.burst.map_or(limit.most(), u64::from);
+    let room = limit.burst.map_or(limit.most(), u64::from) * share / FULL;
     later.iter().find_map(|it| {
         if may_be_alone == Some(0) {
-            may_be_alone = alone(rules, limit, 100, std::iter::once(*it));
+            may_be_alone = alone(rules, limit, |percent| percent, std::iter::once(*it));
         }
         hits += it.hits;
         forgotten.add(it);
@@ -320,7 +344,8 @@ fn told(hits: u64, max: u64, from: Time, lasts: Time) -> String {
 
 /// Something that was admitted where nothing may pass.
 fn in_spite(limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    let mut admitted = own.iter().filter(|it| it.requests == 0 && it.outcome == Outcome::Admitted);
+    let is_closed = |it: &&Record| it.requests == 0 || limit.capacity(it.requests, it.share) == 0;
+    let mut admitted = own.iter().filter(is_closed).filter(|it| it.outcome == Outcome::Admitted);
     let admitted = admitted.find(|it| it.hits > 0 || limit.algorithm != Algorithm::FixedWindow)?;
     Some(format!("request {} was admitted {} hits of none", admitted.request, admitted.hits))
 }
@@ -331,7 +356,8 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Reco
     own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
         let before = before(rules, limit, counting, it)?.saturating_sub(given_back_alone(rules, limit, it));
         // A lease was taken before others admitted the hits that it is judged with, perhaps by a larger N.
-        let max = if limit.is_leased { limit.most() } else { limit.room(it.requests) };
+        let requests = if limit.is_leased { limit.most() as u32 } else { it.requests };
+        let max = limit.capacity(requests, it.share);
         // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
         let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
         let (answered, hits) = (it.answered / MICRO, it.hits);
@@ -389,6 +415,8 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
     let first = counting.partition_point(|other| other.asked < since);
     let there = counting[first..].iter().take_while(|other| other.asked < it.asked);
     let there = there.filter(|other| rules.counts_from(limit, other) < surely);
+    // Higher classes may have been admitted theirs when this class had its lease already.
+    let there = there.filter(|other| !limit.is_leased || other.share <= it.share);
     if !limit.algorithm.is_bucket() {
         return Some(there.map(|other| other.hits).sum());
     }

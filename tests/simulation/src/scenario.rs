@@ -4,6 +4,7 @@
 
 mod alone;
 mod batches;
+mod classes;
 mod drawn;
 mod fault;
 mod fleet;
@@ -27,6 +28,7 @@ use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
+pub use classes::{Classes, FULL};
 pub use fault::{During, Fault, What};
 pub use fleet::Settings;
 pub use records::{HEARD_MAX, Terms};
@@ -154,6 +156,18 @@ impl LimitSpec {
         self.burst.unwrap_or(requests).into()
     }
 
+    /// How many of them fit for a class of this share: its threshold, rounded down.
+    pub fn capacity(&self, requests: u32, share: u64) -> u64 {
+        self.room(requests) * share / FULL
+    }
+
+    /// The share of a descriptor with this last entry, in millionths. A class that is not known, or not named, is the lowest.
+    pub fn share(&self, last: Option<u8>) -> u64 {
+        let Some(shares) = self.shape.classes else { return FULL };
+        let known = last.and_then(|place| shares.get(usize::from(place)));
+        known.or(shares.iter().min()).copied().unwrap_or(FULL)
+    }
+
     /// How long a full counter of this window takes until it is empty. A bucket may be larger than what drains in a window.
     pub fn empties_in(&self, window: Time) -> Time {
         window.max(window * self.room(self.requests[0]) / u64::from(self.requests[0]).max(1))
@@ -256,6 +270,15 @@ pub struct Item {
     pub key: u64,
     /// How many hits.
     pub hits: u64,
+    /// The value of one more entry, by its place: a class of the limit, or a name that is none.
+    pub last: Option<u8>,
+}
+
+impl Item {
+    /// So many hits of a counter.
+    pub fn new(limit: usize, key: u64, hits: u64) -> Self {
+        Self { limit, key, hits, last: None }
+    }
 }
 
 impl Scenario {

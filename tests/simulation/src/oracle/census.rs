@@ -12,6 +12,8 @@ pub struct Census {
     /// Those whose answer has to be right: it would have been a fault to admit them more, or to deny them; or they were
     /// denied for a cause that is seen.
     pub judged: u64,
+    /// The same two numbers of those with classes of importance.
+    pub of_classes: [u64; 2],
 }
 
 impl Census {
@@ -19,6 +21,7 @@ impl Census {
     pub fn add(&mut self, other: Self) {
         self.answered += other.answered;
         self.judged += other.judged;
+        self.of_classes.iter_mut().zip(other.of_classes).for_each(|(sum, more)| *sum += more);
     }
 
     /// The share that was judged, in percent.
@@ -46,6 +49,10 @@ pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
             };
             census.answered += 1;
             census.judged += u64::from(is_judged);
+            if limit.shape.classes.is_some() {
+                census.of_classes[0] += 1;
+                census.of_classes[1] += u64::from(is_judged);
+            }
         }
         None
     });
@@ -57,7 +64,7 @@ pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
 fn has_cause(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> bool {
     let is_full = || {
         let before = before(rules, limit, counting, it);
-        before.is_some_and(|before| before + it.hits.max(1) > limit.room(it.requests))
+        before.is_some_and(|before| before + it.hits.max(1) > limit.capacity(it.requests, it.share))
     };
     let is_refused = limit.failure == StoreFailure::Deny && rules.is_alone(limit, it);
     it.requests == 0 || is_refused || rules.is_cold(limit, it) || is_full()

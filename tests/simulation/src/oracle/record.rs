@@ -25,6 +25,8 @@ pub struct Record {
     pub deadline: Option<Time>,
     /// The N that was in force at the node.
     pub requests: u32,
+    /// What its class may use of that, in millionths.
+    pub share: u64,
     /// And its W.
     pub window: Time,
     /// W of its rule. A record may say another. When a reload changes this, counters of records start empty too.

@@ -7,7 +7,7 @@ use tidegate_engine::rules::StoreFailure;
 
 use super::{LATE, Loss, Outcome, Record, Rules, SENT, before, each_counter};
 use crate::redis::server::EPOCH_MICROS;
-use crate::scenario::LimitSpec;
+use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 
 /// Leases of one counter that a node holds at most, and the part of the rest that each of them is.
@@ -132,7 +132,8 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
         let denied = own.iter().enumerate().filter(|(_, it)| is_denied(it));
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
-            let most = limit.burst.map_or_else(|| rules.requests_of_denial(own, it), u64::from);
+            let room = limit.burst.map_or_else(|| rules.requests_of_denial(own, it), u64::from);
+            let most = room * it.share / FULL;
             let wanted = it.hits.max(1);
             let there = there_at_most(rules, limit, (own, &counting), place);
             (there + wanted <= most).then(|| {
@@ -234,7 +235,9 @@ fn leased_at_most(
     let recent = own[own.partition_point(|other| other.asked < since)..].iter();
     let nodes =
         recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
-    let leases = nodes.count_ones() * LEASES_MAX;
+    // Each class has leases of its own.
+    let classes = limit.shape.classes.map_or(1, |shares| shares.len() as u32);
+    let leases = nodes.count_ones() * LEASES_MAX * classes;
     let before = before(rules, limit, counting, &Record { asked: since, ..*it }).unwrap_or(0);
     let most = limit.most().saturating_sub(before);
     let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));

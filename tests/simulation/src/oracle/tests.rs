@@ -1,7 +1,7 @@
 //! The oracle, tried on records that somebody thought out.
 
 use super::*;
-use crate::scenario::Shape;
+use crate::scenario::{FULL, Shape};
 use crate::world::MILLI;
 
 fn limit(algorithm: Algorithm) -> LimitSpec {
@@ -35,6 +35,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         asked,
         answered,
         requests,
+        share: FULL,
         window: SECOND,
         rule_window: SECOND,
         is_reported,
@@ -261,4 +262,83 @@ fn windows_are_shorter_where_clocks_of_servers_went_ahead() {
     let admitted = three.map(|times| record(times, Outcome::Admitted));
     let is_fine = |lead| too_much(&Rules { lead, ..rules(&limits, &[], true) }, &admitted).is_none();
     assert!(!is_fine(0) && !is_fine(SECOND / 3) && is_fine(SECOND * 2 / 3));
+}
+
+/// A limit of two hits, of which a lower class may use one.
+fn limit_with_classes(algorithm: Algorithm) -> LimitSpec {
+    let shape = Shape { classes: Some([FULL, FULL / 2, FULL / 4]), ..Shape::default() };
+    LimitSpec { shape, ..limit(algorithm) }
+}
+
+fn of_class(share: u64, times: (Time, Time), outcome: Outcome) -> Record {
+    Record { share, ..record(times, outcome) }
+}
+
+#[test]
+fn a_class_has_a_threshold_of_its_own_below_all_hits() {
+    let (low, high, admitted) = (FULL / 2, FULL, Outcome::Admitted);
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+        let is_fine = |all: &[(u64, (Time, Time))]| {
+            let records: Vec<_> =
+                all.iter().map(|&(share, times)| of_class(share, times, admitted)).collect();
+            too_much(&rules(&[limit_with_classes(algorithm)], &[], true), &records).is_none()
+        };
+        assert!(is_fine(&[(low, (0, 1)), (high, (5, 6))]), "{algorithm:?}: the rest is for the higher class");
+        assert!(
+            is_fine(&[(high, (0, 9)), (low, (1, 8))]),
+            "{algorithm:?}: the lower one may have been first"
+        );
+        assert_eq!(
+            is_fine(&[(high, (0, 1)), (low, (5, 6))]),
+            algorithm.is_bucket(),
+            "what is there is rounded up"
+        );
+        let three = [(low, (0, 1)), (low, (2, 3)), (low, (4, 5))];
+        assert!(!is_fine(&three), "{algorithm:?}: too many of the lower class");
+        // Nobody knows which was first, but both are of the lower class.
+        assert_eq!(is_fine(&[(low, (0, 9)), (low, (1, 8))]), algorithm.is_bucket(), "{algorithm:?}");
+    }
+    let closed = of_class(FULL / 4, (0, 1), admitted);
+    assert!(
+        too_much(&rules(&[limit_with_classes(Algorithm::SlidingWindow)], &[], true), &[closed]).is_some()
+    );
+}
+
+#[test]
+fn a_lease_of_a_class_may_be_older_than_what_higher_ones_were_admitted() {
+    let limits = [LimitSpec { is_leased: true, ..limit_with_classes(Algorithm::SlidingWindow) }];
+    let is_fine = |shares: [u64; 2]| {
+        let records = [(0, 1), (5, 5)].map(|times| record(times, Outcome::Admitted));
+        let records = [0, 1].map(|place| Record { share: shares[place], ..records[place] });
+        too_much(&rules(&limits, &[], true), &records).is_none()
+    };
+    assert!(is_fine([FULL, FULL / 2]));
+    assert!(!is_fine([FULL / 2, FULL / 2]));
+}
+
+#[test]
+fn a_class_is_denied_below_its_threshold_by_nothing() {
+    let limits = [limit_with_classes(Algorithm::SlidingWindow)];
+    let usual = rules(&limits, &[], true);
+    let denied = |share: u64| of_class(share, (20, 21), Outcome::Denied { over: true });
+    let one = record((0, 1), Outcome::Admitted);
+    let is_fine = |records: &[Record]| starved(&usual, records).is_none();
+    assert!(is_fine(&[one, denied(FULL / 2)]), "its share is used up");
+    assert!(!is_fine(&[denied(FULL / 2)]));
+    assert!(!is_fine(&[one, denied(FULL)]), "the higher class has room");
+    assert!(is_fine(&[denied(FULL / 4)]), "a quarter of two hits is none");
+}
+
+#[test]
+fn a_remembered_denial_is_one_of_the_same_class() {
+    let limits = [limit_with_classes(Algorithm::SlidingWindow)];
+    let usual = Rules { remembers_denials: true, ..rules(&limits, &[], true) };
+    let of = |share, times| of_class(share, times, Outcome::Denied { over: true });
+    let two = [record((0, 1), Outcome::Admitted), record((2, 3), Outcome::Admitted)];
+    let is_fine = |share| {
+        let (asked, remembered) = (of(share, (5, 9)), of(FULL / 2, (20, 20)));
+        too_much(&usual, &[two[0], two[1], asked, remembered]).is_none()
+    };
+    assert!(is_fine(FULL / 2));
+    assert!(!is_fine(FULL), "the node has no answer about the lower class");
 }

@@ -174,7 +174,7 @@ impl Run {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is told to wait {reset} us, of a window of {window} us"));
         }
-        let of = limit.room(counter.by.requests);
+        let of = limit.capacity(counter.by.requests, record.share);
         if counter.remaining > of {
             is_wrong(format!("left {} hits of {of}", counter.remaining));
         }

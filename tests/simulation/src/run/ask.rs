@@ -293,6 +293,7 @@ impl Run {
                 // A server does nothing after the deadline of a call.
                 answered: asked + timeout + LATE_MAX,
                 requests: candidate.unwrap_or(limit.requests[version]),
+                share: limit.share(item.last),
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_engine::request::{Descriptor, DescriptorOptions, Entry, Request};
 use tidegate_serve::service::Batch;
 
-use super::names::{Entries, entries, entries_of};
+use super::names::{Entries, entries_of, entries_of_item};
 use super::way::{Decided, Met, Way};
 use super::{Kind, Run};
 use crate::scenario::{Form, Item, Limitless};
@@ -50,9 +50,9 @@ impl Asked {
 
     /// The entries of each descriptor, and what it asks of a limit.
     fn descriptors<'a>(&'a self, run: &'a Run) -> impl Iterator<Item = (Entries, Option<&'a Item>)> {
-        let entries_of_item = |item: &Item| entries(&run.scenario.limits, item.limit, item.key);
+        let own = |item: &'a Item| (entries_of_item(&run.scenario.limits, item), Some(item));
         let limitless = self.limitless.map(|it| (entries_of(it), None));
-        limitless.into_iter().chain(self.items.iter().map(move |item| (entries_of_item(item), Some(item))))
+        limitless.into_iter().chain(self.items.iter().map(own))
     }
 
     /// What has to become of each descriptor.

@@ -62,11 +62,14 @@ impl Run {
         let version = lock(&self.nodes)[node].version;
         let own = self.scenario.limits[number].requests[version];
         let requests = self.shelf.now((number, 0)).map_or(own, |(requests, _)| requests);
-        if requests == 0 {
+        let limit = &self.scenario.limits[number];
+        // The first class has the largest share.
+        let last = limit.shape.classes.map(|_| 0);
+        let hits = limit.capacity(requests, limit.share(last));
+        if requests == 0 || hits == 0 {
             return;
         }
-        let hits = self.scenario.limits[number].room(requests);
-        let items = vec![Item { limit: number, key: 0, hits }];
+        let items = vec![Item { last, ..Item::new(number, 0, hits) }];
         let request = self.scenario.asks.len() + number;
         let Some(task) = self.request(request, node, (items, None), 1) else {
             return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));

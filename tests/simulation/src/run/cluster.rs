@@ -12,10 +12,10 @@ use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 use tidegate_serve::service::Counters;
 
-use super::names::NODES;
+use super::names::{CLASSES, NODES};
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Layout, LimitSpec, Scenario, Settings};
+use crate::scenario::{Classes, FULL, Layout, LimitSpec, Scenario, Settings};
 
 /// Under which keys of counters and names of records are made.
 pub(super) const SECRET: [u8; 16] = [7; 16];
@@ -74,12 +74,13 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let failure = limit.failure.name();
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
+    let classes = limit.shape.classes.map(classes).unwrap_or_default();
     let cost = if limit.is_reported { "reported" } else { "asked" };
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     let says = format!(
-        "{records}shadow_mode: {}, quota_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
+        "{records}{classes}shadow_mode: {}, quota_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
          algorithm: {}, on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
         limit.is_shadow,
         limit.shape.is_quota,
@@ -94,6 +95,12 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     };
     let values = if limit.shape.has_nodes { &NODES[..] } else { &[None] };
     values.iter().map(node).collect()
+}
+
+fn classes(shares: Classes) -> String {
+    let share = |millionths: u64| format!("{}.{:06}", millionths / FULL, millionths % FULL);
+    let shares = CLASSES.iter().zip(shares).map(|(name, own)| format!("{name}: {}", share(own)));
+    format!("classes: {{key: class, shares: {{{}}}}}, ", shares.collect::<Vec<_>>().join(", "))
 }
 
 fn replaces(limit: Option<usize>) -> String {

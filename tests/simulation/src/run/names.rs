@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
 
-use crate::scenario::{LimitSpec, Limitless};
+use crate::scenario::{Item, LimitSpec, Limitless};
 
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
@@ -15,8 +15,11 @@ pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
 /// The nodes of a limit that has several.
 pub(super) const NODES: [Option<&str>; 3] = [Some("k0"), Some("*1"), None];
 
+/// The values of the last entry: the classes of a limit, and a name that is none.
+pub(super) const CLASSES: [&str; 4] = ["high", "middle", "low", "unknown"];
+
 /// The entries of a descriptor: its keys and values.
-pub(super) type Entries = SmallVec<[(&'static str, &'static str); 2]>;
+pub(super) type Entries = SmallVec<[(&'static str, &'static str); 3]>;
 /// The rule that each counter of each limit meets.
 pub(super) type RuleIds = [[Option<usize>; KEYS.len()]; LIMITS.len()];
 
@@ -27,6 +30,13 @@ pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
         Some(above) => smallvec![(LIMITS[above], KEYS[key / 2]), (LIMITS[limit], KEYS[key % 2])],
         None => smallvec![(LIMITS[limit], KEYS[key])],
     }
+}
+
+/// The entries of a descriptor: those that lead to its counter, and the one that names its class.
+pub(super) fn entries_of_item(limits: &[LimitSpec], item: &Item) -> Entries {
+    let mut own = entries(limits, item.limit, item.key);
+    own.extend(item.last.map(|last| ("class", CLASSES[usize::from(last)])));
+    own
 }
 
 /// The entries of a descriptor without a limit.

@@ -41,7 +41,7 @@ impl Sums {
     pub(super) fn add(&self, request: &Request<'_>, decision: &Decision<'_>) {
         for (at, (status, descriptor)) in decision.statuses.iter().zip(request.descriptors()).enumerate() {
             let Status::Limited(limited) = status else { continue };
-            let limit = descriptor.entries.last().and_then(|entry| place_of(entry.key));
+            let limit = descriptor.entries.iter().rev().find_map(|entry| place_of(entry.key));
             if let (Hits::Take(hits @ 1..), Some(limit)) = (limited.hits, limit) {
                 let sum = &mut lock(&self.0)[limit];
                 sum.hits += hits;

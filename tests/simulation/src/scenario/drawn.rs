@@ -11,7 +11,7 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, batches,
-    fleet, operators, plots, records, shapes, stage, widened,
+    classes, fleet, operators, plots, records, shapes, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -74,6 +74,7 @@ impl Scenario {
             widened::anew(&mut Random::new(seed ^ widened::ANEW), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
+            classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -94,6 +95,7 @@ impl Scenario {
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
+            classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
         }
         scenario
     }
@@ -198,7 +200,7 @@ pub(super) fn item(random: &mut Random, limits: &[LimitSpec], keys: u64) -> Item
     let hits = random.pick(&[0, 1, 1, 1, 1, 1, 2, most / 3 + 1, most]);
     // Most ask for the hot one.
     let key = if random.one_in(3) { random.below(keys) } else { 0 };
-    Item { limit, key, hits }
+    Item::new(limit, key, hits)
 }
 
 fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {

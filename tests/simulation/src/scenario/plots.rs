@@ -228,7 +228,7 @@ fn take_all(scenario: &mut Scenario, from: Time, node: usize, (limit, hits): (us
 
 /// A request for so many hits of each of these limits.
 fn ask(scenario: &mut Scenario, at: Time, node: usize, items: &[(usize, u64)]) {
-    let item = |&(limit, hits): &(usize, u64)| Item { limit, key: KEY, hits };
+    let item = |&(limit, hits): &(usize, u64)| Item::new(limit, KEY, hits);
     let items = items.iter().map(item).collect();
     scenario.asks.push(Ask::new(at, node, items));
 }

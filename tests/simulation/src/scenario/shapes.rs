@@ -4,7 +4,7 @@
 
 use tidegate_engine::plan::Modes;
 
-use super::Scenario;
+use super::{Classes, Scenario};
 use crate::random::Random;
 
 /// Makes the draws of this file others than those of the rest.
@@ -21,6 +21,8 @@ pub struct Shape {
     pub below: Option<usize>,
     /// It replaces this limit.
     pub replaces: Option<usize>,
+    /// It has classes of these shares.
+    pub classes: Option<Classes>,
 }
 
 /// A descriptor without a limit.

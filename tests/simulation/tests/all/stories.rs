@@ -58,7 +58,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
 
 /// A request for so many hits of each of these limits.
 fn ask(at: Time, node: usize, items: &[(usize, u64)]) -> Ask {
-    let item = |&(limit, hits): &(usize, u64)| Item { limit, key: 0, hits };
+    let item = |&(limit, hits): &(usize, u64)| Item::new(limit, 0, hits);
     Ask::new(at, node, items.iter().map(item).collect())
 }
 

@@ -62,13 +62,13 @@ impl Bucket {
             return self.drain(check, requests, micros);
         }
         if above_micros > 0 {
-            (self.hits, self.rest) = (check.burst, 0);
+            (self.hits, self.rest) = (check.burst(), 0);
         }
         self.drain(check, check.requests.min(self.requests), micros - above_micros);
     }
 
     fn is_above(&self, check: &Check<'_>) -> bool {
-        (self.hits, self.rest) > (check.burst, 0)
+        (self.hits, self.rest) > (check.burst(), 0)
     }
 
     /// The N by which what is above `burst` drains, and how long that takes.
@@ -77,7 +77,7 @@ impl Bucket {
         if !self.is_above(check) || requests == 0 {
             return (requests, 0);
         }
-        (requests, micros_of((self.hits - check.burst, self.rest), check, requests))
+        (requests, micros_of((self.hits - check.burst(), self.rest), check, requests))
     }
 
     fn without(&self, hits: i64) -> (i64, i64) {
@@ -122,7 +122,7 @@ impl Kind for Bucket {
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
         let (whole, rest) = self.without(ahead.given);
         let before = (whole + ahead.taken).min(MOST) + i64::from(rest > 0);
-        let left = if check.requests == 0 { 0 } else { (check.burst - before).max(0) };
+        let left = if check.requests == 0 { 0 } else { (check.capacity - before).max(0) };
         Look { over: hits.max(1) > left, left, before }
     }
 
@@ -131,7 +131,7 @@ impl Kind for Bucket {
             return 0;
         }
         let (whole, rest) = self.without(ahead.given);
-        let most = check.burst + DEBT_WINDOWS * check.requests;
+        let most = check.burst() + DEBT_WINDOWS * check.requests;
         (most - whole - ahead.taken - i64::from(rest > 0)).max(0)
     }
 
@@ -183,7 +183,7 @@ impl Kind for Bucket {
         let (_, micros) = self.above(check);
         if self.requests_above > 0 && check.requests > 0 && micros > 0 {
             let (more, units) = muldiv(micros, check.requests, check.window);
-            (hits, rest) = ((check.burst + more).min(MOST), units);
+            (hits, rest) = ((check.burst() + more).min(MOST), units);
         }
         [Some(hits), Some(rest), Some(self.taken_back)]
     }

@@ -20,7 +20,8 @@ pub(super) struct Check<'a> {
     pub(super) algorithm: Algorithm,
     flags: u8,
     pub(super) requests: i64,
-    pub(super) burst: i64,
+    /// How many hits fit for the class that asks: its share of the limit.
+    pub(super) capacity: i64,
     pub(super) window: i64,
     /// So many buckets of a sliding window last one `denominator`.
     pub(super) numerator: i64,
@@ -70,7 +71,7 @@ impl<'a> Check<'a> {
             algorithm: Algorithm::ALL[usize::from(from.byte())],
             flags: from.byte(),
             requests: from.four(),
-            burst: from.four(),
+            capacity: from.four(),
             window: from.double(),
             numerator: from.byte().into(),
             denominator: from.double(),
@@ -105,6 +106,11 @@ impl<'a> Check<'a> {
 
     pub(super) fn is_quota(&self) -> bool {
         self.has(QUOTA)
+    }
+
+    /// The size of a bucket, of which classes have shares.
+    pub(super) fn burst(&self) -> i64 {
+        self.denominator
     }
 
     /// It counts entries: their times, or the numbers of their buckets.

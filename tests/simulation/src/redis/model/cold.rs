@@ -53,8 +53,8 @@ impl Coldness {
             return false;
         }
         let is_bucket = matches!(check.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
-        let counts = if is_bucket && check.requests > 0 && check.burst > check.requests {
-            ceil(muldiv(check.burst, check.window, check.requests))
+        let counts = if is_bucket && check.requests > 0 && check.burst() > check.requests {
+            ceil(muldiv(check.burst(), check.window, check.requests))
         } else {
             check.window
         };

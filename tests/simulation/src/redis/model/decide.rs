@@ -137,7 +137,7 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
     let mut looked = Looked { check, over: look.over, before: look.before, is_cold: false, ahead };
     if moment.is_cold(&check) {
         let is_over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
-        looked = Looked { over: is_over, before: check.burst, is_cold: true, ..looked };
+        looked = Looked { over: is_over, before: check.capacity, is_cold: true, ..looked };
     }
     let takes = looked.charges(open, Settled { passes: true, stopping: false });
     open.ahead.taken = (open.ahead.taken + takes).min(MOST);
