@@ -100,6 +100,12 @@ impl Concurrency {
         if needed <= self.held.capacity() { self.held.capacity() } else { needed.next_power_of_two() }
     }
 
+    /// Grows by as much as [`growth_bytes`](Counter::growth_bytes) says: counters from a file need no more room than before.
+    fn insert(&mut self, place: usize, held: Held) {
+        self.held.reserve_exact(self.grown_capacity(1) - self.held.len());
+        self.held.insert(place, held);
+    }
+
     fn bytes_of(capacity: usize) -> usize {
         capacity * size_of::<Held>()
     }
@@ -159,8 +165,7 @@ impl Counter for Concurrency {
         };
         self.earliest = if self.held.is_empty() { until } else { self.earliest.min(until) };
         self.last = self.last.max(until);
-        self.held.reserve_exact(self.grown_capacity(1) - self.held.len());
-        self.held.insert(place, Held { slot, until });
+        self.insert(place, Held { slot, until });
     }
 
     /// What is renewed was held before.
@@ -215,7 +220,7 @@ impl Counter for Concurrency {
                 return Err("a slot that has ended");
             }
             state.last = state.last.max(until);
-            state.held.push(Held { slot: Slot { id, number }, until });
+            state.insert(state.held.len(), Held { slot: Slot { id, number }, until });
         }
         state.note_earliest();
         if state.held.is_empty() { Err("no slot is held") } else { Ok(state) }
@@ -246,5 +251,23 @@ impl Counter for Concurrency {
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
         // Others that were prepared before this one may take the places that are free now.
         Self::bytes_of(self.grown_capacity(self.held.len().max(4))) - self.heap_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_from_a_file_take_no_more_memory_than_before() {
+        let limit = Limit::concurrency(10, SECOND_NANOS);
+        let mut state = Concurrency::default();
+        for id in 1..=10 {
+            state.charge(&limit.for_slot(Slot::of(id, id)), 1);
+            let mut bytes = Vec::new();
+            state.encode(&mut bytes);
+            let decoded = Concurrency::decode(&mut Reader::new(&bytes)).expect("what was encoded");
+            assert_eq!(decoded.heap_bytes(), state.heap_bytes(), "{id} slots");
+        }
     }
 }
