@@ -97,8 +97,10 @@ fn main() -> ExitCode {
         "\n{runs} runs, {requests} requests ({admitted} admitted, {denied} denied, {failed} without an answer), \
          {commands} commands to Redis, {rate:.0} requests a second"
     );
-    let Census { answered, judged, of_classes } = census;
+    let Census { answered, judged, of_classes, of_slots } = census;
     println!("of {answered} descriptors that had an answer {judged} were judged: {} %", census.percent());
-    println!("of these {} had classes, and {} of them were judged", of_classes[0], of_classes[1]);
+    for (what, [answered, judged]) in [("classes", of_classes), ("slots", of_slots)] {
+        println!("of these {answered} had {what}, and {judged} of them were judged");
+    }
     ExitCode::SUCCESS
 }

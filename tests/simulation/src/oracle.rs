@@ -12,6 +12,7 @@
 //!   hits that its answer says. That holds for each hit that is admitted, also where reported hits are charged beyond
 //!   N.
 //! - A request that gives hits back removes what it was admitted from every window.
+//! - Calls in flight have a judge of their own: `slots.rs`.
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
 //! - No node remembers for long that a leased counter is full: other nodes may give hits back.
 //! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
@@ -43,6 +44,7 @@ mod census;
 mod early;
 mod record;
 mod remembered;
+mod slots;
 mod starved;
 mod trouble;
 
@@ -57,6 +59,7 @@ use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 pub use census::{Census, census};
 pub use record::{Loss, Outcome, Record, Refund};
+pub use slots::{Release, wrong_slots};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
 
@@ -164,7 +167,7 @@ impl Rules<'_> {
 
 /// More than may be, in a window.
 pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    each_counter(records, |number, own| {
+    each_counter(rules, records, |number, own| {
         let limit = &rules.limits[number];
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let early = |there: &[Record]| early::too_early(rules, limit, own, there);
@@ -178,13 +181,14 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     })
 }
 
-/// What a judge finds in the records of a counter, by the time at which they were asked.
+/// What a judge finds in the records of a counter, by the time at which they were asked. Slots have a judge of their own.
 fn each_counter(
+    rules: &Rules<'_>,
     records: &[Record],
     mut judge: impl FnMut(usize, &[Record]) -> Option<String>,
 ) -> Option<String> {
     let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<Record>> = BTreeMap::new();
-    for it in records {
+    for it in records.iter().filter(|it| rules.limits[it.limit].algorithm != Algorithm::Concurrency) {
         let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
         counters.entry(counter).or_default().push(*it);
     }
@@ -274,7 +278,7 @@ fn in_windows_up_to(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], share:
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             windows.find_map(|(from, own)| too_fast(rules, limit, (own, share), from))
         }
-        Algorithm::Concurrency => unreachable!("no scenario has slots"),
+        Algorithm::Concurrency => unreachable!("slots have a judge of their own"),
     }
 }
 

@@ -11,10 +11,12 @@ mod faults;
 mod names;
 mod records;
 mod resets;
+mod slots;
 mod sums;
 mod told;
 mod way;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -27,7 +29,7 @@ use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};
 use crate::node::Node;
-use crate::oracle::{Census, Loss, Record, Refund};
+use crate::oracle::{Census, Loss, Record, Refund, Release};
 use crate::scenario::{Layout, Scenario};
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
@@ -87,6 +89,8 @@ pub enum Kind {
     WrongAnswer,
     /// Metrics are not the sums of what was decided.
     WrongSum,
+    /// More calls held slots than there are, or one was denied while there was a slot.
+    WrongSlot,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
     /// A process began with something else than the one before had left.
@@ -108,6 +112,10 @@ struct Run {
     losses: Mutex<Vec<Loss>>,
     /// Hits that went back, or may have.
     refunds: Mutex<Vec<Refund>>,
+    /// Tokens of slots, by the places of the records of their calls.
+    tokens: Mutex<BTreeMap<usize, String>>,
+    /// Those that were sent back.
+    releases: Mutex<Vec<Release>>,
     /// When keys came to servers of a Cluster.
     moves: Mutex<Vec<(usize, Time)>>,
     /// When nodes stood still.
@@ -174,6 +182,8 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         shelf: Arc::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),
+        tokens: Mutex::default(),
+        releases: Mutex::default(),
         moves: Mutex::default(),
         pauses: Mutex::default(),
         metrics: metrics(),

@@ -12,6 +12,7 @@ mod operators;
 mod plots;
 mod records;
 mod shapes;
+mod slots;
 mod stage;
 mod widened;
 
@@ -33,6 +34,7 @@ pub use fault::{During, Fault, What};
 pub use fleet::Settings;
 pub use records::{HEARD_MAX, Terms};
 pub use shapes::{Limitless, Shape};
+pub use slots::{IDS, Release};
 use stage::Plot;
 
 /// How long clients ask.
@@ -207,6 +209,8 @@ pub struct Ask {
     pub cancelled: Option<Cancelled>,
     /// How much later it gives back what it was admitted, at another node perhaps.
     pub refunded: Option<(Time, usize)>,
+    /// How the end of its calls is reported, if it is.
+    pub released: Option<Release>,
     /// The worker that reads it.
     pub worker: usize,
     /// A worker reads requests of the same batch together, up to eight. `None`: it comes alone.
@@ -218,7 +222,7 @@ pub struct Ask {
 impl Ask {
     /// A request that comes alone, of a client that waits for its answer.
     pub fn new(at: Time, node: usize, items: Vec<Item>) -> Self {
-        let (limitless, deadline, cancelled, refunded, batch) = Default::default();
+        let (limitless, deadline, cancelled, refunded, released, batch) = Default::default();
         Self {
             at,
             node,
@@ -227,6 +231,7 @@ impl Ask {
             deadline,
             cancelled,
             refunded,
+            released,
             worker: 0,
             batch,
             form: Form::Usual,
@@ -270,7 +275,7 @@ pub struct Item {
     pub key: u64,
     /// How many hits.
     pub hits: u64,
-    /// The value of one more entry, by its place: a class of the limit, or a name that is none.
+    /// The value of one more entry, by its place: a class of the limit or a name that is none, or the id of a call.
     pub last: Option<u8>,
 }
 
@@ -340,7 +345,10 @@ impl Scenario {
         fewer.far.pop();
         let nodes = fewer.clocks.len();
         fewer.asks.retain(|ask| ask.node < nodes);
-        fewer.asks.iter_mut().for_each(|ask| ask.refunded = ask.refunded.filter(|&(_, node)| node < nodes));
+        fewer.asks.iter_mut().for_each(|ask| {
+            ask.refunded = ask.refunded.filter(|&(_, node)| node < nodes);
+            ask.released = ask.released.filter(|release| release.node < nodes);
+        });
         fewer.faults.retain(|fault| fault.what.node().is_none_or(|node| node < nodes));
         fewer
     }

@@ -1,6 +1,7 @@
 //! How much of what was answered is judged.
 
-use super::{Outcome, Record, Rules, before, each_counter};
+use super::slots::census_of_slots;
+use super::{Outcome, Record, Release, Rules, before, each_counter};
 use crate::scenario::LimitSpec;
 use tidegate_engine::rules::StoreFailure;
 
@@ -14,6 +15,8 @@ pub struct Census {
     pub judged: u64,
     /// The same two numbers of those with classes of importance.
     pub of_classes: [u64; 2],
+    /// And of those with slots.
+    pub of_slots: [u64; 2],
 }
 
 impl Census {
@@ -21,6 +24,7 @@ impl Census {
     pub fn add(&mut self, other: Self) {
         self.answered += other.answered;
         self.judged += other.judged;
+        self.of_slots.iter_mut().zip(other.of_slots).for_each(|(sum, more)| *sum += more);
         self.of_classes.iter_mut().zip(other.of_classes).for_each(|(sum, more)| *sum += more);
     }
 
@@ -31,9 +35,9 @@ impl Census {
 }
 
 /// How many of these are judged.
-pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
+pub fn census(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Census {
     let mut census = Census::default();
-    each_counter(records, |number, own| {
+    each_counter(rules, records, |number, own| {
         let limit = &rules.limits[number];
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
@@ -56,6 +60,9 @@ pub fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
         }
         None
     });
+    census.of_slots = census_of_slots(rules, records, releases);
+    census.answered += census.of_slots[0];
+    census.judged += census.of_slots[1];
     census
 }
 

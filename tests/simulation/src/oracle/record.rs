@@ -31,6 +31,8 @@ pub struct Record {
     pub window: Time,
     /// W of its rule. A record may say another. When a reload changes this, counters of records start empty too.
     pub rule_window: Time,
+    /// The id of its call.
+    pub id: Option<u8>,
     /// They were not asked for, but reported.
     pub is_reported: bool,
     /// They were given back.

@@ -63,7 +63,7 @@ impl Rules<'_> {
     }
 
     /// The same, for as long as a node may take to notice.
-    fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+    pub(super) fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
         let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
@@ -109,7 +109,7 @@ impl Rules<'_> {
 
     /// Until when hits may count. What is charged in one slot and denied in another goes back within a second, where nothing
     /// fails, and calls have the time that they take.
-    fn may_count_until(&self, limit: &LimitSpec, it: &Record) -> Option<Time> {
+    pub(super) fn may_count_until(&self, limit: &LimitSpec, it: &Record) -> Option<Time> {
         let Outcome::Denied { .. } = it.outcome else { return Some(Time::MAX) };
         let back = it.answered + SECOND;
         let is_hurried = it.deadline.is_some() || it.asked < self.troubles.far_until(it.node);
@@ -125,7 +125,7 @@ impl Rules<'_> {
 
 /// A denial though there was room for the hits, whatever may have counted.
 pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    each_counter(records, |number, own| {
+    each_counter(rules, records, |number, own| {
         let limit = &rules.limits[number];
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();

@@ -38,6 +38,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         share: FULL,
         window: SECOND,
         rule_window: SECOND,
+        id: None,
         is_reported,
         is_refunded,
         is_full: false,
@@ -237,7 +238,7 @@ fn what_goes_back_makes_room() {
     assert!(is_fine(usual));
     assert!(!is_fine(Rules { refunds: &[refund(30)], ..usual }));
     assert!(is_fine(Rules { refunds: &[refund(100 + 1)], ..usual }), "it is not done yet");
-    let census = census(&usual, &records);
+    let census = census(&usual, &records, &[]);
     assert_eq!((census.answered, census.judged), (3, 3));
 }
 
@@ -341,4 +342,57 @@ fn a_remembered_denial_is_one_of_the_same_class() {
     };
     assert!(is_fine(FULL / 2));
     assert!(!is_fine(FULL), "the node has no answer about the lower class");
+}
+
+/// A call of this id, which asks for one of two slots for a second.
+fn call(id: u8, times: (Time, Time), outcome: Outcome) -> Record {
+    Record { id: Some(id), ..record(times, outcome) }
+}
+
+fn slots_are_fine(usual: &Rules<'_>, records: &[Record], releases: &[Release]) -> bool {
+    wrong_slots(usual, records, releases).is_none()
+}
+
+#[test]
+fn no_more_calls_hold_slots_at_once_than_there_are() {
+    let limits = [limit(Algorithm::Concurrency)];
+    let usual = rules(&limits, &[], true);
+    let three =
+        |third: Time| [(1, 0), (2, 10), (3, third)].map(|(id, at)| call(id, (at, at + 1), Outcome::Admitted));
+    let released = |asked: Time| Release { of: 0, epoch: 0, asked, done: asked + 5 };
+    assert!(!slots_are_fine(&usual, &three(20), &[]));
+    assert!(slots_are_fine(&usual, &three(20), &[released(15)]));
+    assert!(!slots_are_fine(&usual, &three(20), &[released(40)]), "it was released later");
+    assert!(slots_are_fine(&usual, &three(SECOND + 1), &[]), "the first one ended");
+    let loss = [Loss { since: 0, until: 15, acknowledged: true }];
+    let lost = Rules { losses: &loss, ..usual };
+    assert!(slots_are_fine(&lost, &three(20), &[]));
+    assert!(
+        !slots_are_fine(&usual, &[three(20)[0], call(1, (20, 21), Outcome::Admitted)], &[]),
+        "one id, twice"
+    );
+    assert!(slots_are_fine(&usual, &[three(20)[0], call(1, (20, 21), Outcome::Admitted)], &[released(15)]));
+    let census = census(&usual, &three(20), &[]);
+    assert_eq!((census.answered, census.judged, census.of_slots), (3, 3, [3, 3]));
+}
+
+#[test]
+fn whoever_asks_while_there_is_a_slot_gets_it() {
+    let limits = [limit(Algorithm::Concurrency)];
+    let usual = rules(&limits, &[], true);
+    let (admitted, denied) = (Outcome::Admitted, Outcome::Denied { over: true });
+    let is_fine = |all: &[Record], releases: &[Release]| slots_are_fine(&usual, all, releases);
+    let two = [call(1, (0, 1), admitted), call(2, (10, 11), admitted)];
+    let third = |at: Time| [two[0], two[1], call(3, (at, at + 1), denied)];
+    let released = |done: Time| Release { of: 0, epoch: 0, asked: 12, done };
+    assert!(is_fine(&third(20), &[]));
+    assert!(!is_fine(&third(20), &[released(15)]), "the release made room");
+    assert!(is_fine(&third(20), &[released(Time::MAX)]), "nobody acknowledged it");
+    assert!(is_fine(&third(20), &[Release { epoch: 1, ..released(15) }]), "it went to another counter");
+    assert!(!is_fine(&third(2 * SECOND), &[]), "both have ended");
+    assert!(is_fine(&[two[0], call(1, (20, 21), denied)], &[]), "its id holds a slot");
+    assert!(!is_fine(&[two[0], call(2, (20, 21), denied)], &[]));
+    let lost = [call(1, (0, 9), Outcome::Unknown), call(2, (0, 9), Outcome::Unknown)];
+    assert!(is_fine(&[lost[0], lost[1], call(3, (20, 21), denied)], &[]), "their answers were lost");
+    assert!(!is_fine(&[lost[0], lost[1], call(3, (2 * SECOND, 2 * SECOND + 1), denied)], &[]));
 }

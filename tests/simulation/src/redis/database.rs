@@ -33,6 +33,9 @@ impl Reply {
     }
 }
 
+/// The scores of the members of a sorted set: whole numbers.
+pub type Sorted = BTreeMap<Vec<u8>, i64>;
+
 /// What is under a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -40,6 +43,8 @@ pub enum Value {
     Text(Vec<u8>),
     /// A list.
     List(VecDeque<Vec<u8>>),
+    /// A sorted set.
+    Sorted(Sorted),
     /// A counter of the model.
     Counter(Counter),
 }
@@ -195,11 +200,40 @@ impl Database {
                 }
                 Ok(Reply::Status("OK"))
             }
+            (b"ZSCORE", [key, member]) => {
+                let score = self.sorted(key)?.and_then(|sorted| sorted.get(*member));
+                Ok(score.map_or(Reply::Nil, |score| Reply::Bulk(score.to_string().into_bytes())))
+            }
+            (b"ZCARD", [key]) => Ok(Reply::Int(self.sorted(key)?.map_or(0, |sorted| sorted.len()) as i64)),
+            (b"ZADD", [key, pairs @ ..]) => {
+                let sorted = self.sorted_or_new(key)?;
+                let before = sorted.len();
+                for [score, member] in pairs.as_chunks().0 {
+                    sorted.insert(member.to_vec(), integer(score)?);
+                }
+                Ok(Reply::Int((sorted.len() - before) as i64))
+            }
+            (b"ZREM", [key, member]) => self.remove_from(key, |other, _| other == *member),
+            (b"ZREMRANGEBYSCORE", [key, b"-inf", most]) => {
+                let most = integer(most)?;
+                self.remove_from(key, |_, score| score <= most)
+            }
+            (b"ZRANGE", [key, first, last, b"WITHSCORES"]) => {
+                let (first, last) = (integer(first)?, integer(last)?);
+                let mut all: Vec<_> =
+                    self.sorted(key)?.into_iter().flatten().map(|(it, score)| (*score, it)).collect();
+                all.sort_unstable();
+                let both =
+                    |&(score, member): &(i64, &Vec<u8>)| [member.clone(), score.to_string().into_bytes()];
+                let found = all[range(all.len(), first, last)].iter().flat_map(both);
+                Ok(Reply::Array(found.map(Reply::Bulk).collect()))
+            }
             (b"DEL" | b"UNLINK", [key]) => Ok(Reply::Int(self.keys.remove(*key).is_some().into())),
             (b"TYPE", [key]) => Ok(Reply::Status(match self.keys.get(*key).map(|entry| &entry.value) {
                 None => "none",
                 Some(Value::Text(_)) => "string",
                 Some(Value::List(_)) => "list",
+                Some(Value::Sorted(_)) => "zset",
                 Some(Value::Counter(_)) => return Err(wrong_type()),
             })),
             (b"PEXPIREAT", [key, at]) => Ok(self.expire_at(key, integer(at)?, now_micros)),
@@ -277,6 +311,37 @@ impl Database {
             Some(Value::List(list)) => Ok(Some(list)),
             Some(_) => Err(wrong_type()),
         }
+    }
+
+    fn sorted(&self, key: &[u8]) -> Result<Option<&Sorted>, Reply> {
+        match self.keys.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Sorted(sorted)) => Ok(Some(sorted)),
+            Some(_) => Err(wrong_type()),
+        }
+    }
+
+    fn sorted_or_new(&mut self, key: &[u8]) -> Result<&mut Sorted, Reply> {
+        let new = || Entry { value: Value::Sorted(Sorted::new()), expires: None };
+        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+            Value::Sorted(sorted) => Ok(sorted),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    /// Removes members of a sorted set.
+    fn remove_from(&mut self, key: &[u8], is_meant: impl Fn(&[u8], i64) -> bool) -> Outcome {
+        if self.sorted(key)?.is_none() {
+            return Ok(Reply::Int(0));
+        }
+        let sorted = self.sorted_or_new(key)?;
+        let before = sorted.len();
+        sorted.retain(|member, score| !is_meant(member, *score));
+        let removed = before - sorted.len();
+        if sorted.is_empty() {
+            self.keys.remove(key);
+        }
+        Ok(Reply::Int(removed as i64))
     }
 
     fn list_or_new(&mut self, key: &[u8]) -> Result<&mut VecDeque<Vec<u8>>, Reply> {

@@ -11,6 +11,7 @@ mod cold;
 mod counter;
 mod decide;
 mod entries;
+mod slots;
 mod windows;
 
 use tidegate_engine::limit::Algorithm;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
-use tidegate_engine::request::Request;
 use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
@@ -58,6 +57,7 @@ impl Run {
             items: ask.items.clone(),
             limitless: ask.limitless,
             gives: false,
+            token: None,
             form: ask.form,
             is_gone: AtomicBool::new(false),
         };
@@ -80,6 +80,9 @@ impl Run {
         let asking = self.world.spawn_on((node, ask.worker), async move {
             let admitted = waiting_at_most(waits_max, task).await.flatten();
             let ask = &run.scenario.asks[number];
+            if let (Some(_), Some(release)) = (admitted, ask.released) {
+                run.report_ends(number, release);
+            }
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(ask, run.world.now() + after));
             let refunded = refunded.filter(|_| run.was_charged(number));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
@@ -127,6 +130,8 @@ impl Run {
                     let number = |time| (EPOCH_MICROS * MICRO + time) / window;
                     number(ask.at) == number(latest)
                 }
+                // Slots have releases.
+                Algorithm::Concurrency => false,
                 _ => latest < ask.at + window,
             }
         })
@@ -177,12 +182,12 @@ impl Run {
         sign: i8,
     ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
         let (form, is_gone) = (Form::Usual, AtomicBool::new(false));
-        let asked = Asked { number, items, limitless, gives: sign < 0, form, is_gone };
+        let asked = Asked { number, items, limitless, gives: sign < 0, token: None, form, is_gone };
         Some(self.answer(Together::new(Way::through(self, node)?, vec![asked]), 0, node, None))
     }
 
     /// The answer to a request of a batch, as of [`request`](Self::request).
-    fn answer(
+    pub(super) fn answer(
         self: &Arc<Self>,
         together: Arc<Together>,
         place: usize,
@@ -204,7 +209,7 @@ impl Run {
             let answered = match together.take(&run, place) {
                 Some(decided) => Ok(decided),
                 None => {
-                    let read = |request: &mut Request<'static>| together.read(&run, place, request);
+                    let read = |request: &mut _| together.read(&run, place, request);
                     way.finish(read, deadline.map(Duration::from_nanos)).await
                 }
             };
@@ -265,7 +270,9 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
-        Some(self.judge_answer((number, first), items, &decided, deadline.is_none()))
+        let passes = self.judge_answer((number, first), items, &decided, deadline.is_none());
+        self.keep_tokens(first, items, &decided);
+        Some(passes)
     }
 
     /// Notes what a request asks, and what it asks of candidates. Returns the place of its first record.
@@ -294,6 +301,7 @@ impl Run {
                 answered: asked + timeout + LATE_MAX,
                 requests: candidate.unwrap_or(limit.requests[version]),
                 share: limit.share(item.last),
+                id: item.last.filter(|_| limit.algorithm == Algorithm::Concurrency),
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,

@@ -25,6 +25,8 @@ pub(super) struct Asked {
     pub(super) limitless: Option<Limitless>,
     /// It gives its hits back.
     pub(super) gives: bool,
+    /// What names the call that it ends.
+    pub(super) token: Option<String>,
     pub(super) form: Form,
     /// Its client went away. If it was not read yet, it never is.
     pub(super) is_gone: AtomicBool,
@@ -41,7 +43,7 @@ impl Asked {
         let is_next = |it: Descriptor<'_, '_>| {
             let is_same = |(entries, _): (Entries, _)| {
                 it.entries.iter().zip(&entries).all(|(own, other)| (own.key, own.value) == *other)
-                    && it.entries.len() == entries.len()
+                    && it.entries.len() == entries.len() + usize::from(self.token.is_some())
             };
             own.next().is_some_and(is_same)
         };
@@ -136,7 +138,7 @@ impl Together {
     }
 
     /// Reads the request at a place.
-    pub(super) fn read(&self, run: &Run, place: usize, request: &mut Request<'static>) {
+    pub(super) fn read<'a>(&'a self, run: &Run, place: usize, request: &mut Request<'a>) {
         let it = &self.asked[place];
         request.begin(it.domain(), 1);
         for (entries, item) in it.descriptors(run) {
@@ -147,7 +149,9 @@ impl Together {
                 limit: limit.map(|limit| limit.brought(self.way.version)),
                 ..DescriptorOptions::default()
             };
-            request.push(entries.into_iter().map(|(key, value)| Entry { key, value }), options);
+            let token = it.token.as_deref().map(|value| Entry { key: "call", value });
+            let entry = |(key, value): (&'static str, &'static str)| Entry::<'a> { key, value };
+            request.push(entries.into_iter().map(entry).chain(token), options);
         }
     }
 }

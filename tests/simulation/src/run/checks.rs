@@ -10,7 +10,9 @@ use tidegate_serve::service::Service;
 
 use super::{Kind, Run, State, Violation};
 use crate::node::Node;
-use crate::oracle::{Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much};
+use crate::oracle::{
+    Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_slots,
+};
 use crate::scenario::{Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
@@ -69,7 +71,9 @@ impl Run {
         if requests == 0 || hits == 0 {
             return;
         }
-        let items = vec![Item { last, ..Item::new(number, 0, hits) }];
+        // A call takes one slot.
+        let (many, hits) = if self.has_slots(number) { (hits, 1) } else { (1, hits) };
+        let items = vec![Item { last, ..Item::new(number, 0, hits) }; many as usize];
         let request = self.scenario.asks.len() + number;
         let Some(task) = self.request(request, node, (items, None), 1) else {
             return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
@@ -245,6 +249,8 @@ impl Run {
             // Whoever knows of a loss denies.
             starved(&Rules { knows_losses: false, ..rules }, &records).map(of_kind(Kind::Starved))
         });
-        (found, census(&Rules { knows_losses: false, ..rules }, &records))
+        let releases = lock(&self.releases);
+        let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
+        (found, census(&Rules { knows_losses: false, ..rules }, &records, &releases))
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use tidegate_redis::address::{Address, Kind};
@@ -89,6 +90,16 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
         limit.algorithm.name(),
         replaces(limit.shape.replaces),
     );
+    let says = match limit.algorithm {
+        Algorithm::Concurrency => format!(
+            "shadow_mode: {}, concurrency: {{name: n{number}, slots: {}, ttl: {}s, id: call, on_store_failure: {failure}{}}}{below}",
+            limit.is_shadow,
+            limit.requests[version],
+            limit.window_secs[version],
+            replaces(limit.shape.replaces),
+        ),
+        _ => says,
+    };
     let node = |value: &Option<&str>| match value {
         Some(value) => format!("{{key: l{number}, value: \"{value}\", {says}}}"),
         None => format!("{{key: l{number}, {says}}}"),

@@ -4,10 +4,11 @@
 //! and a limit may have nodes for one value, for a pattern and for all others: each of its counters has one name nevertheless.
 
 use smallvec::{SmallVec, smallvec};
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
 
-use crate::scenario::{Item, LimitSpec, Limitless};
+use crate::scenario::{IDS, Item, LimitSpec, Limitless};
 
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
@@ -17,6 +18,10 @@ pub(super) const NODES: [Option<&str>; 3] = [Some("k0"), Some("*1"), None];
 
 /// The values of the last entry: the classes of a limit, and a name that is none.
 pub(super) const CLASSES: [&str; 4] = ["high", "middle", "low", "unknown"];
+
+/// The ids of calls.
+pub(super) const CALLS: [&str; IDS as usize] =
+    ["i0", "i1", "i2", "i3", "i4", "i5", "i6", "i7", "i8", "i9", "i10", "i11"];
 
 /// The entries of a descriptor: its keys and values.
 pub(super) type Entries = SmallVec<[(&'static str, &'static str); 3]>;
@@ -32,10 +37,13 @@ pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
     }
 }
 
-/// The entries of a descriptor: those that lead to its counter, and the one that names its class.
+/// The entries of a descriptor: those that lead to its counter, and the one that names its class or its call.
 pub(super) fn entries_of_item(limits: &[LimitSpec], item: &Item) -> Entries {
     let mut own = entries(limits, item.limit, item.key);
-    own.extend(item.last.map(|last| ("class", CLASSES[usize::from(last)])));
+    own.extend(item.last.map(|last| match limits[item.limit].algorithm {
+        Algorithm::Concurrency => ("call", CALLS[usize::from(last)]),
+        _ => ("class", CLASSES[usize::from(last)]),
+    }));
     own
 }
 

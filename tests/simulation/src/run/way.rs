@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::limit::Slot;
 use tidegate_engine::memory::FullTotal;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
+use tidegate_engine::rules::Rule;
 use tidegate_serve::service::{Batch, Counters, Service, ServiceError, Snapshot};
 
 use super::Run;
@@ -45,6 +47,8 @@ pub(super) struct Decided {
     pub(super) shown: Option<(u32, u64)>,
     /// After so long a client may ask again.
     pub(super) retry_after_secs: Option<u64>,
+    /// The tokens of the slots that it took, each with the place of its counter.
+    pub(super) tokens: Vec<(usize, String)>,
     /// What candidates say.
     pub(super) trials: Vec<Trial>,
     /// What became of each descriptor.
@@ -124,6 +128,9 @@ impl Decided {
             passes: trial.passes,
             counter: Counter::of(&trial.limited, None),
         };
+        let token = |(at, _, slot): (usize, &Rule, Slot)| {
+            (met_all[..at].iter().filter(|met| **met == Met::Limited).count(), slot.to_string())
+        };
         let counters = decision.statuses.iter().enumerate().filter_map(counter).collect();
         Self {
             is_ok: decision.code == Code::Ok,
@@ -131,6 +138,7 @@ impl Decided {
             shown: decision.tightest().map(|it| (it.limit.requests(), it.verdict.remaining)),
             retry_after_secs: decision.retry_after_secs(),
             trials: decision.trials().iter().map(trial).collect(),
+            tokens: decision.slots().map(token).collect(),
             met: met_all,
             counters,
         }
@@ -171,14 +179,14 @@ impl Way {
     }
 
     /// Decides the request that `read` fills in, whose client waits for `timeout`, with Redis.
-    pub(super) async fn finish(
+    pub(super) async fn finish<'r>(
         &self,
-        read: impl Fn(&mut Request<'static>),
+        read: impl Fn(&mut Request<'r>),
         timeout: Option<Duration>,
     ) -> Result<Decided, ServiceError> {
         // A front goes on with other requests first.
         give_way().await;
-        let read = |request: &mut Request<'static>| {
+        let read = |request: &mut Request<'r>| {
             read(request);
             Ok::<_, ServiceError>(())
         };

@@ -11,7 +11,7 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, batches,
-    classes, fleet, operators, plots, records, shapes, stage, widened,
+    classes, fleet, operators, plots, records, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -75,6 +75,7 @@ impl Scenario {
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
+            slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -96,6 +97,7 @@ impl Scenario {
             fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
+            slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
         }
         scenario
     }

@@ -11,6 +11,7 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
+const SLOT: u8 = 64;
 
 /// One check. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +32,17 @@ pub(super) struct Check<'a> {
     pub(super) lease: Option<(i64, i64)>,
     /// It is a candidate: the check that it stands in for, from 0, and the trial.
     pub(super) stands_in: Option<(usize, i64)>,
+    /// The slot that it takes or releases.
+    pub(super) slot: Option<Slot>,
     /// Pairs of how long ago hits were admitted, and how many.
     unsynced: &'a [u8],
+}
+
+/// The names of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) id: [u8; 8],
+    pub(super) number: [u8; 8],
 }
 
 /// Where a charge is found again: a place, and for buckets the level, the rest, and what had been taken back.
@@ -46,7 +56,7 @@ pub(super) struct Stamp {
 impl<'a> Check<'a> {
     pub(super) fn read(packed: &'a [u8]) -> Self {
         let mut from = Reader::new(packed);
-        let mut check = Self::read_front(&mut from);
+        let mut check = Self::read_front(&mut from).with_slot(&mut from);
         if check.has(LEASE) {
             check.lease = Some((from.double(), from.double()));
         }
@@ -60,7 +70,7 @@ impl<'a> Check<'a> {
     /// A charge that is to go back.
     pub(super) fn read_charge(packed: &'a [u8]) -> (Self, Stamp) {
         let mut from = Reader::new(packed);
-        let check = Self::read_front(&mut from);
+        let check = Self::read_front(&mut from).with_slot(&mut from);
         let [at, level, rest, taken_back] = [(); 4].map(|()| from.double());
         (check, Stamp { at, level, rest, taken_back })
     }
@@ -78,8 +88,14 @@ impl<'a> Check<'a> {
             hits: from.double(),
             lease: None,
             stands_in: None,
+            slot: None,
             unsynced: &[],
         }
+    }
+
+    fn with_slot(self, from: &mut Reader<'a>) -> Self {
+        let slot = self.has(SLOT).then(|| Slot { id: from.take(), number: from.take() });
+        Self { slot, ..self }
     }
 
     /// Microseconds since hits were admitted, and how many.

@@ -7,6 +7,7 @@ use tidegate_engine::limit::Algorithm;
 use super::bucket::Bucket;
 use super::check::{Check, Reader, Stamp};
 use super::entries::{Entries, Entry};
+use super::slots::Slots;
 use super::windows::{Budget, Fixed, Weighted};
 use crate::redis::database::Value;
 
@@ -23,6 +24,8 @@ pub enum Counter {
     Bucket(Bucket),
     /// Of a calendar.
     Budget(Budget),
+    /// Of calls in flight.
+    Slots(Slots),
 }
 
 /// What earlier checks of the request take from a counter, and give back to it.
@@ -91,7 +94,7 @@ impl Counter {
             Algorithm::FixedWindow => Self::Fixed(Fixed::default()),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket(Bucket::default()),
             Algorithm::Calendar => Self::Budget(Budget::default()),
-            Algorithm::Concurrency => unreachable!("no scenario has slots"),
+            Algorithm::Concurrency => Self::Slots(Slots::default()),
         }
     }
 
@@ -102,6 +105,7 @@ impl Counter {
             Self::Fixed(counter) => counter,
             Self::Bucket(counter) => counter,
             Self::Budget(counter) => counter,
+            Self::Slots(counter) => counter,
         }
     }
 }
@@ -131,6 +135,7 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
             let requests_above = if from.is_empty() { 0 } else { from.four() };
             Counter::Bucket(Bucket { latest, hits, rest, requests, taken_back, requests_above })
         }
+        (Algorithm::Concurrency, Value::Sorted(sorted)) => Counter::Slots(Slots::of_sorted(sorted)),
         _ => panic!("no counter of {algorithm:?}: {value:?}"),
     }
 }

@@ -1,0 +1,216 @@
+//! Calls in flight: never more at once than there are slots, and a slot for whoever asks while there is one.
+//!
+//! A call surely holds its slot from its answer until its token is released, or until its `ttl` after it was asked for: whatever else
+//! was sent frees nothing. It may hold it from when it asks until that release was acknowledged, or until its `ttl` after its answer.
+//! So of the calls that surely hold a slot at one moment the last one fitted into its own N together with all others, and no other of
+//! the same id was admitted meanwhile. A denial has its cause: as many others may hold a slot, or one of its own id does.
+//!
+//! What is allowed nevertheless: what a server or a process without Redis loses frees slots, or takes back releases; what `allow`
+//! admits while Redis does not answer has no slot; and a call without an answer may hold one.
+
+use std::collections::BTreeMap;
+
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::rules::StoreFailure;
+
+use super::{LATE, Loss, Outcome, Record, Rules};
+use crate::scenario::LimitSpec;
+use crate::world::{MICRO, Time};
+
+/// A token that was sent back.
+#[derive(Clone, Copy, Debug)]
+pub struct Release {
+    /// The place of the record of its call.
+    pub of: usize,
+    /// After which resets the node releases: in another epoch it is another counter.
+    pub epoch: u64,
+    /// When.
+    pub asked: Time,
+    /// When that was answered; [`Time::MAX`]: it was not.
+    pub done: Time,
+}
+
+/// A call, and the release of its token that was asked for first.
+struct Call<'r> {
+    it: &'r Record,
+    released: Option<&'r Release>,
+}
+
+/// The slots of one counter.
+struct Counter<'r> {
+    limit: &'r LimitSpec,
+    rules: Rules<'r>,
+    /// Losses that may have freed slots.
+    freed: &'r [Loss],
+    calls: Vec<Call<'r>>,
+}
+
+/// What may not happen to slots, and did.
+pub fn wrong_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Option<String> {
+    counters(rules, records, releases).into_iter().find_map(|((limit, key, _), counter)| {
+        let found = counter.too_many().or_else(|| counter.starved());
+        found.map(|found| format!("slots of limit {limit}, key {key}: {found}"))
+    })
+}
+
+/// How many answers about slots there were, and how many of them have to be right.
+pub(super) fn census_of_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> [u64; 2] {
+    let (mut answered, mut judged) = (0, 0);
+    for counter in counters(rules, records, releases).into_values() {
+        for (place, call) in counter.calls.iter().enumerate() {
+            let is_judged = match call.it.outcome {
+                Outcome::Unknown => continue,
+                Outcome::Admitted => counter.holds(call).is_some() || call.it.hits == 0,
+                Outcome::Denied { over: true } => {
+                    counter.explains(call.it)
+                        || rules.is_cold(counter.limit, call.it)
+                        || counter.is_full(place)
+                }
+                Outcome::Denied { over: false } => true,
+            };
+            (answered, judged) = (answered + 1, judged + u64::from(is_judged));
+        }
+    }
+    [answered, judged]
+}
+
+/// The calls of each counter, by the time at which they were asked. Another `ttl` is no other counter.
+fn counters<'r>(
+    rules: &Rules<'r>,
+    records: &'r [Record],
+    releases: &'r [Release],
+) -> BTreeMap<(usize, u64, u64), Counter<'r>> {
+    let mut first: BTreeMap<usize, &Release> = BTreeMap::new();
+    for release in releases {
+        let known = first.entry(release.of).or_insert(release);
+        // One may be asked for first, and another one be acknowledged.
+        *known = if release.asked < known.asked { release } else { *known };
+    }
+    let mut counters = BTreeMap::new();
+    for (place, it) in records.iter().enumerate() {
+        let limit = &rules.limits[it.limit];
+        if limit.algorithm != Algorithm::Concurrency {
+            continue;
+        }
+        let new = || Counter { limit, rules: *rules, freed: rules.losses, calls: Vec::new() };
+        let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
+        counter.calls.push(Call { it, released: first.get(&place).copied() });
+    }
+    for counter in counters.values_mut() {
+        counter.calls.sort_by_key(|call| call.it.asked);
+        // What was lost counts as full, where whoever decides knows of it.
+        let is_full = |call: &Call<'_>| rules.knows_losses && rules.denies_cold(counter.limit, call.it);
+        if counter.calls.first().is_some_and(is_full) {
+            counter.freed = &[];
+        }
+    }
+    counters
+}
+
+impl Counter<'_> {
+    /// From when to when a call surely holds its slot.
+    fn holds(&self, call: &Call<'_>) -> Option<(Time, Time)> {
+        let it = call.it;
+        let is_lost = |loss: &Loss| loss.acknowledged && it.answered >= loss.since && it.asked <= loss.until;
+        let is_sure = it.outcome == Outcome::Admitted
+            && it.hits > 0
+            && !it.is_full
+            && !self.rules.is_alone(self.limit, it)
+            && !self.freed.iter().any(is_lost);
+        let ends = (it.asked + it.window).saturating_sub(self.rules.lead);
+        let released = call.released.map_or(Time::MAX, |release| release.asked);
+        Some((it.answered, ends.min(released))).filter(|(from, until)| is_sure && from < until)
+    }
+
+    /// More calls than there are slots, or two of one id.
+    fn too_many(&self) -> Option<String> {
+        let mut held: Vec<(Time, Time, &Record)> = self
+            .calls
+            .iter()
+            .filter_map(|call| self.holds(call).map(|(from, until)| (from, until, call.it)))
+            .collect();
+        held.sort_by_key(|(from, ..)| *from);
+        let mut now: Vec<(Time, Time, &Record)> = Vec::new();
+        for own @ (from, _, it) in held {
+            now.retain(|(_, until, _)| *until > from);
+            let same = |(since, until, other): &&(Time, Time, &Record)| {
+                it.id.is_some() && other.id == it.id && *since < it.asked && *until > it.answered
+            };
+            if let Some((_, _, other)) = now.iter().find(same) {
+                let (repeated, first) = (it.request, other.request);
+                return Some(format!(
+                    "request {repeated} was admitted, though request {first} of its id held a slot"
+                ));
+            }
+            now.push(own);
+            let most = now.iter().map(|(_, _, it)| u64::from(it.requests)).max()?;
+            if now.len() as u64 > most {
+                let requests: Vec<_> = now.iter().map(|(_, _, it)| it.request).collect();
+                return Some(format!("requests {requests:?} hold {most} slots at {} us", from / MICRO));
+            }
+        }
+        None
+    }
+
+    /// A denial though there was a slot, whoever may have held one.
+    fn starved(&self) -> Option<String> {
+        let denied = self.calls.iter().enumerate().filter(|(_, call)| {
+            call.it.outcome == Outcome::Denied { over: true }
+                && call.it.requests > 0
+                && self.explains(call.it)
+        });
+        denied.map(|(place, call)| (place, call.it)).find(|&(place, _)| !self.may_be_full(place)).map(
+            |(_, it)| {
+                format!(
+                    "request {} was denied at {} us, though there was a slot",
+                    it.request,
+                    it.answered / MICRO
+                )
+            },
+        )
+    }
+
+    /// Whether a denial can be explained from outside.
+    fn explains(&self, it: &Record) -> bool {
+        let decides_alone = self.limit.failure != StoreFailure::Error && self.rules.is_alone(self.limit, it);
+        !it.is_full && !decides_alone && !self.rules.may_be_cold(self.limit, it)
+    }
+
+    /// Whether the call at this place is denied by those that surely hold slots meanwhile.
+    fn is_full(&self, place: usize) -> bool {
+        let it = self.calls[place].it;
+        let holds = |call: &&Call<'_>| {
+            self.holds(call).is_some_and(|(from, until)| from < it.asked && until > it.answered)
+        };
+        let holding = || self.calls.iter().filter(holds);
+        let is_repeated = it.id.is_some() && it.hits > 0 && holding().any(|call| call.it.id == it.id);
+        it.requests == 0 || is_repeated || holding().count() as u64 >= it.requests.into()
+    }
+
+    /// Whether as many calls may hold slots as there are, when the call at this place is denied, or one of its own id may.
+    fn may_be_full(&self, place: usize) -> bool {
+        let it = self.calls[place].it;
+        let others = self.calls.iter().enumerate().take_while(|(_, other)| other.it.asked <= it.answered);
+        let others = others.filter(|&(number, other)| number != place && self.may_hold(other, it.asked));
+        let ids: Vec<Option<u8>> = others.map(|(_, other)| other.it.id).collect();
+        it.id.is_some() && ids.contains(&it.id) || ids.len() as u64 >= it.requests.into()
+    }
+
+    /// Whether a call may hold a slot at this time or later.
+    fn may_hold(&self, call: &Call<'_>, at: Time) -> bool {
+        let it = call.it;
+        let charged = match it.outcome {
+            Outcome::Unknown => it.answered + self.rules.timeout,
+            Outcome::Admitted | Outcome::Denied { .. } => it.answered,
+        };
+        let ends = charged + it.window.max(it.rule_window) + self.rules.lag + LATE;
+        let is_released = |release: &Release| {
+            let stays = self.rules.losses.iter().all(|loss| loss.until < release.asked);
+            release.done <= at && release.epoch == it.epoch && stays
+        };
+        it.hits > 0
+            && ends >= at
+            && self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at)
+            && !call.released.is_some_and(is_released)
+    }
+}

@@ -1,0 +1,112 @@
+//! Slots in a run: the tokens that clients have, and what they send at the end of a call.
+//!
+//! In: the tokens in answers. Out: releases, for the oracle. Only a token says which call it ends: what is guessed, an id among it,
+//! frees nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tidegate_engine::limit::Algorithm;
+
+use super::batch::{Asked, Together};
+use super::way::{Decided, Way};
+use super::{Kind, Run};
+use crate::oracle::{self, Outcome};
+use crate::run::names::CALLS;
+use crate::scenario::{Form, Item, Release};
+use crate::world::{Time, lock};
+
+/// What releases a slot, or would.
+#[derive(Clone)]
+struct Ended {
+    /// The place of the record of its call.
+    of: usize,
+    item: Item,
+    text: String,
+    is_token: bool,
+}
+
+impl Run {
+    pub(super) fn has_slots(&self, limit: usize) -> bool {
+        // Behind the limits are their candidates.
+        let limit = self.scenario.limits.get(limit);
+        limit.is_some_and(|limit| limit.algorithm == Algorithm::Concurrency)
+    }
+
+    /// Judges which slots an answer has tokens of: those that were taken, and no others. `first`: the place of the first record.
+    pub(super) fn keep_tokens(&self, first: usize, items: &[Item], decided: &Decided) {
+        let mut taken = Vec::new();
+        {
+            let records = lock(&self.records);
+            for (place, item) in items.iter().enumerate().filter(|(_, item)| self.has_slots(item.limit)) {
+                let it = &records[first + place];
+                taken.extend((it.outcome == Outcome::Admitted && item.hits > 0).then_some(place));
+            }
+        }
+        let places: Vec<usize> = decided.tokens.iter().map(|(place, _)| *place).collect();
+        if places != taken {
+            let what = format!("an answer has tokens for {places:?}, though slots were taken for {taken:?}");
+            self.wrong(Kind::WrongAnswer, what);
+        }
+        let tokens = decided.tokens.iter().map(|(place, token)| (first + place, token.clone()));
+        lock(&self.tokens).extend(tokens);
+    }
+
+    /// The client of a request that was answered reports the end of its calls.
+    pub(super) fn report_ends(
+        self: &Arc<Self>,
+        number: usize,
+        Release { after, node, is_guessed, again }: Release,
+    ) {
+        let mut ended = Vec::new();
+        {
+            let (records, tokens) = (lock(&self.records), lock(&self.tokens));
+            let own =
+                records.iter().enumerate().filter(|(_, it)| it.request == number && self.has_slots(it.limit));
+            for (of, it) in own {
+                let item = Item::new(it.limit, it.key, 1);
+                let id = it.id.map(|id| CALLS[usize::from(id)].to_owned());
+                // A token of the same id, whose number is another one.
+                let other =
+                    tokens.get(&of).map(|token| format!("{}{:016x}", &token[..16], self.scenario.seed));
+                let guessed = [id, other].into_iter().flatten().filter(|_| is_guessed);
+                ended.extend(guessed.map(|text| Ended { of, item, text, is_token: false }));
+                let token = tokens.get(&of).cloned();
+                ended.extend(token.map(|text| Ended { of, item, text, is_token: true }));
+            }
+        }
+        for after in [Some(after), again.map(|more| after + more)].into_iter().flatten() {
+            for it in ended.clone() {
+                let run = Arc::clone(self);
+                self.world.at(self.world.now() + after, move |_| run.release(it, node));
+            }
+        }
+    }
+
+    fn release(self: &Arc<Self>, Ended { of, item, text, is_token }: Ended, node: usize) {
+        let Some(way) = Way::through(self, node) else { return };
+        let epoch = way.epochs[item.limit][item.key as usize];
+        let asked = Asked {
+            number: lock(&self.records)[of].request,
+            items: vec![item],
+            limitless: None,
+            gives: true,
+            token: Some(text),
+            form: Form::Usual,
+            is_gone: AtomicBool::new(false),
+        };
+        let task = self.answer(Together::new(way, vec![asked]), 0, node, None);
+        let place = {
+            let mut releases = lock(&self.releases);
+            let asked = self.world.now();
+            releases.extend(is_token.then_some(oracle::Release { of, epoch, asked, done: Time::MAX }));
+            releases.len()
+        };
+        let run = Arc::clone(self);
+        self.world.spawn(node, async move {
+            if task.await.is_some() && is_token {
+                lock(&run.releases)[place - 1].done = run.world.now();
+            }
+        });
+    }
+}
