@@ -17,6 +17,9 @@ use super::{LATE, Loss, Outcome, Record, Rules};
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, Time};
 
+/// More descriptors than a batch has.
+const NAMED_MAX: usize = 64;
+
 /// A token that was sent back.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
@@ -34,6 +37,8 @@ pub struct Release {
 struct Call<'r> {
     it: &'r Record,
     released: Option<&'r Release>,
+    /// The request names it more than once: it takes one slot.
+    is_named_before: bool,
 }
 
 /// The slots of one counter.
@@ -94,7 +99,10 @@ fn counters<'r>(
         }
         let new = || Counter { limit, rules: *rules, freed: rules.losses, calls: Vec::new() };
         let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
-        counter.calls.push(Call { it, released: first.get(&place).copied() });
+        let is_same =
+            |other: &Call<'_>| other.it.request == it.request && other.it.id == it.id && other.it.hits > 0;
+        let is_named_before = it.id.is_some() && counter.calls.iter().rev().take(NAMED_MAX).any(is_same);
+        counter.calls.push(Call { it, released: first.get(&place).copied(), is_named_before });
     }
     for counter in counters.values_mut() {
         counter.calls.sort_by_key(|call| call.it.asked);
@@ -115,6 +123,7 @@ impl Counter<'_> {
         let is_sure = it.outcome == Outcome::Admitted
             && it.hits > 0
             && !it.is_full
+            && !call.is_named_before
             && !self.rules.is_alone(self.limit, it)
             && !self.freed.iter().any(is_lost);
         let ends = (it.asked + it.window).saturating_sub(self.rules.lead);

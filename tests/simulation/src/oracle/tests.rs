@@ -372,6 +372,13 @@ fn no_more_calls_hold_slots_at_once_than_there_are() {
         "one id, twice"
     );
     assert!(slots_are_fine(&usual, &[three(20)[0], call(1, (20, 21), Outcome::Admitted)], &[released(15)]));
+    let [first, second, third] = three(20);
+    let twice = Record { request: first.request, ..first };
+    assert!(
+        slots_are_fine(&usual, &[first, twice, second], &[]),
+        "a request that names a call twice has one slot"
+    );
+    assert!(!slots_are_fine(&usual, &[first, twice, second, third], &[]));
     let census = census(&usual, &three(20), &[]);
     assert_eq!((census.answered, census.judged, census.of_slots), (3, 3, [3, 3]));
 }
