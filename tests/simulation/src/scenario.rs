@@ -10,6 +10,7 @@ mod fault;
 mod fleet;
 mod operators;
 mod plots;
+mod prefixes;
 mod records;
 mod shapes;
 mod slots;
@@ -32,6 +33,7 @@ pub use alone::Alone;
 pub use classes::{Classes, FULL};
 pub use fault::{During, Fault, What};
 pub use fleet::Settings;
+pub use prefixes::ADDRESSES;
 pub use records::{HEARD_MAX, Terms};
 pub use shapes::{Limitless, Shape};
 pub use slots::{IDS, Release};
@@ -277,12 +279,14 @@ pub struct Item {
     pub hits: u64,
     /// The value of one more entry, by its place: a class of the limit or a name that is none, or the id of a call.
     pub last: Option<u8>,
+    /// Which address of its prefix asks, where the limit has one.
+    pub address: u8,
 }
 
 impl Item {
     /// So many hits of a counter.
     pub fn new(limit: usize, key: u64, hits: u64) -> Self {
-        Self { limit, key, hits, last: None }
+        Self { limit, key, hits, last: None, address: 0 }
     }
 }
 

@@ -100,9 +100,10 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
         ),
         _ => says,
     };
+    let prefix = if limit.shape.has_prefix { "prefix: {v4: 24, v6: 64}, " } else { "" };
     let node = |value: &Option<&str>| match value {
         Some(value) => format!("{{key: l{number}, value: \"{value}\", {says}}}"),
-        None => format!("{{key: l{number}, {says}}}"),
+        None => format!("{{key: l{number}, {prefix}{says}}}"),
     };
     let values = if limit.shape.has_nodes { &NODES[..] } else { &[None] };
     values.iter().map(node).collect()

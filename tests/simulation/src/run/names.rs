@@ -8,7 +8,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
 
-use crate::scenario::{IDS, Item, LimitSpec, Limitless};
+use crate::scenario::{ADDRESSES, IDS, Item, LimitSpec, Limitless};
 
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
@@ -18,6 +18,17 @@ pub(super) const NODES: [Option<&str>; 3] = [Some("k0"), Some("*1"), None];
 
 /// The values of the last entry: the classes of a limit, and a name that is none.
 pub(super) const CLASSES: [&str; 4] = ["high", "middle", "low", "unknown"];
+
+/// The addresses of counters with a prefix of 24 or 64 bits. What is no address is a counter of its own.
+const BY_PREFIX: [[&str; ADDRESSES as usize]; KEYS.len()] = [
+    ["10.0.0.1", "10.0.0.255", "::ffff:10.0.0.77", "10.0.0.0"],
+    ["10.0.1.1", "10.0.1.2", "::ffff:a00:103", "64:ff9b::10.0.1.4"],
+    ["2001:db8:0:2::", "2001:db8:0:2::1", "2001:DB8:0:2:ffff:ffff:ffff:ffff", "2001:0db8:0000:0002::9"],
+    ["2001:db8:0:3::", "2001:db8:0:3:8000::", "2001:db8:0:3::1", "2001:DB8::3:0:0:0:1"],
+    ["unknown"; 4],
+    [""; 4],
+    ["192.0.2.0", "192.0.2.1", "192.0.2.128", "192.0.2.255"],
+];
 
 /// The ids of calls.
 pub(super) const CALLS: [&str; IDS as usize] =
@@ -33,6 +44,7 @@ pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
     let key = key as usize;
     match limits[limit].shape.below {
         Some(above) => smallvec![(LIMITS[above], KEYS[key / 2]), (LIMITS[limit], KEYS[key % 2])],
+        None if limits[limit].shape.has_prefix => smallvec![(LIMITS[limit], BY_PREFIX[key][0])],
         None => smallvec![(LIMITS[limit], KEYS[key])],
     }
 }
@@ -40,6 +52,9 @@ pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
 /// The entries of a descriptor: those that lead to its counter, and the one that names its class or its call.
 pub(super) fn entries_of_item(limits: &[LimitSpec], item: &Item) -> Entries {
     let mut own = entries(limits, item.limit, item.key);
+    if limits[item.limit].shape.has_prefix {
+        own[0].1 = BY_PREFIX[item.key as usize][usize::from(item.address)];
+    }
     own.extend(item.last.map(|last| match limits[item.limit].algorithm {
         Algorithm::Concurrency => ("call", CALLS[usize::from(last)]),
         _ => ("class", CLASSES[usize::from(last)]),

@@ -13,7 +13,7 @@ use super::way::{Decided, Way};
 use super::{Kind, Run};
 use crate::oracle::{self, Outcome};
 use crate::run::names::CALLS;
-use crate::scenario::{Form, Item, Release};
+use crate::scenario::{ADDRESSES, Form, Item, Release};
 use crate::world::{Time, lock};
 
 /// What releases a slot, or would.
@@ -64,7 +64,10 @@ impl Run {
             let own =
                 records.iter().enumerate().filter(|(_, it)| it.request == number && self.has_slots(it.limit));
             for (of, it) in own {
-                let item = Item::new(it.limit, it.key, 1);
+                let item = Item {
+                    address: (self.scenario.seed % ADDRESSES) as u8,
+                    ..Item::new(it.limit, it.key, 1)
+                };
                 let id = it.id.map(|id| CALLS[usize::from(id)].to_owned());
                 // A token of the same id, whose number is another one.
                 let other =

@@ -11,7 +11,7 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, batches,
-    classes, fleet, operators, plots, records, shapes, slots, stage, widened,
+    classes, fleet, operators, plots, prefixes, records, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -76,6 +76,7 @@ impl Scenario {
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
+            prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -98,6 +99,7 @@ impl Scenario {
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
+            prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
         }
         scenario
     }

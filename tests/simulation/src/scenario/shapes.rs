@@ -23,6 +23,8 @@ pub struct Shape {
     pub replaces: Option<usize>,
     /// It has classes of these shares.
     pub classes: Option<Classes>,
+    /// It counts addresses by their prefixes.
+    pub has_prefix: bool,
 }
 
 /// A descriptor without a limit.

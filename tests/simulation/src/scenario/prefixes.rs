@@ -1,0 +1,28 @@
+//! Addresses of one prefix, which share a counter.
+//!
+//! In: a scenario that was drawn. Out: the same with a prefix for one of its limits, whose counters are asked for by several addresses
+//! each.
+
+use super::{LimitSpec, Scenario};
+use crate::random::Random;
+
+/// Makes the draws of this file others than those of the rest.
+pub(super) const OWN: u64 = 0x7072_6566_6978_3031;
+/// Addresses of each counter.
+pub const ADDRESSES: u64 = 4;
+
+/// A quarter of all scenarios have a prefix. Exceptions for one address are for that address alone, and records do not go with it.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    let limits = &scenario.limits;
+    let is_above = |number: usize| limits.iter().any(|limit| limit.shape.below == Some(number));
+    let is_free = |limit: &LimitSpec| {
+        let is_plain = limit.excepted.is_none() && limit.recorded.is_none() && !limit.is_override;
+        is_plain && !limit.shape.has_nodes && limit.shape.below.is_none()
+    };
+    let number = (0..limits.len()).find(|&number| is_free(&limits[number]) && !is_above(number));
+    let Some(number) = number.filter(|_| random.one_in(4)) else { return };
+    scenario.limits[number].shape.has_prefix = true;
+    for item in scenario.asks.iter_mut().flat_map(|ask| &mut ask.items).filter(|item| item.limit == number) {
+        item.address = random.below(ADDRESSES) as u8;
+    }
+}
