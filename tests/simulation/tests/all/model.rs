@@ -7,7 +7,7 @@ mod server;
 
 use redis::{ConnectionLike as _, Value};
 use tidegate_engine::key::Key;
-use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::limit::{Algorithm, Limit, Share, Slot};
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
@@ -72,6 +72,7 @@ impl Both {
         match self.database.run(TODAY, &[b"TYPE", key]) {
             Reply::Status("string") => self.same(&[b"GET", key]),
             Reply::Status("list") => self.same(&[b"LRANGE", key, b"0", b"-1"]),
+            Reply::Status("zset") => self.same(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"]),
             _ => {}
         }
     }
@@ -92,6 +93,7 @@ fn expected(real: redis::RedisResult<Value>) -> Reply {
         Ok(Value::SimpleString(text)) => match &*text {
             "string" => Reply::Status("string"),
             "list" => Reply::Status("list"),
+            "zset" => Reply::Status("zset"),
             _ => Reply::Status("none"),
         },
         Ok(Value::Int(number)) => Reply::Int(number),
@@ -105,17 +107,26 @@ fn expected(real: redis::RedisResult<Value>) -> Reply {
 
 fn limit(random: &mut Random) -> Limit {
     // Several windows in one call are renewed.
-    let algorithm =
-        if random.one_in(3) { Algorithm::SlidingWindow } else { random.pick(&Algorithm::OF_HITS) };
+    let algorithm = if random.one_in(3) { Algorithm::SlidingWindow } else { random.pick(&Algorithm::ALL) };
     let window = random.pick(&[1, 7, 60, 1_000, SECOND, 60 * SECOND, 3_600 * SECOND]);
     let requests = random.pick(&[0, 1, 2, 5, 20, 1_000]);
-    let limit = Limit::new(algorithm, requests, window * 1_000);
+    let limit = match algorithm {
+        Algorithm::Concurrency => Limit::concurrency(requests, window * 1_000),
+        _ => Limit::new(algorithm, requests, window * 1_000),
+    };
     if algorithm.is_bucket() { limit.with_burst(random.pick(&[1, requests.max(1), 9])) } else { limit }
 }
 
 fn check(random: &mut Random, limit: Limit) -> Check<'static> {
-    let hits = random.pick(&[0, 1, 1, 1, 2, 5, 21]);
-    let gives = random.one_in(6);
+    let (hits, gives) = (random.pick(&[0, 1, 1, 1, 2, 5, 21]), random.one_in(6));
+    if limit.algorithm() == Algorithm::Concurrency {
+        let limit = limit.for_slot(Slot::of(1 + random.below(4), random.below(2)));
+        let hits = if gives { Hits::GiveBack(0) } else { Hits::Take(1) };
+        return Check { hits, shadow: random.one_in(8), ..asks(limit) };
+    }
+    let share = random.pick(&["1", "1", "0.85", "0.5", "0.000001"]);
+    let has_classes = limit.algorithm() != Algorithm::FixedWindow;
+    let limit = if has_classes { limit.with_share(Share::parse(share).expect("a share")) } else { limit };
     Check {
         origin: Origin::Override { window: Window::of(Unit::Second) },
         limit,
@@ -159,7 +170,7 @@ fn sequence(both: &mut Both, seed: u64) {
     let is_modelled = counters.iter().all(|(_, limit)| limit.window_nanos() >= 12_000);
     both.scripts_run_by = if is_modelled { RunBy::Both } else { RunBy::Lua };
     both.cold = random.one_in(3).then(|| cold(&mut random, seed, now));
-    let mut stamps: Vec<(usize, Stamp, u64)> = Vec::new();
+    let mut stamps: Vec<(usize, Limit, Stamp, u64)> = Vec::new();
     for _ in 0..1 + random.below(30) {
         let window = random.pick(&counters).1.window_nanos() / 1_000;
         now += random.pick(&[0, 1, window / 10, window, 2 * window]);
@@ -176,13 +187,9 @@ fn sequence(both: &mut Both, seed: u64) {
             0 if !stamps.is_empty() => {
                 let memory = Memory { key: GENERATION.into(), generation: b"one".to_vec(), connection: 1 };
                 let mut call = Call::giving_back(&memory);
-                let (place, stamp, hits) = stamps.swap_remove(random.below(stamps.len() as u64) as usize);
-                call.push_give_back(
-                    counters[place].0.clone(),
-                    &counters[place].1,
-                    stamp,
-                    1 + random.below(hits),
-                );
+                let (place, limit, stamp, hits) =
+                    stamps.swap_remove(random.below(stamps.len() as u64) as usize);
+                call.push_give_back(counters[place].0.clone(), &limit, stamp, 1 + random.below(hits));
                 both.call(Purpose::GiveBack, &call, deadline, now);
             }
             1 => {
@@ -247,7 +254,7 @@ fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {
 }
 
 /// What was charged, with the stamps under which it would go back.
-fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Stamp, u64)> {
+fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Limit, Stamp, u64)> {
     let Reply::Bulk(reply) = reply else { return Vec::new() };
     let numbers = tidegate_redis::script::numbers(reply).expect("a reply of ours");
     let checks = asked.iter().map(|(_, check)| check);
@@ -255,7 +262,7 @@ fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Stam
     let counters = asked.iter().zip(answered.counters);
     counters
         .filter(|(_, counter)| counter.charged > 0)
-        .map(|((place, _), counter)| (*place, counter.stamp, counter.charged))
+        .map(|((place, check), counter)| (*place, check.limit, counter.stamp, counter.charged))
         .collect()
 }
 

@@ -20,8 +20,11 @@ const REGRESSIONS: [u64; 4] = [5736012772374845830, 6455210636559670481, 4726, 1
 
 #[test]
 fn nothing_goes_wrong() {
-    let Census { answered, judged, .. } = judge(&SEEDS.collect::<Vec<_>>(), RunBy::Model);
+    let Census { answered, judged, of_classes, of_slots } = judge(&SEEDS.collect::<Vec<_>>(), RunBy::Model);
     let percent = 100 * judged / answered;
+    for (what, [answered, judged]) in [("classes", of_classes), ("slots", of_slots)] {
+        assert!(2 * judged > answered, "of {answered} descriptors with {what} only {judged} were judged");
+    }
     assert!(
         percent >= JUDGED_PERCENT_MIN,
         "of {answered} descriptors only {judged} were judged: {percent} %"
