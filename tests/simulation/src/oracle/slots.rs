@@ -47,6 +47,8 @@ struct Counter<'r> {
     rules: Rules<'r>,
     /// Losses that may have freed slots.
     freed: &'r [Loss],
+    /// No call may hold a slot for longer after it was asked for.
+    longest: Time,
     calls: Vec<Call<'r>>,
 }
 
@@ -97,7 +99,7 @@ fn counters<'r>(
         if limit.algorithm != Algorithm::Concurrency {
             continue;
         }
-        let new = || Counter { limit, rules: *rules, freed: rules.losses, calls: Vec::new() };
+        let new = || Counter { limit, rules: *rules, freed: rules.losses, longest: 0, calls: Vec::new() };
         let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
         let is_same =
             |other: &Call<'_>| other.it.request == it.request && other.it.id == it.id && other.it.hits > 0;
@@ -106,6 +108,8 @@ fn counters<'r>(
     }
     for counter in counters.values_mut() {
         counter.calls.sort_by_key(|call| call.it.asked);
+        let lasts = |call: &Call<'_>| rules.may_end(call.it) - call.it.asked;
+        counter.longest = counter.calls.iter().map(lasts).max().unwrap_or(0);
         // What was lost counts as full, where whoever decides knows of it.
         let is_full = |call: &Call<'_>| rules.knows_losses && rules.denies_cold(counter.limit, call.it);
         if counter.calls.first().is_some_and(is_full) {
@@ -115,7 +119,24 @@ fn counters<'r>(
     counters
 }
 
+impl Rules<'_> {
+    /// When a call holds no slot any more, if it ever did.
+    fn may_end(&self, it: &Record) -> Time {
+        let charged = match it.outcome {
+            Outcome::Unknown => it.answered + self.timeout,
+            Outcome::Admitted | Outcome::Denied { .. } => it.answered,
+        };
+        charged + it.window.max(it.rule_window) + self.lag + LATE
+    }
+}
+
 impl Counter<'_> {
+    /// Those calls that may hold a slot at this time or later, each with its place.
+    fn recent(&self, at: Time) -> impl Iterator<Item = (usize, &Call<'_>)> {
+        let first = self.calls.partition_point(|call| call.it.asked + self.longest < at);
+        self.calls.iter().enumerate().skip(first)
+    }
+
     /// From when to when a call surely holds its slot.
     fn holds(&self, call: &Call<'_>) -> Option<(Time, Time)> {
         let it = call.it;
@@ -191,7 +212,9 @@ impl Counter<'_> {
         let holds = |call: &&Call<'_>| {
             self.holds(call).is_some_and(|(from, until)| from < it.asked && until > it.answered)
         };
-        let holding = || self.calls.iter().filter(holds);
+        let asked_before = |call: &&Call<'_>| call.it.asked <= it.asked;
+        let recent = || self.recent(it.asked).map(|(_, call)| call).take_while(asked_before);
+        let holding = || recent().filter(holds);
         let is_repeated = it.id.is_some() && it.hits > 0 && holding().any(|call| call.it.id == it.id);
         it.requests == 0 || is_repeated || holding().count() as u64 >= it.requests.into()
     }
@@ -199,7 +222,7 @@ impl Counter<'_> {
     /// Whether as many calls may hold slots as there are, when the call at this place is denied, or one of its own id may.
     fn may_be_full(&self, place: usize) -> bool {
         let it = self.calls[place].it;
-        let others = self.calls.iter().enumerate().take_while(|(_, other)| other.it.asked <= it.answered);
+        let others = self.recent(it.asked).take_while(|(_, other)| other.it.asked <= it.answered);
         let others = others.filter(|&(number, other)| number != place && self.may_hold(other, it.asked));
         let ids: Vec<Option<u8>> = others.map(|(_, other)| other.it.id).collect();
         it.id.is_some() && ids.contains(&it.id) || ids.len() as u64 >= it.requests.into()
@@ -208,17 +231,12 @@ impl Counter<'_> {
     /// Whether a call may hold a slot at this time or later.
     fn may_hold(&self, call: &Call<'_>, at: Time) -> bool {
         let it = call.it;
-        let charged = match it.outcome {
-            Outcome::Unknown => it.answered + self.rules.timeout,
-            Outcome::Admitted | Outcome::Denied { .. } => it.answered,
-        };
-        let ends = charged + it.window.max(it.rule_window) + self.rules.lag + LATE;
         let is_released = |release: &Release| {
             let stays = self.rules.losses.iter().all(|loss| loss.until < release.asked);
             release.done <= at && release.epoch == it.epoch && stays
         };
         it.hits > 0
-            && ends >= at
+            && self.rules.may_end(it) >= at
             && self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at)
             && !call.released.is_some_and(is_released)
     }
