@@ -20,7 +20,7 @@
 //! # use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 //! # let store = MemoryStore::new(MemoryOptions::new(1 << 20));
 //! # let limit = Limit::concurrency(2, 60 * SECOND_NANOS);
-//! # let passes = |id, second| !store.take(&limit.for_slot(Slot::of(id, 1)), Key(1), 1, Timestamp::from_secs(second)).over;
+//! # let passes = |id, second| !store.take(&limit.for_slot(Slot::of(id, second)), Key(1), 1, Timestamp::from_secs(second)).over;
 //! // Two calls for 60 s at most: the third waits, and so does one that runs already.
 //! assert_eq!([passes(7, 0), passes(7, 1), passes(8, 1), passes(9, 59), passes(9, 60)], [true, false, true, false, true]);
 //! ```
