@@ -11,7 +11,7 @@ use serde_json::json;
 use sfv::{Integer, ItemSerializer, KeyRef, StringRef};
 
 use crate::front::CheckAnswer;
-use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::decision::{Code, Decision, Limited};
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Slot};
 use tidegate_engine::overlay::Effect;
@@ -134,19 +134,16 @@ impl Draft {
         if options.format == HeadersFormat::Legacy {
             return None;
         }
-        let limited = request.descriptors().zip(&decision.statuses).filter_map(|asked| match asked {
-            (descriptor, Status::Limited(limited)) if !limited.shadow && !options.shadow => {
-                Some((descriptor, limited))
-            }
-            _ => None,
-        });
-        let mut limited: Vec<_> = limited.collect();
+        let enforced = decision.limits().filter(|(_, limited)| !limited.shadow && !options.shadow);
+        let mut limited: Vec<_> = enforced.collect();
         limited.sort_by_key(|(_, limited)| !limited.is_denied());
         let (mut draft, mut policies, mut violated) = (Self::default(), Vec::new(), Vec::new());
         for (descriptor, limited) in limited {
             let name = name(limited);
             let rule = limited.origin.rule().filter(|_| options.partition_key);
-            let key = rule.map(|rule| partition(rule.key(descriptor.entries)));
+            let entries =
+                request.descriptors().nth(descriptor).map_or(&[][..], |descriptor| descriptor.entries);
+            let key = rule.map(|rule| partition(rule.key(entries)));
             // The periods of a calendar are not equally long, and slots have no window.
             let is_slots = limited.limit.algorithm() == Algorithm::Concurrency;
             let is_window = limited.limit.periods().is_none() && !is_slots;

@@ -190,6 +190,16 @@ impl<'a> Decision<'a> {
         self.rare.as_ref().map_or(&[], |rare| &rare.exceptions)
     }
 
+    /// All limits that were checked, each with the index of its descriptor. Those that statuses show come first.
+    pub fn limits(&self) -> impl Iterator<Item = (usize, &Limited<'a>)> {
+        let shown = self.statuses.iter().enumerate().filter_map(|(descriptor, status)| match status {
+            Status::Limited(limited) => Some((descriptor, limited)),
+            _ => None,
+        });
+        let not_shown = self.rare.iter().flat_map(|rare| &rare.not_shown);
+        shown.chain(not_shown.map(|(descriptor, limited)| (*descriptor, limited)))
+    }
+
     /// The limits of a descriptor that its status does not show.
     pub fn not_shown(&self, descriptor: usize) -> impl Iterator<Item = &Limited<'a>> {
         let all = self.rare.iter().flat_map(|rare| &rare.not_shown);
@@ -208,13 +218,7 @@ impl<'a> Decision<'a> {
     /// slot can release it: the client of the proxy must not see it.
     pub fn slots(&self) -> impl Iterator<Item = (usize, &'a Rule, Slot)> {
         let passes = self.code == Code::Ok && !self.shadowed;
-        let shown = self.statuses.iter().enumerate().filter_map(|(descriptor, status)| match status {
-            Status::Limited(limited) => Some((descriptor, limited)),
-            _ => None,
-        });
-        let not_shown = self.rare.iter().flat_map(|rare| &rare.not_shown);
-        let all = shown.chain(not_shown.map(|(descriptor, limited)| (*descriptor, limited)));
-        all.filter_map(move |(descriptor, Limited { origin, limit, verdict, hits, .. })| {
+        self.limits().filter_map(move |(descriptor, Limited { origin, limit, verdict, hits, .. })| {
             let (slot, rule) = (limit.slot()?, origin.rule()?);
             let took = passes && !verdict.over && matches!(hits, Hits::Take(1..));
             took.then_some((descriptor, rule, slot))
