@@ -149,7 +149,7 @@ fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Deci
 fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
     for (place, &descriptor) in (plan.descriptors()..).zip(&plan.further) {
         let (Step::Check(check), Some(verdict)) = (&plan.steps[place], verdicts[place]) else { continue };
-        let mut further = limited(check, verdict, plan.modes.quota);
+        let mut further = limited(check, verdict, plan.in_quota_mode(place, check));
         match &mut decision.statuses[descriptor] {
             Status::Limited(shown) => {
                 if further.says_more_than(shown) {

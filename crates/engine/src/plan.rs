@@ -72,6 +72,13 @@ impl<'a> Plan<'a> {
         of_steps(request, &self.further)
     }
 
+    /// Whether the check of this step is in quota mode. With QUOTA_MODE only the first limit of a rule is: otherwise a descriptor
+    /// that is over one of its limits would pass by another.
+    #[inline]
+    pub fn in_quota_mode(&self, step: usize, check: &Check<'_>) -> bool {
+        check.quota || self.modes.quota && step < self.descriptors()
+    }
+
     /// The further checks of a descriptor, by its index.
     pub(crate) fn further_of(&mut self, descriptor: usize) -> impl Iterator<Item = &mut Check<'a>> {
         let first = self.descriptors();

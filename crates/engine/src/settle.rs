@@ -27,7 +27,7 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
             Step::Check(check) => {
                 let over = over(index);
                 any_over |= over;
-                let quota = check.quota || plan.modes.quota;
+                let quota = plan.in_quota_mode(index, check);
                 quotas += usize::from(quota);
                 quotas_over += usize::from(quota && over && !check.shadow);
                 denied |= over && !quota && !check.shadow;

@@ -271,6 +271,13 @@ impl<'f> Compiler<'_, 'f> {
                 "`prefix` with several lengths at two levels of a path (expected one such level)".to_owned()
             });
         }
+        if rule.quota_mode {
+            self.errors.add(scope.file, *at, || {
+                "`prefix` with several lengths and `quota_mode` (expected one length: in quota mode a request passes by the \
+                 lengths that have room)"
+                    .to_owned()
+            });
+        }
         let most = if limit.algorithm() == Algorithm::SlidingLog { LOG_REQUESTS_MAX } else { u32::MAX };
         let times = |number: u32, factor| number.checked_mul(factor).filter(|number| *number <= most);
         let mut rules = Vec::new();

@@ -160,7 +160,11 @@ fn the_entry_behind_the_path_names_a_call_and_its_token_releases_it() {
 #[test]
 fn a_token_renews_its_slot_and_nothing_else() {
     let rate = "rate_limit: {unit: minute, requests_per_unit: 2}\n    concurrency:";
-    for text in [RULES.to_owned(), RULES.replacen("concurrency:", rate, 1)] {
+    let texts = [RULES.to_owned(), RULES.replacen("concurrency:", rate, 1)];
+    // The slots deny in quota mode too.
+    let in_modes =
+        |text: String| [false, true].map(|quota| (text.clone(), Modes { quota, ..Modes::default() }));
+    for (text, modes) in texts.into_iter().flat_map(in_modes) {
         let (rules, store) = (loaded(&text).rules, store());
         let ask = |id: &str, renews, seconds| {
             let entries = [("user", "a"), ("request_id", id)];
@@ -168,10 +172,11 @@ fn a_token_renews_its_slot_and_nothing_else() {
                 &entries,
                 DescriptorOptions { renews, cost: Cost::Asked, ..hits(u64::from(!renews)) },
             );
-            let plan = rules.plan(&request, Modes::default());
+            let plan = rules.plan(&request, modes);
             rules.check_calls(&request, &plan).map_err(|error| error.to_string())?;
             let decision = conclude(&plan, &store.apply(&plan, at(seconds)));
             assert_eq!(decision.statuses.len(), 1);
+            assert_eq!(decision.code == Code::Ok, decision.slots().next().is_some());
             Ok::<_, String>(decision.slots().next().map(|(_, _, slot)| slot.to_string()))
         };
         let first = ask("1", false, 0.0).unwrap().expect("a slot is free");

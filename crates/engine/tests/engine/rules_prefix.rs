@@ -297,6 +297,20 @@ fn several_lengths_and_what_lies_over_their_rule() {
 }
 
 #[test]
+fn in_quota_mode_no_length_passes_by_another() {
+    let rules = rules_with("prefix: {v6: {64: 1, 48: 2}}");
+    let (store, modes) = (store(), Modes { quota: true, ..Modes::default() });
+    let passes = |network: usize| {
+        let address = format!("2001:db8:0:{network}::1");
+        let request = request(&address);
+        let plan = rules.plan(&request, modes);
+        conclude(&plan, &store.apply(&plan, at(1.0))).code == Code::Ok
+    };
+    assert_eq!((0..6).filter(|_| passes(0)).count(), 5, "the /64");
+    assert_eq!((1..9).filter(|&network| passes(network)).count(), 5, "the rest of the /48");
+}
+
+#[test]
 fn two_lengths_are_two_descriptors_that_are_charged_together() {
     let node = |key, len, n| {
         format!(
@@ -413,6 +427,11 @@ fn what_is_no_prefix_is_refused() {
         (
             "prefix: {v4: 24}, value: {cidr: 10.0.0.0/8}, share_threshold: true",
             "3:74: `share_threshold` with `prefix` (expected one of the two: all values together, or those of each prefix)",
+        ),
+        (
+            "prefix: {v4: {24: 1, 16: 4}}, quota_mode: true",
+            "3:20: `prefix` with several lengths and `quota_mode` (expected one length: in quota mode a request passes by the \
+             lengths that have room)",
         ),
         (
             "prefix: {v4: 24}, limits_from: store",

@@ -137,7 +137,7 @@ impl<R: Runtime> SharedStore<R> {
         let mut call = Call::new(&whole(plan, part, known));
         for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
             let Some(check) = check_at(plan, step) else { continue };
-            call.push(key.clone(), check, plan.modes.quota);
+            call.push(key.clone(), check, plan.in_quota_mode(step, check));
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
             let admitted = taken.of(check.key);
             admitted.iter().for_each(|entry| {
@@ -169,7 +169,7 @@ fn whole<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> W
             Step::Check(_) if part.steps.contains(&index) => {}
             Step::Check(check) => {
                 let over = known[index].is_some_and(|verdict| verdict.over);
-                let (quota, counts) = (check.quota || plan.modes.quota, over && !check.shadow);
+                let (quota, counts) = (plan.in_quota_mode(index, check), over && !check.shadow);
                 whole.any_over |= over;
                 whole.denied |= counts && !quota;
                 whole.quotas += u32::from(quota);
