@@ -27,6 +27,7 @@ pub mod redis;
 pub mod ring;
 pub mod round_trips;
 pub mod siege;
+pub mod slow;
 pub mod small_disk;
 pub mod statsd_exporter;
 pub mod tidegate;

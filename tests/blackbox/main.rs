@@ -84,6 +84,7 @@ mod rollouts;
 mod settings;
 mod schema;
 mod slots;
+mod slots_killed;
 mod sharded;
 mod starvation;
 mod status_exceptions;

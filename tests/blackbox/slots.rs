@@ -1,9 +1,8 @@
 //! Calls in flight: slots that are taken and released over HTTP and gRPC, by nodes that share Redis, and through a real
 //! Envoy and a real NGINX, whose application counts them too.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use crate::harness::http::{self, Client};
 use crate::harness::inside::Inside;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Redis, cluster};
+use crate::harness::slow::Slow;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true};
 
@@ -260,63 +260,6 @@ fn a_request_that_is_denied_elsewhere_holds_no_slot() {
     }
 }
 
-/// An application whose answers wait until the test lets them go. It counts the calls that are in flight.
-#[derive(Clone, Default)]
-struct Slow(Arc<(Mutex<Calls>, Condvar)>);
-
-#[derive(Default)]
-struct Calls {
-    in_flight: usize,
-    most: usize,
-    /// How many more answers may go.
-    answers: usize,
-}
-
-impl Slow {
-    fn start(&self) -> u16 {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let port = listener.local_addr().expect("it is bound").port();
-        let slow = self.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let slow = slow.clone();
-                std::thread::spawn(move || slow.serve(stream));
-            }
-        });
-        port
-    }
-
-    fn serve(&self, mut stream: TcpStream) -> Option<()> {
-        let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
-        loop {
-            while !lines.next()?.ok()?.is_empty() {}
-            let (calls, changed) = &*self.0;
-            let mut calls = calls.lock().ok()?;
-            calls.in_flight += 1;
-            calls.most = calls.most.max(calls.in_flight);
-            calls = changed.wait_while(calls, |calls| calls.answers == 0).ok()?;
-            calls.answers -= 1;
-            calls.in_flight -= 1;
-            drop(calls);
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
-        }
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.0.lock().expect("no panic").in_flight
-    }
-
-    /// The most calls that were in flight at one time.
-    fn most(&self) -> usize {
-        self.0.0.lock().expect("no panic").most
-    }
-
-    fn answer(&self, calls: usize) {
-        self.0.0.lock().expect("no panic").answers += calls;
-        self.0.1.notify_all();
-    }
-}
-
 /// Asks with the call's id, and releases by the token in the answer's metadata when the stream is done. A call that was
 /// denied has none: then Envoy has no descriptor to send.
 const ROUTE: &str = r#"                        - match: { prefix: /model }
@@ -357,14 +300,17 @@ fn call(proxy: u16) -> JoinHandle<u16> {
     })
 }
 
+/// Envoy in front of this application, with the route, and with these changes too.
+pub fn envoy(limiters: &Upstream, application: &Slow, changes: &[(&str, &str)]) -> Envoy {
+    let everything_else = "                        # Everything else:";
+    let route = format!("{ROUTE}{everything_else}");
+    let changes = [&[(everything_else, &*route)], changes].concat();
+    Envoy::start_before_changed(limiters, application.start(), &changes)
+}
+
 fn through_envoy(limiter: &Tidegate) {
     let application = Slow::default();
-    let everything_else = "                        # Everything else:";
-    let envoy = Envoy::start_before_changed(
-        &Upstream::at(limiter),
-        application.start(),
-        &[(everything_else, &format!("{ROUTE}{everything_else}"))],
-    );
+    let envoy = envoy(&Upstream::at(limiter), &application, &[]);
     slots_come_back(envoy.port, &application);
 }
 
