@@ -102,6 +102,11 @@ impl CheckedNode {
         classes.or_else(|| self.concurrency.as_ref()?.call_id.as_ref())
     }
 
+    /// Its limits: the `rate_limit`, and the bound on calls in flight.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &CheckedLimit> {
+        self.limit.iter().chain(&self.concurrency)
+    }
+
     /// Requests with different values match this node, and have different counters.
     pub(super) fn varies(&self) -> bool {
         !self.share_threshold && !matches!(self.value, Matcher::Exact(_))

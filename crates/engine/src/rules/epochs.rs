@@ -107,7 +107,10 @@ impl RuleSet {
         let mut rules = 0;
         self.tree.descend(|node, above: Option<bool>| {
             let is_below = node == top || above == Some(true);
-            let is_limited = |rule: u32| self.rules[rule as usize].limit.is_some();
+            let is_limited = |first: u32| {
+                let first = first as usize;
+                self.rules[first..=first + self.rules[first].further].iter().any(|rule| rule.limit.is_some())
+            };
             rules += usize::from(is_below && self.tree.rule(node).is_some_and(is_limited));
             is_below
         });

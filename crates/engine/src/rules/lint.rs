@@ -101,7 +101,7 @@ pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnosti
 /// mean what they seem to mean: Envoy Gateway writes rules like this.
 fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostics) {
     // A node without both gets a single warning.
-    if node.limit.is_some() || node.children.is_empty() {
+    if node.limits().next().is_some() || node.children.is_empty() {
         return;
     }
     // With `metrics: aggregate`, nodes below count in this node's series.
@@ -128,7 +128,7 @@ fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostic
 /// Whether all nodes with a limit below this one satisfy `is_so`.
 fn every_limit(node: &CheckedNode, is_so: impl Fn(&CheckedNode) -> bool) -> bool {
     let mut holds = true;
-    every_node(&node.children, &mut |below| holds &= below.limit.is_none() || is_so(below));
+    every_node(&node.children, &mut |below| holds &= below.limits().next().is_none() || is_so(below));
     holds
 }
 
@@ -189,7 +189,7 @@ fn replaced_by_nobody(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     let (mut names, mut replaced) = (HashSet::new(), Vec::new());
     for file in files {
         every_node(&file.nodes, &mut |node| {
-            if let Some(limit) = &node.limit {
+            for limit in node.limits() {
                 names.insert(&*limit.name);
                 replaced.extend(limit.replaces.iter().map(|(at, name)| (file.name, *at, name)));
             }
@@ -234,7 +234,8 @@ fn may_meet(nodes: &[CheckedNode], actions: &[Action], visits: &mut usize) -> bo
         }
         // All remaining actions may be left out, but for one that names a class or a call.
         let is_trailing = |action: &Action| node.trailing_key().is_some_and(|key| **key == *action.key);
-        let ends = rest.iter().all(|it| it.skip_if_absent || is_trailing(it)) && node.limit.is_some();
+        let ends =
+            rest.iter().all(|it| it.skip_if_absent || is_trailing(it)) && node.limits().next().is_some();
         if ends || may_meet(&node.children, rest, visits) {
             return true;
         }

@@ -200,6 +200,22 @@ fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
     );
 }
 
+/// A bound on calls in flight is a limit as any other, in the same node or alone.
+#[test]
+fn of_bounds_on_calls_nothing_is_warned() {
+    let slots = "concurrency: {slots: 1, ttl: 1s, id: i, name: calls}";
+    let rate = "rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: calls}]}";
+    for more in ["", ", LIMIT"] {
+        let nodes = nodes(&format!(
+            "key: k, shadow_mode: true, {slots}{more}, descriptors: [{{key: m, LIMIT}}]\nkey: l, {rate}"
+        ));
+        check(
+            &(nodes + "rate_limits: [{actions: [{request_headers: {header_name: k, descriptor_key: k}}]}]\n"),
+            &[],
+        );
+    }
+}
+
 /// A refused part is reported; what would follow from it is not.
 #[test]
 fn where_something_is_refused_nothing_else_is_warned_of() {
