@@ -185,6 +185,17 @@ impl<'a> Decision<'a> {
         self.rare.as_ref().map_or(&[], |rare| &rare.trials)
     }
 
+    /// The limit that a candidate stands in for: its status may show another limit of the same rule.
+    pub fn tried(&self, trial: &Trial<'a>) -> Option<&Limited<'a>> {
+        let rule = |limited: &Limited<'a>| limited.origin.rule().map(|rule| rule.id);
+        let shown = match self.statuses.get(trial.descriptor) {
+            Some(Status::Limited(limited)) => Some(limited),
+            _ => None,
+        };
+        let mut all = shown.into_iter().chain(self.not_shown(trial.descriptor));
+        all.find(|limited| rule(limited) == rule(&trial.limited))
+    }
+
     /// The exceptions that its descriptors met.
     pub fn exceptions(&self) -> &[Met] {
         self.rare.as_ref().map_or(&[], |rare| &rare.exceptions)

@@ -10,7 +10,7 @@ use super::OTHER;
 use super::series::{SeriesTable, Source};
 use super::series_name::rule_name;
 use super::striped::{Slot, Striped, Writer};
-use tidegate_engine::decision::{Decision, Limited, Status, Trial};
+use tidegate_engine::decision::{Decision, Limited, Trial};
 use tidegate_engine::plan::{Hits, Origin};
 use tidegate_engine::rules::RuleSet;
 
@@ -55,13 +55,11 @@ impl Candidates {
     /// Adds the trials of a decision.
     #[inline(never)]
     pub(super) fn observe(&self, writer: &Writer<'_>, handles: &CandidateHandles, decision: &Decision<'_>) {
-        for Trial { descriptor, limited, .. } in decision.trials() {
+        for trial @ Trial { limited, .. } in decision.trials() {
             let (Hits::Take(hits @ 1..), Origin::Rule { rule, .. }) = (limited.hits, limited.origin) else {
                 continue;
             };
-            let Some(Status::Limited(Limited { verdict, .. })) = decision.statuses.get(*descriptor) else {
-                continue;
-            };
+            let Some(Limited { verdict, .. }) = decision.tried(trial) else { continue };
             let first = handles.get(&rule.id).copied().unwrap_or(self.other);
             let counter = 2 * usize::from(verdict.over) + usize::from(limited.verdict.over);
             writer.add(first.plus(counter), hits);

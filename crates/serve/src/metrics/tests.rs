@@ -325,6 +325,27 @@ fn what_a_candidate_would_have_done_is_counted_beside_what_its_limit_did() {
 }
 
 #[test]
+fn a_candidate_is_compared_with_the_limit_that_it_stands_in_for() {
+    let metrics = metrics(10);
+    let rules = rules(
+        "domain: shop\ndescriptors:\n- {key: user, concurrency: {slots: 2, ttl: 60s, id: call}, rate_limit: {unit: minute, \
+         requests_per_unit: 10, candidate: {requests_per_unit: 5}}}",
+    );
+    let (handles, store) = (metrics.handles(&rules), MemoryStore::new(MemoryOptions::new(1 << 20)));
+    for _ in 0..4 {
+        let request = shop(&[("user", "u")]);
+        let plan = rules.plan(&request, Modes::default());
+        let verdicts = store.apply(&plan, Timestamp::from_secs(1_000));
+        metrics.observe(&handles, &request, &conclude(&plan, &verdicts));
+    }
+    assert_eq!(
+        samples(&metrics, "tidegate_candidate_hits_total"),
+        ["{domain=\"shop\",key1=\"user\",limit=\"within\",candidate=\"within\"} 4"],
+        "the slots denied two of them"
+    );
+}
+
+#[test]
 fn a_reload_keeps_what_was_counted_and_what_was_removed() {
     let metrics = metrics(10);
     let (before, after) = (rules(RULES), rules(&RULES.replace("key: wild", "key: tame")));
