@@ -8,6 +8,7 @@ mod classes;
 mod drawn;
 mod fault;
 mod fleet;
+mod further;
 mod operators;
 mod plots;
 mod prefixes;
@@ -33,10 +34,11 @@ pub use alone::Alone;
 pub use classes::{Classes, FULL};
 pub use fault::{During, Fault, What};
 pub use fleet::Settings;
+pub use further::Further;
 pub use prefixes::ADDRESSES;
 pub use records::{HEARD_MAX, Terms};
 pub use shapes::{Limitless, Shape};
-pub use slots::{IDS, Release};
+pub use slots::{IDS, Release, Renewal};
 use stage::Plot;
 
 /// How long clients ask.
@@ -146,6 +148,8 @@ pub struct LimitSpec {
     pub recorded: Option<u32>,
     /// The shape of its rule.
     pub shape: Shape,
+    /// It is a further limit of the rule of this one.
+    pub further: Option<(usize, Further)>,
 }
 
 impl LimitSpec {
@@ -213,6 +217,8 @@ pub struct Ask {
     pub refunded: Option<(Time, usize)>,
     /// How the end of its calls is reported, if it is.
     pub released: Option<Release>,
+    /// How its slots are renewed, if they are.
+    pub renewed: Option<Renewal>,
     /// The worker that reads it.
     pub worker: usize,
     /// A worker reads requests of the same batch together, up to eight. `None`: it comes alone.
@@ -224,7 +230,7 @@ pub struct Ask {
 impl Ask {
     /// A request that comes alone, of a client that waits for its answer.
     pub fn new(at: Time, node: usize, items: Vec<Item>) -> Self {
-        let (limitless, deadline, cancelled, refunded, released, batch) = Default::default();
+        let (limitless, deadline, cancelled, refunded, released, renewed, batch) = Default::default();
         Self {
             at,
             node,
@@ -234,6 +240,7 @@ impl Ask {
             cancelled,
             refunded,
             released,
+            renewed,
             worker: 0,
             batch,
             form: Form::Usual,
@@ -352,6 +359,7 @@ impl Scenario {
         fewer.asks.iter_mut().for_each(|ask| {
             ask.refunded = ask.refunded.filter(|&(_, node)| node < nodes);
             ask.released = ask.released.filter(|release| release.node < nodes);
+            ask.renewed = ask.renewed.filter(|renewal| renewal.node < nodes);
         });
         fewer.faults.retain(|fault| fault.what.node().is_none_or(|node| node < nodes));
         fewer
@@ -379,7 +387,9 @@ impl Display for Scenario {
             self.slow_one_in
         )?;
         for (number, limit) in self.limits.iter().enumerate() {
-            let LimitSpec { algorithm, requests, window_secs, failure, burst, candidate, shape, .. } = limit;
+            let LimitSpec {
+                algorithm, requests, window_secs, failure, burst, candidate, shape, further, ..
+            } = limit;
             let flags = [
                 (limit.is_override, "of requests"),
                 (limit.is_shadow, "shadow"),
@@ -392,7 +402,7 @@ impl Display for Scenario {
             writeln!(
                 formatter,
                 "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}, burst {burst:?}, \
-                 candidate {candidate:?}, {shape:?}",
+                 candidate {candidate:?}, {shape:?}, further {further:?}",
                 algorithm.name()
             )?;
         }

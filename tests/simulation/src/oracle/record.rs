@@ -33,6 +33,8 @@ pub struct Record {
     pub rule_window: Time,
     /// The id of its call.
     pub id: Option<u8>,
+    /// The place of the record of the call whose slot it renews.
+    pub renews: Option<usize>,
     /// They were not asked for, but reported.
     pub is_reported: bool,
     /// They were given back.

@@ -5,10 +5,12 @@
 //! So of the calls that surely hold a slot at one moment the last one fitted into its own N together with all others, and no other of
 //! the same id was admitted meanwhile. A denial has its cause: as many others may hold a slot, or one of its own id does.
 //!
+//! A renewal is judged as a call of the same slot: both together hold one. It needs no room while its slot is surely held.
+//!
 //! What is allowed nevertheless: what a server or a process without Redis loses frees slots, or takes back releases; what `allow`
 //! admits while Redis does not answer has no slot; and a call without an answer may hold one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
@@ -33,10 +35,12 @@ pub struct Release {
     pub done: Time,
 }
 
-/// A call, and the release of its token that was asked for first.
+/// A call or a renewal, and the releases of its token.
 struct Call<'r> {
     it: &'r Record,
-    released: Option<&'r Release>,
+    /// Its slot: the place of the record of the call that took it first.
+    slot: usize,
+    releases: Vec<&'r Release>,
     /// The request names it more than once: it takes one slot.
     is_named_before: bool,
 }
@@ -87,12 +91,8 @@ fn counters<'r>(
     records: &'r [Record],
     releases: &'r [Release],
 ) -> BTreeMap<(usize, u64, u64), Counter<'r>> {
-    let mut first: BTreeMap<usize, &Release> = BTreeMap::new();
-    for release in releases {
-        let known = first.entry(release.of).or_insert(release);
-        // One may be asked for first, and another one be acknowledged.
-        *known = if release.asked < known.asked { release } else { *known };
-    }
+    let mut all: BTreeMap<usize, Vec<&Release>> = BTreeMap::new();
+    releases.iter().for_each(|release| all.entry(release.of).or_default().push(release));
     let mut counters = BTreeMap::new();
     for (place, it) in records.iter().enumerate() {
         let limit = &rules.limits[it.limit];
@@ -104,7 +104,9 @@ fn counters<'r>(
         let is_same =
             |other: &Call<'_>| other.it.request == it.request && other.it.id == it.id && other.it.hits > 0;
         let is_named_before = it.id.is_some() && counter.calls.iter().rev().take(NAMED_MAX).any(is_same);
-        counter.calls.push(Call { it, released: first.get(&place).copied(), is_named_before });
+        let slot = it.renews.unwrap_or(place);
+        let releases = all.get(&slot).cloned().unwrap_or_default();
+        counter.calls.push(Call { it, slot, releases, is_named_before });
     }
     for counter in counters.values_mut() {
         counter.calls.sort_by_key(|call| call.it.asked);
@@ -148,34 +150,43 @@ impl Counter<'_> {
             && !self.rules.is_alone(self.limit, it)
             && !self.freed.iter().any(is_lost);
         let ends = (it.asked + it.window).saturating_sub(self.rules.lead);
-        let released = call.released.map_or(Time::MAX, |release| release.asked);
+        let may_free = call.releases.iter().filter(|release| release.done >= it.asked);
+        let released = may_free.map(|release| release.asked).min().unwrap_or(Time::MAX);
         Some((it.answered, ends.min(released))).filter(|(from, until)| is_sure && from < until)
     }
 
     /// More calls than there are slots, or two of one id.
     fn too_many(&self) -> Option<String> {
-        let mut held: Vec<(Time, Time, &Record)> = self
+        // What is held is renewed whatever N is by then.
+        let mut largest: BTreeMap<usize, u32> = BTreeMap::new();
+        for Call { slot, it, .. } in &self.calls {
+            let known = largest.entry(*slot).or_default();
+            *known = it.requests.max(*known);
+        }
+        let mut held: Vec<(Time, Time, &Call<'_>)> = self
             .calls
             .iter()
-            .filter_map(|call| self.holds(call).map(|(from, until)| (from, until, call.it)))
+            .filter_map(|call| self.holds(call).map(|(from, until)| (from, until, call)))
             .collect();
         held.sort_by_key(|(from, ..)| *from);
-        let mut now: Vec<(Time, Time, &Record)> = Vec::new();
-        for own @ (from, _, it) in held {
+        let mut now: Vec<(Time, Time, &Call<'_>)> = Vec::new();
+        for own @ (from, _, Call { it, slot, .. }) in held {
             now.retain(|(_, until, _)| *until > from);
-            let same = |(since, until, other): &&(Time, Time, &Record)| {
-                it.id.is_some() && other.id == it.id && *since < it.asked && *until > it.answered
+            let same = |(since, until, other): &&(Time, Time, &Call<'_>)| {
+                let is_same = it.id.is_some() && other.it.id == it.id && other.slot != *slot;
+                is_same && *since < it.asked && *until > it.answered
             };
             if let Some((_, _, other)) = now.iter().find(same) {
-                let (repeated, first) = (it.request, other.request);
+                let (repeated, first) = (it.request, other.it.request);
                 return Some(format!(
                     "request {repeated} was admitted, though request {first} of its id held a slot"
                 ));
             }
             now.push(own);
-            let most = now.iter().map(|(_, _, it)| u64::from(it.requests)).max()?;
-            if now.len() as u64 > most {
-                let requests: Vec<_> = now.iter().map(|(_, _, it)| it.request).collect();
+            let slots: BTreeSet<usize> = now.iter().map(|(_, _, call)| call.slot).collect();
+            let most = slots.iter().map(|slot| u64::from(largest[slot])).max()?;
+            if slots.len() as u64 > most {
+                let requests: Vec<_> = now.iter().map(|(_, _, call)| call.it.request).collect();
                 return Some(format!("requests {requests:?} hold {most} slots at {} us", from / MICRO));
             }
         }
@@ -189,15 +200,14 @@ impl Counter<'_> {
                 && call.it.requests > 0
                 && self.explains(call.it)
         });
-        denied.map(|(place, call)| (place, call.it)).find(|&(place, _)| !self.may_be_full(place)).map(
-            |(_, it)| {
-                format!(
-                    "request {} was denied at {} us, though there was a slot",
-                    it.request,
-                    it.answered / MICRO
-                )
-            },
-        )
+        let is_wrong = |place| self.is_held(place) || !self.may_be_full(place);
+        denied.map(|(place, call)| (place, call.it)).find(|&(place, _)| is_wrong(place)).map(|(_, it)| {
+            format!(
+                "request {} was denied at {} us, though there was a slot",
+                it.request,
+                it.answered / MICRO
+            )
+        })
     }
 
     /// Whether a denial can be explained from outside.
@@ -206,38 +216,52 @@ impl Counter<'_> {
         !it.is_full && !decides_alone && !self.rules.may_be_cold(self.limit, it)
     }
 
+    /// The calls that surely hold slots all the time while the call at this place is answered.
+    fn holding(&self, place: usize) -> impl Iterator<Item = &Call<'_>> {
+        let it = self.calls[place].it;
+        let recent = self.recent(it.asked).map(|(_, call)| call).take_while(|call| call.it.asked <= it.asked);
+        recent.filter(|call| {
+            self.holds(call).is_some_and(|(from, until)| from < it.asked && until > it.answered)
+        })
+    }
+
+    /// Whether the renewal at this place is of a slot that is surely held.
+    fn is_held(&self, place: usize) -> bool {
+        let Call { it, slot, .. } = &self.calls[place];
+        it.renews.is_some() && self.holding(place).any(|call| call.slot == *slot)
+    }
+
     /// Whether the call at this place is denied by those that surely hold slots meanwhile.
     fn is_full(&self, place: usize) -> bool {
         let it = self.calls[place].it;
-        let holds = |call: &&Call<'_>| {
-            self.holds(call).is_some_and(|(from, until)| from < it.asked && until > it.answered)
-        };
-        let asked_before = |call: &&Call<'_>| call.it.asked <= it.asked;
-        let recent = || self.recent(it.asked).map(|(_, call)| call).take_while(asked_before);
-        let holding = || recent().filter(holds);
-        let is_repeated = it.id.is_some() && it.hits > 0 && holding().any(|call| call.it.id == it.id);
-        it.requests == 0 || is_repeated || holding().count() as u64 >= it.requests.into()
+        let is_repeated =
+            it.id.is_some() && it.hits > 0 && self.holding(place).any(|call| call.it.id == it.id);
+        let slots: BTreeSet<usize> = self.holding(place).map(|call| call.slot).collect();
+        it.requests == 0 || is_repeated || slots.len() as u64 >= it.requests.into()
     }
 
-    /// Whether as many calls may hold slots as there are, when the call at this place is denied, or one of its own id may.
+    /// Whether as many other calls may hold slots as there are, when the call at this place is denied, or one of its own id may.
     fn may_be_full(&self, place: usize) -> bool {
-        let it = self.calls[place].it;
+        let Call { it, slot, .. } = &self.calls[place];
         let others = self.recent(it.asked).take_while(|(_, other)| other.it.asked <= it.answered);
-        let others = others.filter(|&(number, other)| number != place && self.may_hold(other, it.asked));
-        let ids: Vec<Option<u8>> = others.map(|(_, other)| other.it.id).collect();
-        it.id.is_some() && ids.contains(&it.id) || ids.len() as u64 >= it.requests.into()
+        let others = others.filter(|&(number, other)| {
+            number != place && other.slot != *slot && self.may_hold(other, it.asked)
+        });
+        let (ids, slots): (Vec<Option<u8>>, BTreeSet<usize>) =
+            others.map(|(_, other)| (other.it.id, other.slot)).unzip();
+        it.id.is_some() && ids.contains(&it.id) || slots.len() as u64 >= it.requests.into()
     }
 
     /// Whether a call may hold a slot at this time or later.
     fn may_hold(&self, call: &Call<'_>, at: Time) -> bool {
         let it = call.it;
-        let is_released = |release: &Release| {
+        let is_released = |release: &&Release| {
             let stays = self.rules.losses.iter().all(|loss| loss.until < release.asked);
-            release.done <= at && release.epoch == it.epoch && stays
+            release.asked >= it.answered && release.done <= at && release.epoch == it.epoch && stays
         };
         it.hits > 0
             && self.rules.may_end(it) >= at
             && self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at)
-            && !call.released.is_some_and(is_released)
+            && !call.releases.iter().any(is_released)
     }
 }

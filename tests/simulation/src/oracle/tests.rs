@@ -19,6 +19,7 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
         excepted: None,
         recorded: None,
         shape: Shape::default(),
+        further: None,
     }
 }
 
@@ -39,6 +40,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         window: SECOND,
         rule_window: SECOND,
         id: None,
+        renews: None,
         is_reported,
         is_refunded,
         is_full: false,

@@ -3,6 +3,8 @@
 //! In: a decision, and what the request asked. Out: what each counter was charged, for the oracle. A candidate has a counter of
 //! its own, which is judged as any other.
 
+use std::cmp::Reverse;
+
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
@@ -20,6 +22,20 @@ const ROOMY: u64 = 1 << 20;
 /// Denies a request, alone or with all others of its kind.
 fn denies(counter: &Counter) -> bool {
     counter.over && !counter.by.is_shadow
+}
+
+/// Whether this is the limit that its descriptor has to show: of those that deny the one that does it for the longest time, then
+/// of those that are over; else the one with the least remaining. Slots that deny nothing have no hits to compare.
+fn is_due(counter: &Counter, all: &[Counter]) -> bool {
+    let own = || all.iter().filter(|other| other.at == counter.at);
+    let rank = |it: &Counter| (denies(it), it.over);
+    let worst = own().map(rank).max();
+    let of_worst = || own().filter(|it| Some(rank(it)) == worst);
+    let due = match worst {
+        Some((_, true)) => of_worst().min_by_key(|it| Reverse(it.reset_nanos)),
+        _ => of_worst().filter(|it| !it.is_slots).min_by_key(|it| it.remaining).or_else(|| of_worst().next()),
+    };
+    due.is_some_and(|due| std::ptr::eq(due, counter))
 }
 
 impl Run {
@@ -71,9 +87,14 @@ impl Run {
     /// What is wrong with the limit that headers show, and with how long a client is asked to wait: the last limit that denies
     /// the request, or the first of those that have least left; and as long as all that deny it need.
     fn check_shown(&self, decided: &Decided) -> Option<String> {
-        let denying = decided.counters.iter().filter(|counter| denies(counter));
+        let all = decided.counters.iter();
+        if let Some(counter) = all.clone().find(|it| it.is_shown != is_due(it, &decided.counters)) {
+            let (at, rule) = (counter.at, counter.rule);
+            return Some(format!("shows rule {rule:?} for descriptor {at}: {}", counter.is_shown));
+        }
+        let denying = all.clone().filter(|counter| counter.is_shown && denies(counter));
         let last = denying.clone().rfind(|counter| !counter.by.is_quota);
-        let least = || decided.counters.iter().min_by_key(|counter| counter.remaining);
+        let least = || all.filter(|counter| counter.is_shown).min_by_key(|counter| counter.remaining);
         let shown = last.or_else(least).map(|counter| (counter.by.requests, counter.remaining));
         let waits = denying.map(|counter| counter.reset_nanos.div_ceil(SECOND).max(1)).max();
         let waits = waits.filter(|_| !decided.is_ok);

@@ -12,6 +12,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
+use super::names::has_calls;
 use super::resets::EpochNumbers;
 use super::way::{Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
@@ -58,6 +59,7 @@ impl Run {
             limitless: ask.limitless,
             gives: false,
             token: None,
+            renews: None,
             form: ask.form,
             is_gone: AtomicBool::new(false),
         };
@@ -80,8 +82,9 @@ impl Run {
         let asking = self.world.spawn_on((node, ask.worker), async move {
             let admitted = waiting_at_most(waits_max, task).await.flatten();
             let ask = &run.scenario.asks[number];
-            if let (Some(_), Some(release)) = (admitted, ask.released) {
-                run.report_ends(number, release);
+            if admitted.is_some() {
+                ask.renewed.into_iter().for_each(|renewal| run.renew(number, renewal));
+                ask.released.into_iter().for_each(|release| run.report_ends(number, release));
             }
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(ask, run.world.now() + after));
             let refunded = refunded.filter(|_| run.was_charged(number));
@@ -143,7 +146,13 @@ impl Run {
         if !self.is_in_epochs_of(number, node) {
             return;
         }
-        let Some(task) = self.request(number, node, (ask.items.clone(), ask.limitless), -1) else { return };
+        // Without the last entry hits go back and slots stay.
+        let without_call = |item: &Item| Item {
+            last: item.last.filter(|_| !has_calls(&self.scenario.limits, item.limit)),
+            ..*item
+        };
+        let items = ask.items.iter().map(without_call).collect();
+        let Some(task) = self.request(number, node, (items, ask.limitless), -1) else { return };
         let run = Arc::clone(self);
         self.world.spawn(node, async move {
             // The node may have stood still meanwhile.
@@ -182,7 +191,8 @@ impl Run {
         sign: i8,
     ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
         let (form, is_gone) = (Form::Usual, AtomicBool::new(false));
-        let asked = Asked { number, items, limitless, gives: sign < 0, token: None, form, is_gone };
+        let asked =
+            Asked { number, items, limitless, gives: sign < 0, token: None, renews: None, form, is_gone };
         Some(self.answer(Together::new(Way::through(self, node)?, vec![asked]), 0, node, None))
     }
 
@@ -202,7 +212,8 @@ impl Run {
             let items = it.asking(&run);
             let (number, sign) = (it.number, if it.gives { -1 } else { 1 });
             let first = if sign > 0 {
-                run.note((number, node), (asked, deadline), &items, (way.version, &way.epochs))
+                let renews = it.renews.map(|(of, _)| of);
+                run.note((number, node), (asked, deadline), (&items, renews), (way.version, &way.epochs))
             } else {
                 usize::MAX
             };
@@ -280,7 +291,7 @@ impl Run {
         &self,
         (number, node): (usize, usize),
         (asked, deadline): (Time, Option<Time>),
-        items: &[Item],
+        (items, renews): (&[Item], Option<usize>),
         (version, epochs): (usize, &EpochNumbers),
     ) -> usize {
         let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
@@ -302,6 +313,7 @@ impl Run {
                 requests: candidate.unwrap_or(limit.requests[version]),
                 share: limit.share(item.last),
                 id: item.last.filter(|_| limit.algorithm == Algorithm::Concurrency),
+                renews,
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_engine::request::{Descriptor, DescriptorOptions, Entry, Request};
 use tidegate_serve::service::Batch;
 
-use super::names::{Entries, entries_of, entries_of_item};
+use super::names::{Entries, entries_of, entries_of_item, further};
 use super::way::{Decided, Met, Way};
 use super::{Kind, Run};
 use crate::scenario::{Form, Item, Limitless};
@@ -25,8 +25,10 @@ pub(super) struct Asked {
     pub(super) limitless: Option<Limitless>,
     /// It gives its hits back.
     pub(super) gives: bool,
-    /// What names the call that it ends.
+    /// What names the call that it ends or renews.
     pub(super) token: Option<String>,
+    /// The record of the call whose slot it renews, and the slot that it asks for.
+    pub(super) renews: Option<(usize, Item)>,
     pub(super) form: Form,
     /// Its client went away. If it was not read yet, it never is.
     pub(super) is_gone: AtomicBool,
@@ -72,10 +74,20 @@ impl Asked {
         limitless.into_iter().chain(self.items.iter().map(item)).collect()
     }
 
-    /// Those items that ask a counter.
+    /// What is asked of each counter: for each item that asks any, first that of the first limit of its rule.
     pub(super) fn asking(&self, run: &Run) -> SmallVec<[Item; 4]> {
+        if let Some((_, slot)) = self.renews {
+            return smallvec![slot];
+        }
         let asks = |item: &&Item| self.form != Form::Elsewhere && !self.replaces(run, item.limit);
-        self.items.iter().filter(asks).copied().collect()
+        let all = |item: &Item| {
+            let is_reported = run.scenario.limits[item.limit].is_reported;
+            // What is reported takes no slot.
+            let takes = |it: Item| if is_reported && run.has_slots(it.limit) { 0 } else { it.hits };
+            let more = further(&run.scenario.limits, *item).map(|it| Item { hits: takes(it), ..it });
+            std::iter::once(*item).chain(more).collect::<SmallVec<[Item; 4]>>()
+        };
+        self.items.iter().filter(asks).flat_map(all).collect()
     }
 
     /// Whether any descriptor of the request meets a rule that replaces this limit.
@@ -144,8 +156,9 @@ impl Together {
         for (entries, item) in it.descriptors(run) {
             let limit = item.map(|item| run.scenario.limits[item.limit]).filter(|limit| limit.is_override);
             let options = DescriptorOptions {
-                hits_addend: Some(item.map_or(1, |item| item.hits)),
+                hits_addend: Some(if it.renews.is_some() { 0 } else { item.map_or(1, |item| item.hits) }),
                 is_negative_hits: it.gives,
+                renews: it.renews.is_some(),
                 limit: limit.map(|limit| limit.brought(self.way.version)),
                 ..DescriptorOptions::default()
             };

@@ -27,12 +27,26 @@ impl Run {
         self.end_exceptions();
         let calm = self.world.now();
         let mut limits: Vec<(Time, usize)> =
-            (0..self.scenario.limits.len()).map(|number| (self.recovers_after(number), number)).collect();
+            self.first_limits().map(|number| (self.recovers_with_further(number), number)).collect();
         limits.sort_unstable();
         for (after, number) in limits {
             self.world.run_until(self.world.now().max(calm + after));
             self.check_recovered_limit(number);
         }
+    }
+
+    /// The limits that are asked by themselves.
+    fn first_limits(&self) -> impl Iterator<Item = usize> {
+        let limits = self.scenario.limits.iter().enumerate();
+        limits.filter(|(_, limit)| limit.further.is_none()).map(|(number, _)| number)
+    }
+
+    /// How long it takes until all of N is there again, of all limits of a rule.
+    fn recovers_with_further(&self, number: usize) -> Time {
+        let is_further =
+            |other: &usize| self.scenario.limits[*other].further.is_some_and(|(of, _)| of == number);
+        let all = (0..self.scenario.limits.len()).filter(is_further).chain([number]);
+        all.map(|number| self.recovers_after(number)).max().unwrap_or(0)
     }
 
     /// How long it takes until all of N is there again.

@@ -16,7 +16,7 @@ use tidegate_serve::service::Counters;
 use super::names::{CLASSES, NODES};
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Classes, FULL, Layout, LimitSpec, Scenario, Settings};
+use crate::scenario::{Classes, FULL, Further, Layout, LimitSpec, Scenario, Settings};
 
 /// Under which keys of counters and names of records are made.
 pub(super) const SECRET: [u8; 16] = [7; 16];
@@ -50,16 +50,22 @@ fn servers_of(scenario: &Scenario) -> Vec<Server> {
 /// The rules of a version, whose counters have keys under this secret.
 pub(super) fn rules(scenario: &Scenario, version: usize, secret: KeySecret) -> RuleSet {
     let limits = &scenario.limits;
-    let is_first = |number: &usize| !limits[*number].is_override && limits[*number].shape.below.is_none();
+    let is_first = |number: &usize| {
+        let limit = &limits[*number];
+        !limit.is_override && limit.shape.below.is_none() && limit.further.is_none()
+    };
     let rules = (0..limits.len()).filter(is_first).flat_map(|number| nodes(limits, number, version));
     let rules: String = rules.map(|node| format!("  - {node}\n")).collect();
     let replaces = replaces(scenario.unlimited_replaces);
     let text = format!(
         "domain: sim\ndescriptors:\n  - {{key: none, rate_limit: {{unlimited: true{replaces}}}}}\n{rules}"
     );
-    let file = SourceFile { name: "sim.yaml".into(), bytes: text.into(), presumed: false };
-    let options = LoadOptions::new(secret).default_cost(Cost::Asked).strict(true);
-    load(&[file], &options).expect("good rules").rules
+    let file = SourceFile { name: "sim.yaml".into(), bytes: text.clone().into(), presumed: false };
+    let loaded = load(&[file], &LoadOptions::new(secret).default_cost(Cost::Asked)).expect("good rules");
+    // Small limits have classes that may use nothing.
+    let mut warnings = loaded.warnings.iter().filter(|it| !it.message.contains("is no hit"));
+    assert_eq!(warnings.next(), None, "{text}");
+    loaded.rules
 }
 
 /// The nodes of a limit, with all that is below.
@@ -76,37 +82,62 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
     let classes = limit.shape.classes.map(classes).unwrap_or_default();
+    let quota = if limit.shape.is_quota { "quota_mode: true, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     let says = format!(
-        "{records}{classes}shadow_mode: {}, quota_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
+        "{records}{classes}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
          algorithm: {}, on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
         limit.is_shadow,
-        limit.shape.is_quota,
         limit.window_secs[version],
         limit.requests[version],
         limit.algorithm.name(),
         replaces(limit.shape.replaces),
     );
+    let further = |other: &&LimitSpec| other.further.is_some_and(|(of, _)| of == number);
+    let further: Vec<&LimitSpec> = limits.iter().filter(further).collect();
+    let more = further.iter().filter(|other| other.algorithm == Algorithm::Concurrency);
+    let more: String = more.map(|slots| format!("{}, ", concurrency(slots, number, version))).collect();
     let says = match limit.algorithm {
-        Algorithm::Concurrency => format!(
-            "shadow_mode: {}, concurrency: {{name: n{number}, slots: {}, ttl: {}s, id: call, on_store_failure: {failure}{}}}{below}",
-            limit.is_shadow,
-            limit.requests[version],
-            limit.window_secs[version],
-            replaces(limit.shape.replaces),
-        ),
-        _ => says,
+        Algorithm::Concurrency => {
+            format!("shadow_mode: {}, {}{below}", limit.is_shadow, concurrency(limit, number, version))
+        }
+        _ => format!("{more}{says}"),
     };
-    let prefix = if limit.shape.has_prefix { "prefix: {v4: 24, v6: 64}, " } else { "" };
+    let prefix = if limit.shape.has_prefix { prefix(&further) } else { String::new() };
     let node = |value: &Option<&str>| match value {
         Some(value) => format!("{{key: l{number}, value: \"{value}\", {says}}}"),
         None => format!("{{key: l{number}, {prefix}{says}}}"),
     };
     let values = if limit.shape.has_nodes { &NODES[..] } else { &[None] };
     values.iter().map(node).collect()
+}
+
+fn concurrency(slots: &LimitSpec, number: usize, version: usize) -> String {
+    let LimitSpec { requests, window_secs, failure, shape, .. } = slots;
+    let name = if slots.further.is_some() { String::new() } else { format!("name: n{number}, ") };
+    format!(
+        "concurrency: {{{name}slots: {}, ttl: {}s, id: call, on_store_failure: {}{}}}",
+        requests[version],
+        window_secs[version],
+        failure.name(),
+        replaces(shape.replaces),
+    )
+}
+
+/// The lengths of a rule that counts addresses by their prefixes.
+fn prefix(further: &[&LimitSpec]) -> String {
+    let of_family = |own: bool, longest: u32| {
+        let shorter = further.iter().filter_map(|other| match other.further {
+            Some((_, Further::Shorter { is_v6, len, factor })) if is_v6 == own => Some((len, factor)),
+            _ => None,
+        });
+        let lengths = std::iter::once((longest, 1)).chain(shorter);
+        lengths.map(|(len, factor)| format!("{len}: {factor}")).collect::<Vec<_>>().join(", ")
+    };
+    format!("prefix: {{v4: {{{}}}, v6: {{{}}}}}, ", of_family(false, 24), of_family(true, 64))
 }
 
 fn classes(shares: Classes) -> String {

@@ -3,15 +3,19 @@
 //! In: a limit and the number of a counter. Out: its entries, and the node that they meet. A rule below another has two levels,
 //! and a limit may have nodes for one value, for a pattern and for all others: each of its counters has one name nevertheless.
 
+use std::net::IpAddr;
+
 use smallvec::{SmallVec, smallvec};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
 
-use crate::scenario::{ADDRESSES, IDS, Item, LimitSpec, Limitless};
+use crate::scenario::{ADDRESSES, Further, IDS, Item, LimitSpec, Limitless};
 
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
+/// With those that are further limits of their rules.
+pub(super) const LIMITS_MAX: usize = LIMITS.len() + 4;
 pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
 /// The nodes of a limit that has several.
 pub(super) const NODES: [Option<&str>; 3] = [Some("k0"), Some("*1"), None];
@@ -26,8 +30,8 @@ const BY_PREFIX: [[&str; ADDRESSES as usize]; KEYS.len()] = [
     ["2001:db8:0:2::", "2001:db8:0:2::1", "2001:DB8:0:2:ffff:ffff:ffff:ffff", "2001:0db8:0000:0002::9"],
     ["2001:db8:0:3::", "2001:db8:0:3:8000::", "2001:db8:0:3::1", "2001:DB8::3:0:0:0:1"],
     ["unknown"; 4],
+    ["2001:db8:0:100::", "2001:db8:0:100:1::", "2001:db8::100:0:0:0:1", "2001:DB8:0:0100::1"],
     [""; 4],
-    ["192.0.2.0", "192.0.2.1", "192.0.2.128", "192.0.2.255"],
 ];
 
 /// The ids of calls.
@@ -37,7 +41,7 @@ pub(super) const CALLS: [&str; IDS as usize] =
 /// The entries of a descriptor: its keys and values.
 pub(super) type Entries = SmallVec<[(&'static str, &'static str); 3]>;
 /// The rule that each counter of each limit meets.
-pub(super) type RuleIds = [[Option<usize>; KEYS.len()]; LIMITS.len()];
+pub(super) type RuleIds = [[Option<usize>; KEYS.len()]; LIMITS_MAX];
 
 /// The entries that lead to a counter. Two that differ in one of two values are two counters.
 pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
@@ -49,17 +53,53 @@ pub(super) fn entries(limits: &[LimitSpec], limit: usize, key: u64) -> Entries {
     }
 }
 
+/// What a descriptor asks in addition to the first limit of its rule.
+pub(super) fn further(limits: &[LimitSpec], item: Item) -> impl Iterator<Item = Item> {
+    let own = limits.iter().enumerate().filter_map(move |(number, limit)| match limit.further {
+        Some((of, further)) if of == item.limit => Some((number, further)),
+        _ => None,
+    });
+    own.filter_map(move |(limit, further)| Some(Item { limit, key: further_key(further, item.key)?, ..item }))
+}
+
+/// The counter of a further limit, named by the least counter of the first limit that leads to it. `None`: it does not count that.
+fn further_key(further: Further, key: u64) -> Option<u64> {
+    let Further::Shorter { is_v6, len, .. } = further else { return Some(key) };
+    let own = first_bits(key, (is_v6, len))?;
+    (0..KEYS.len() as u64).find(|&other| first_bits(other, (is_v6, len)) == Some(own))
+}
+
+/// The first bits of the address of a counter, if it is of this family.
+fn first_bits(key: u64, (is_v6, len): (bool, u32)) -> Option<u128> {
+    match BY_PREFIX[key as usize][0].parse().ok()? {
+        IpAddr::V4(address) => (!is_v6).then(|| u128::from(u32::from(address)) / 2_u128.pow(32 - len)),
+        IpAddr::V6(address) => is_v6.then(|| u128::from(address) / 2_u128.pow(128 - len)),
+    }
+}
+
+/// The counters of the first limit of a rule that lead to this one of a further limit.
+pub(super) fn leading_to(further: Further, key: u64) -> impl Iterator<Item = u64> {
+    (0..KEYS.len() as u64).filter(move |&other| further_key(further, other) == Some(key))
+}
+
 /// The entries of a descriptor: those that lead to its counter, and the one that names its class or its call.
 pub(super) fn entries_of_item(limits: &[LimitSpec], item: &Item) -> Entries {
     let mut own = entries(limits, item.limit, item.key);
     if limits[item.limit].shape.has_prefix {
         own[0].1 = BY_PREFIX[item.key as usize][usize::from(item.address)];
     }
-    own.extend(item.last.map(|last| match limits[item.limit].algorithm {
-        Algorithm::Concurrency => ("call", CALLS[usize::from(last)]),
-        _ => ("class", CLASSES[usize::from(last)]),
+    own.extend(item.last.map(|last| match has_calls(limits, item.limit) {
+        true => ("call", CALLS[usize::from(last)]),
+        false => ("class", CLASSES[usize::from(last)]),
     }));
     own
+}
+
+/// Whether the last entry of a descriptor names a call.
+pub(super) fn has_calls(limits: &[LimitSpec], limit: usize) -> bool {
+    let is_slots = |limit: &LimitSpec| limit.algorithm == Algorithm::Concurrency;
+    is_slots(&limits[limit])
+        || limits.iter().any(|other| is_slots(other) && other.further.is_some_and(|(of, _)| of == limit))
 }
 
 /// The entries of a descriptor without a limit.
@@ -134,12 +174,18 @@ fn below(entries: Vec<PathEntry>) -> ResetPath {
 /// The rule that each counter meets.
 pub(super) fn rule_ids(limits: &[LimitSpec], rules: &RuleSet) -> RuleIds {
     let mut ids = RuleIds::default();
-    let own = limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
+    let own = limits.iter().enumerate().filter(|(_, limit)| !limit.is_override && limit.further.is_none());
     for (limit, _) in own {
         for (key, id) in (0..).zip(&mut ids[limit]) {
             let path = Path { domain: "sim".into(), entries: nodes(limits, limit, key) };
             *id = rules.rule_at(&path).map(|rule| rule.id);
         }
+    }
+    let mut places = [0; LIMITS.len()];
+    for (limit, of) in limits.iter().enumerate().filter_map(|(limit, own)| Some((limit, own.further?.0))) {
+        // They are behind the first one.
+        places[of] += 1;
+        ids[limit] = ids[of].map(|id| Some(id? + places[of]));
     }
     ids
 }

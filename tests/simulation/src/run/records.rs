@@ -201,7 +201,7 @@ impl Run {
     /// client waited.
     pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> Vec<Told> {
         let (limit, node) = (&self.scenario.limits[noted.limit], noted.node);
-        let is_quota = limit.shape.is_quota || self.scenario.modes.quota;
+        let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
         let of = |(requests, window)| Told { requests, window, is_shadow: limit.is_shadow, is_quota };
         if limit.recorded.is_none() {
             return vec![of((noted.requests, noted.window))];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_engine::rules::Epochs;
 
 use super::Run;
-use super::names::{KEYS, LIMITS, resets, resets_of};
+use super::names::{KEYS, LIMITS_MAX, leading_to, resets, resets_of};
 use crate::world::{Time, lock};
 
 /// More resets than a scenario has.
@@ -16,7 +16,7 @@ const EPOCHS_MAX: u64 = 1_000;
 type Which = (Option<usize>, Option<u64>);
 
 /// In which epoch each counter of each limit is.
-pub(super) type EpochNumbers = [[u64; KEYS.len()]; LIMITS.len()];
+pub(super) type EpochNumbers = [[u64; KEYS.len()]; LIMITS_MAX];
 
 impl Run {
     /// Resets these counters: one of this limit, all of it, or of all limits. It reaches the nodes one after the other.
@@ -59,9 +59,17 @@ impl Run {
         let mut numbers = EpochNumbers::default();
         // What requests bring along is of no rule.
         let limits = self.scenario.limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
-        for (limit, _) in limits {
+        for (limit, spec) in limits {
             for (key, number) in (0..).zip(&mut numbers[limit]) {
-                let own = resets_of(&self.scenario.limits, limit, key);
+                // The reset of a counter resets the further ones that it leads to.
+                let mut own: Vec<_> = match spec.further {
+                    None => resets_of(&self.scenario.limits, limit, key),
+                    Some((of, further)) => leading_to(further, key)
+                        .flat_map(|key| resets_of(&self.scenario.limits, of, key))
+                        .collect(),
+                };
+                own.sort();
+                own.dedup();
                 *number = own.iter().fold(0, |number, path| number * EPOCHS_MAX + epochs.of(path));
             }
         }

@@ -13,8 +13,11 @@ use super::way::{Decided, Way};
 use super::{Kind, Run};
 use crate::oracle::{self, Outcome};
 use crate::run::names::CALLS;
-use crate::scenario::{ADDRESSES, Form, Item, Release};
+use crate::scenario::{ADDRESSES, Form, Item, Release, Renewal};
 use crate::world::{Time, lock};
+
+/// Renewals have the number of their request, and this more.
+const RENEWALS: usize = 1 << 32;
 
 /// What releases a slot, or would.
 #[derive(Clone)]
@@ -40,7 +43,13 @@ impl Run {
             let records = lock(&self.records);
             for (place, item) in items.iter().enumerate().filter(|(_, item)| self.has_slots(item.limit)) {
                 let it = &records[first + place];
-                taken.extend((it.outcome == Outcome::Admitted && item.hits > 0).then_some(place));
+                // A call that is named twice takes one slot.
+                let is_same =
+                    |other: &Item| (other.limit, other.key, other.last) == (item.limit, item.key, item.last);
+                let is_named_before = item.last.is_some()
+                    && items[..place].iter().any(|other| is_same(other) && other.hits > 0);
+                let takes = it.outcome == Outcome::Admitted && item.hits > 0 && !is_named_before;
+                taken.extend(takes.then_some(place));
             }
         }
         let places: Vec<usize> = decided.tokens.iter().map(|(place, _)| *place).collect();
@@ -48,8 +57,12 @@ impl Run {
             let what = format!("an answer has tokens for {places:?}, though slots were taken for {taken:?}");
             self.wrong(Kind::WrongAnswer, what);
         }
-        let tokens = decided.tokens.iter().map(|(place, token)| (first + place, token.clone()));
-        lock(&self.tokens).extend(tokens);
+        let renews = lock(&self.records).get(first).and_then(|it| it.renews);
+        let mut known = lock(&self.tokens);
+        if renews.is_some_and(|of| decided.tokens.iter().any(|(_, token)| known.get(&of) != Some(token))) {
+            self.wrong(Kind::WrongAnswer, "a renewal has another token than its slot".to_owned());
+        }
+        known.extend(decided.tokens.iter().map(|(place, token)| (first + place, token.clone())));
     }
 
     /// The client of a request that was answered reports the end of its calls.
@@ -64,10 +77,7 @@ impl Run {
             let own =
                 records.iter().enumerate().filter(|(_, it)| it.request == number && self.has_slots(it.limit));
             for (of, it) in own {
-                let item = Item {
-                    address: (self.scenario.seed % ADDRESSES) as u8,
-                    ..Item::new(it.limit, it.key, 1)
-                };
+                let item = self.item_of(it);
                 let id = it.id.map(|id| CALLS[usize::from(id)].to_owned());
                 // A token of the same id, whose number is another one.
                 let other =
@@ -86,6 +96,45 @@ impl Run {
         }
     }
 
+    /// The descriptor that was about a slot, without the entry that names its call.
+    fn item_of(&self, it: &oracle::Record) -> Item {
+        let limit = self.scenario.limits[it.limit].further.map_or(it.limit, |(of, _)| of);
+        Item { address: (self.scenario.seed % ADDRESSES) as u8, ..Item::new(limit, it.key, 1) }
+    }
+
+    /// The client of a request that was answered renews the slots of its calls.
+    pub(super) fn renew(self: &Arc<Self>, number: usize, renewal: Renewal) {
+        let own: Vec<(usize, oracle::Record, String)> = {
+            let (records, tokens) = (lock(&self.records), lock(&self.tokens));
+            let own = records.iter().enumerate().filter(|(_, it)| it.request == number);
+            own.filter_map(|(of, it)| Some((of, *it, tokens.get(&of)?.clone()))).collect()
+        };
+        for time in 1..=renewal.times {
+            for (of, it, token) in own.clone() {
+                let run = Arc::clone(self);
+                let at = self.world.now() + time * renewal.every;
+                self.world.at(at, move |_| run.renew_slot((of, &it), token, renewal));
+            }
+        }
+    }
+
+    fn renew_slot(self: &Arc<Self>, (of, it): (usize, &oracle::Record), token: String, renewal: Renewal) {
+        let Some(way) = Way::through(self, renewal.node) else { return };
+        let slot = Item { last: it.id, ..Item::new(it.limit, it.key, 1) };
+        let asked = Asked {
+            number: it.request + RENEWALS,
+            items: vec![self.item_of(it)],
+            limitless: None,
+            gives: false,
+            token: Some(token),
+            renews: Some((of, slot)),
+            form: Form::Usual,
+            is_gone: AtomicBool::new(false),
+        };
+        let task = self.answer(Together::new(way, vec![asked]), 0, renewal.node, renewal.deadline);
+        self.world.spawn(renewal.node, async move { _ = task.await });
+    }
+
     fn release(self: &Arc<Self>, Ended { of, item, text, is_token }: Ended, node: usize) {
         let Some(way) = Way::through(self, node) else { return };
         let epoch = way.epochs[item.limit][item.key as usize];
@@ -95,6 +144,7 @@ impl Run {
             limitless: None,
             gives: true,
             token: Some(text),
+            renews: None,
             form: Form::Usual,
             is_gone: AtomicBool::new(false),
         };

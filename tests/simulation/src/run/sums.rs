@@ -42,16 +42,21 @@ impl Sums {
         for (at, (status, descriptor)) in decision.statuses.iter().zip(request.descriptors()).enumerate() {
             let Status::Limited(limited) = status else { continue };
             let limit = descriptor.entries.iter().rev().find_map(|entry| place_of(entry.key));
-            if let (Hits::Take(hits @ 1..), Some(limit)) = (limited.hits, limit) {
-                let sum = &mut lock(&self.0)[limit];
+            let Some(limit) = limit else { continue };
+            let sum = &mut lock(&self.0)[limit];
+            if let Hits::Take(hits @ 1..) = limited.hits {
                 sum.hits += hits;
                 match limited.verdict.over {
                     true => sum.over += 1,
                     false => sum.within += hits,
                 }
-                for trial in decision.trials().iter().filter(|trial| trial.descriptor == at) {
-                    let said =
-                        2 * usize::from(limited.verdict.over) + usize::from(trial.limited.verdict.over);
+            }
+            // The first limit of the rule is on trial, whichever is shown.
+            let all = std::iter::once(limited).chain(decision.not_shown(at));
+            let first = all.min_by_key(|limited| limited.origin.rule().map(|rule| rule.id));
+            for trial in decision.trials().iter().filter(|trial| trial.descriptor == at) {
+                if let (Hits::Take(hits), Some(first)) = (trial.limited.hits, first) {
+                    let said = 2 * usize::from(first.verdict.over) + usize::from(trial.limited.verdict.over);
                     sum.on_trial[said] += hits;
                 }
             }

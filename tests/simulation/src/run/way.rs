@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
-use tidegate_engine::limit::Slot;
+use tidegate_engine::limit::{Algorithm, Slot};
 use tidegate_engine::memory::FullTotal;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
@@ -53,7 +53,7 @@ pub(super) struct Decided {
     pub(super) trials: Vec<Trial>,
     /// What became of each descriptor.
     pub(super) met: SmallVec<[Met; 4]>,
-    /// Of each descriptor that meets a limit.
+    /// Of each descriptor that meets a limit, in the order of the limits of its rule.
     pub(super) counters: SmallVec<[Counter; 4]>,
 }
 
@@ -70,6 +70,12 @@ pub(super) enum Met {
 pub(super) struct Counter {
     /// The rule that was met. `None`: the request brought its own limit.
     pub(super) rule: Option<usize>,
+    /// The place of the descriptor.
+    pub(super) at: usize,
+    /// It is the one that the status of the descriptor shows.
+    pub(super) is_shown: bool,
+    /// It counts calls in flight.
+    pub(super) is_slots: bool,
     /// The hits do not fit.
     pub(super) over: bool,
     /// How many hits are left, as the answer says.
@@ -92,9 +98,12 @@ pub(super) struct Trial {
 }
 
 impl Counter {
-    fn of(limited: &Limited<'_>, excepted: Option<Effect>) -> Self {
+    fn of((at, limited): (usize, &Limited<'_>), is_shown: bool, excepted: Option<Effect>) -> Self {
         Self {
             rule: limited.origin.rule().map(|rule| rule.id),
+            at,
+            is_shown,
+            is_slots: limited.limit.algorithm() == Algorithm::Concurrency,
             excepted,
             over: limited.verdict.over,
             remaining: limited.verdict.remaining,
@@ -112,9 +121,22 @@ impl Counter {
 impl Decided {
     fn of(decision: &Decision<'_>) -> Self {
         let met = |at: usize| decision.exceptions().iter().find(|met| met.descriptor == at);
-        let counter = |(at, status): (usize, &Status<'_>)| match status {
-            Status::Limited(limited) => Some(Counter::of(limited, met(at).map(|met| met.effect))),
-            Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => None,
+        let of = |at: usize, limited: &Limited<'_>, is_shown: bool| {
+            Counter::of((at, limited), is_shown, met(at).map(|met| met.effect))
+        };
+        let of_status = |(at, status): (usize, &Status<'_>)| -> SmallVec<[Counter; 4]> {
+            let Status::Limited(limited) = status else { return SmallVec::new() };
+            let not_shown = decision.not_shown(at).map(|limited| of(at, limited, false));
+            let mut all: SmallVec<[Counter; 4]> =
+                std::iter::once(of(at, limited, true)).chain(not_shown).collect();
+            all.sort_by_key(|counter| counter.rule);
+            all
+        };
+        let counters: SmallVec<[Counter; 4]> =
+            decision.statuses.iter().enumerate().flat_map(of_status).collect();
+        let place = |at: usize, rule: Option<usize>| {
+            let is_it = |counter: &Counter| counter.at == at && (rule.is_none() || counter.rule == rule);
+            counters.iter().position(is_it).unwrap_or(usize::MAX)
         };
         let became = |status: &Status<'_>| match status {
             Status::NoLimit => Met::NoLimit,
@@ -124,21 +146,20 @@ impl Decided {
         };
         let met_all: SmallVec<[Met; 4]> = decision.statuses.iter().map(became).collect();
         let trial = |trial: &tidegate_engine::decision::Trial<'_>| Trial {
-            place: met_all[..trial.descriptor].iter().filter(|met| **met == Met::Limited).count(),
+            place: place(trial.descriptor, None),
             passes: trial.passes,
-            counter: Counter::of(&trial.limited, None),
+            counter: Counter::of((trial.descriptor, &trial.limited), false, None),
         };
-        let token = |(at, _, slot): (usize, &Rule, Slot)| {
-            (met_all[..at].iter().filter(|met| **met == Met::Limited).count(), slot.to_string())
-        };
-        let counters = decision.statuses.iter().enumerate().filter_map(counter).collect();
+        let token = |(at, rule, slot): (usize, &Rule, Slot)| (place(at, Some(rule.id)), slot.to_string());
+        let tokens = decision.slots().map(token).collect();
+        let trials = decision.trials().iter().map(trial).collect();
         Self {
             is_ok: decision.code == Code::Ok,
             is_full: false,
             shown: decision.tightest().map(|it| (it.limit.requests(), it.verdict.remaining)),
             retry_after_secs: decision.retry_after_secs(),
-            trials: decision.trials().iter().map(trial).collect(),
-            tokens: decision.slots().map(token).collect(),
+            trials,
+            tokens,
             met: met_all,
             counters,
         }

@@ -11,7 +11,7 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, batches,
-    classes, fleet, operators, plots, prefixes, records, shapes, slots, stage, widened,
+    classes, fleet, further, operators, plots, prefixes, records, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -77,6 +77,8 @@ impl Scenario {
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
+            further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
+            slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -100,6 +102,8 @@ impl Scenario {
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
+            further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
+            slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
         }
         scenario
     }
@@ -159,6 +163,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
         excepted: None,
         recorded: None,
         shape: Shape::default(),
+        further: None,
     }
 }
 

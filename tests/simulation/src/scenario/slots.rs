@@ -6,12 +6,14 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{LimitSpec, Scenario, Shape};
+use super::{Ask, LimitSpec, Scenario, Shape};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
 /// Makes the draws of this file others than those of the rest.
 pub(super) const OWN: u64 = 0x736c_6f74_7330_3031;
+/// The same for the draws of renewals.
+pub(super) const RENEWED: u64 = 0x7265_6e65_7765_6431;
 /// Ids of calls.
 pub const IDS: u64 = 12;
 /// A second release comes so much later at most.
@@ -28,6 +30,19 @@ pub struct Release {
     pub is_guessed: bool,
     /// The same token comes once more, so much later.
     pub again: Option<Time>,
+}
+
+/// How clients renew the slots of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal {
+    /// So long after the answer, and after each other. Some come when the call has ended.
+    pub every: Time,
+    /// How often.
+    pub times: u64,
+    /// At this node.
+    pub node: usize,
+    /// How long it waits.
+    pub deadline: Option<Time>,
 }
 
 /// A third of all scenarios have slots.
@@ -51,14 +66,20 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         shape: Shape { is_quota: false, classes: None, ..limit.shape },
         ..*limit
     };
+    for item in scenario.asks.iter_mut().flat_map(|ask| &mut ask.items).filter(|item| item.limit == number) {
+        item.hits = random.pick(&[0, 1, 1, 1, 1, 2]);
+        item.last = (!random.one_in(4)).then(|| random.below(IDS) as u8);
+    }
+    report_ends(random, scenario, number);
+}
+
+/// Clients report the end of most calls that ask this limit.
+pub(super) fn report_ends(random: &mut Random, scenario: &mut Scenario, number: usize) {
     let (nodes, never) = (scenario.clocks.len() as u64, random.pick(&[4, 20, 100]));
     let holds = random.pick(&[MILLI, 10 * MILLI, 100 * MILLI, SECOND]);
-    for ask in &mut scenario.asks {
-        for item in ask.items.iter_mut().filter(|item| item.limit == number) {
-            item.hits = random.pick(&[0, 1, 1, 1, 1, 2]);
-            item.last = (!random.one_in(4)).then(|| random.below(IDS) as u8);
-        }
-        if ask.items.iter().any(|item| item.limit == number) && !random.one_in(never) {
+    let asks_it = |ask: &&mut Ask| ask.items.iter().any(|item| item.limit == number);
+    for ask in scenario.asks.iter_mut().filter(asks_it) {
+        if !random.one_in(never) {
             ask.released = Some(Release {
                 after: random.below(2 * holds) * random.pick(&[1, 1, 1, 10]),
                 node: random.below(nodes) as usize,
@@ -66,5 +87,23 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
                 again: random.one_in(6).then(|| random.below(AGAIN_MAX)),
             });
         }
+    }
+}
+
+/// In a half of the scenarios with slots clients renew the slots of some calls.
+pub(super) fn renew(random: &mut Random, scenario: &mut Scenario) {
+    let has_slots = scenario.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrency);
+    if !has_slots || random.one_in(2) {
+        return;
+    }
+    let (nodes, some) = (scenario.clocks.len() as u64, random.pick(&[2, 6]));
+    let every = random.pick(&[5 * MILLI, 100 * MILLI, 700 * MILLI, 2 * SECOND]);
+    for ask in &mut scenario.asks {
+        ask.renewed = random.one_in(some).then(|| Renewal {
+            every: 1 + random.below(2 * every),
+            times: 1 + random.below(4),
+            node: random.below(nodes) as usize,
+            deadline: random.one_in(6).then(|| random.pick(&[1, 5]) * MILLI),
+        });
     }
 }

@@ -113,5 +113,6 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
         excepted: None,
         recorded: None,
         shape: Shape::default(),
+        further: None,
     }
 }

@@ -26,6 +26,7 @@ fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
         excepted: None,
         recorded: None,
         shape: Shape::default(),
+        further: None,
     }
 }
 

@@ -75,6 +75,10 @@ pub(super) trait Kind {
     fn charge_at(&mut self, check: &Check<'_>, time: i64, hits: i64, ahead: Ahead) -> Option<i64>;
     /// Takes the oldest hits first.
     fn refund(&mut self, check: &Check<'_>, hits: i64) -> Option<i64>;
+    /// Whether a charge renews what is held already.
+    fn renews(&self, _: &Check<'_>) -> bool {
+        false
+    }
     /// Takes hits back that were charged under this stamp.
     fn give_back(&mut self, check: &Check<'_>, stamp: Stamp) -> Option<i64>;
     /// The numbers that the answer's times are computed from, when so many hits are wanted: three of a bucket, else two.

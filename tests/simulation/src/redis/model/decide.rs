@@ -188,6 +188,7 @@ fn charge_one(it: &Looked<'_>, settled: Settled, open: &mut Open, reply: &mut Sm
     if check.is_reported() && it.over {
         wanted = 1;
     }
+    let renews = charge > 0 && open.kind().renews(check);
     if charge > 0 {
         let kept = open.kind().charge(check, charge);
         open.charged(kept);
@@ -201,7 +202,8 @@ fn charge_one(it: &Looked<'_>, settled: Settled, open: &mut Open, reply: &mut Sm
     let over = i64::from(it.over) + if it.is_cold { 2 } else { 0 };
     reply.extend([over, it.before, left, charge, open.kind().latest(), wanted]);
     let room_for = if it.over { wanted } else { left + 1 };
-    reply.extend(open.kind().state(check, room_for, it.over).into_iter().flatten());
+    let [first, second, third] = open.kind().state(check, room_for, it.over);
+    reply.extend([if renews { Some(1) } else { first }, second, third].into_iter().flatten());
 }
 
 fn take_lease(it: &Looked<'_>, (hits, lasts): (i64, i64), open: &mut Open, reply: &mut SmallVec<[i64; 32]>) {

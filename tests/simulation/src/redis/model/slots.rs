@@ -38,6 +38,10 @@ impl Slots {
     fn holds(&self, slot: &Slot) -> bool {
         self.held.contains_key(&slot.id)
     }
+
+    fn holds_exactly(&self, slot: &Slot) -> bool {
+        self.held.get(&slot.id).is_some_and(|(number, _)| *number == slot.number)
+    }
 }
 
 impl Kind for Slots {
@@ -57,12 +61,15 @@ impl Kind for Slots {
         None
     }
 
-    /// A release needs no room.
+    /// A release needs no room, nor does the call that holds this very slot.
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
         let look = Look::at_count(check.requests, self.held.len() as i64 + ahead.taken, hits);
         match &check.slot {
             None => look,
-            Some(slot) => Look { over: hits > 0 && (look.over || self.holds(slot)), ..look },
+            Some(slot) => {
+                let may = hits == 0 || self.holds_exactly(slot);
+                Look { over: !may && (look.over || self.holds(slot)), ..look }
+            }
         }
     }
 
@@ -71,8 +78,9 @@ impl Kind for Slots {
     }
 
     fn charge(&mut self, check: &Check<'_>, _: i64) -> Option<i64> {
-        let slot = check.slot.filter(|slot| !self.holds(slot))?;
-        self.held.insert(slot.id, (slot.number, self.latest + check.window));
+        let slot = check.slot.filter(|slot| !self.holds(slot) || self.holds_exactly(slot))?;
+        let held_until = self.held.get(&slot.id).map_or(0, |(_, ends)| *ends);
+        self.held.insert(slot.id, (slot.number, held_until.max(self.latest + check.window)));
         self.held.values().map(|(_, ends)| *ends).max()
     }
 
@@ -82,14 +90,19 @@ impl Kind for Slots {
 
     fn refund(&mut self, check: &Check<'_>, _: i64) -> Option<i64> {
         let slot = check.slot?;
-        if self.held.get(&slot.id).is_some_and(|(number, _)| *number == slot.number) {
+        if self.holds_exactly(&slot) {
             self.held.remove(&slot.id);
         }
         None
     }
 
-    fn give_back(&mut self, check: &Check<'_>, _: Stamp) -> Option<i64> {
-        self.refund(check, 0)
+    fn renews(&self, check: &Check<'_>) -> bool {
+        check.slot.is_some_and(|slot| self.holds_exactly(&slot))
+    }
+
+    /// What was renewed stays.
+    fn give_back(&mut self, check: &Check<'_>, renewed: Stamp) -> Option<i64> {
+        if renewed.at == 0 { self.refund(check, 0) } else { None }
     }
 
     fn state(&self, _: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
