@@ -195,10 +195,11 @@ impl Rule {
         self.loaded.as_deref().copied().unwrap_or(Seeds { seed, shared, candidate })
     }
 
-    /// A slot for a call of this id; each call without an id is another one. The id of one text is the same on all nodes.
+    /// A slot for a call of this id; each call without an id is another one. The id of one text is the same on all nodes, and
+    /// before and after a reset: what renews a slot from before has its id too.
     pub(crate) fn new_slot(&self, id: Option<&str>) -> Slot {
         let random = || RandomState::new().hash_one(());
-        let SharedId(shared) = self.counting.shared;
+        let SharedId(shared) = self.loaded_seeds().shared;
         let named = |id| KeySecret::new(shared).seed([b"slot".as_slice()]).key([id]);
         let id = id.filter(|id| !id.is_empty());
         Slot::of(id.map_or_else(random, |id| named(id).0 as u64), random())

@@ -8,6 +8,7 @@ use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Check, Hits, Modes, Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 use crate::asking::{at, check, key, plan, small_store, store};
@@ -192,6 +193,25 @@ fn a_token_renews_its_slot_and_nothing_else() {
             "descriptor 0: request_id: what renews a slot is no token (expected 32 hexadecimal digits)";
         assert_eq!(ask("1", true, 170.0), Err(no_token.to_owned()));
     }
+}
+
+#[test]
+fn what_renews_a_slot_from_before_a_reset_has_the_id_of_its_call() {
+    let (rules, store) = (loaded(RULES).rules, store());
+    let ask = |rules: &RuleSet, id: &str, renews| {
+        let entries = [("user", "a"), ("request_id", id)];
+        let request =
+            request(&entries, DescriptorOptions { renews, cost: Cost::Asked, ..hits(u64::from(!renews)) });
+        let plan = rules.plan(&request, Modes::default());
+        conclude(&plan, &store.apply(&plan, at(0.0))).slots().next().map(|(_, _, slot)| slot.to_string())
+    };
+    let token = ask(&rules, "1", false).expect("a slot is free");
+    let mut epochs = Epochs::default();
+    let path = Path { domain: "d".into(), entries: Vec::new() };
+    epochs.raise(ResetPath { path, reach: Reach::Below }, 1);
+    let reset = rules.in_epochs(&epochs);
+    assert_eq!(ask(&reset, &token, true), Some(token.clone()), "it is taken in the new counter");
+    assert_eq!(ask(&reset, "1", false), None, "it runs already");
 }
 
 /// Otherwise whoever sends a release of nothing could take one slot more.

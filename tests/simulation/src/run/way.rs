@@ -151,7 +151,8 @@ impl Decided {
             counter: Counter::of((trial.descriptor, &trial.limited), false, None),
         };
         let token = |(at, rule, slot): (usize, &Rule, Slot)| (place(at, Some(rule.id)), slot.to_string());
-        let tokens = decision.slots().map(token).collect();
+        let mut tokens: Vec<_> = decision.slots().map(token).collect();
+        tokens.sort();
         let trials = decision.trials().iter().map(trial).collect();
         Self {
             is_ok: decision.code == Code::Ok,
