@@ -405,3 +405,33 @@ fn whoever_asks_while_there_is_a_slot_gets_it() {
     assert!(is_fine(&[lost[0], lost[1], call(3, (20, 21), denied)], &[]), "their answers were lost");
     assert!(!is_fine(&[lost[0], lost[1], call(3, (2 * SECOND, 2 * SECOND + 1), denied)], &[]));
 }
+
+#[test]
+fn a_renewal_holds_the_slot_of_its_call() {
+    let limits = [limit(Algorithm::Concurrency)];
+    let usual = rules(&limits, &[], true);
+    let (admitted, denied) = (Outcome::Admitted, Outcome::Denied { over: true });
+    let is_fine = |all: &[Record], releases: &[Release]| slots_are_fine(&usual, all, releases);
+    let renewal = |at: Time, outcome| Record { renews: Some(0), ..call(1, (at, at + 1), outcome) };
+    let (first, late) = (call(1, (0, 1), admitted), SECOND / 10 * 9);
+    let others =
+        |second: Time| [call(2, (second, second + 1), admitted), call(3, (second + 5, second + 6), admitted)];
+    let [second, third] = others(SECOND + MILLI);
+    assert!(is_fine(&[first, second, third], &[]), "the first one ended");
+    assert!(!is_fine(&[first, renewal(late, admitted), second, third], &[]), "it was renewed");
+    assert!(!is_fine(&[first, renewal(late, denied)], &[]), "it was held");
+    let lower = Record { requests: 1, ..renewal(late, admitted) };
+    assert!(is_fine(&[first, others(10)[0], lower], &[]), "no room is needed for what is held");
+    let released = |asked: Time| Release { of: 0, epoch: 0, asked, done: asked + 5 };
+    assert!(
+        is_fine(&[first, others(20)[0], others(20)[1], renewal(late, denied)], &[released(10)]),
+        "no slot is left"
+    );
+    assert!(!is_fine(&[first, others(20)[0], renewal(late, denied)], &[released(10)]), "one is left");
+    assert!(is_fine(&[first, renewal(late, admitted), second, third], &[released(late + 10)]));
+    let early = [first, renewal(late, admitted), second, third];
+    assert!(!is_fine(&early, &[released(10)]), "what was released before is taken again");
+    let unknown = [first, Record { answered: late + MILLI, ..renewal(late, Outcome::Unknown) }, second];
+    let fourth = call(4, (SECOND + 2 * MILLI, SECOND + 3 * MILLI), denied);
+    assert!(is_fine(&[unknown[0], unknown[1], unknown[2], fourth], &[]), "its answer was lost");
+}
