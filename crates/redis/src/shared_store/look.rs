@@ -31,7 +31,9 @@ impl<R: Runtime> SharedStore<R> {
             Hits::Take(hits) if check.limit.algorithm() != Algorithm::FixedWindow => hits,
             _ => 0,
         };
-        let (asked, one) = (self.say(request, plan, asked).await?, self.say(request, plan, |_, _| 0).await?);
+        // 0 hits are over where a single hit is, but for slots: there they release one, which always fits.
+        let one = |_, check: &Check<'_>| u64::from(check.limit.algorithm() == Algorithm::Concurrency);
+        let (asked, one) = (self.say(request, plan, asked).await?, self.say(request, plan, one).await?);
         let waits = self.waits(request, plan, &one).await?;
         let mut looks: Looks = (0..plan.places()).map(|_| None).collect();
         for (place, check) in plan.checks() {
