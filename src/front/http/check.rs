@@ -46,7 +46,8 @@ impl Verb {
 /// The header with the tokens of the slots that a request took. It is for the proxy alone.
 const SLOTS: HeaderName = HeaderName::from_static("tidegate-slots");
 
-const GONE: &str = "no slot was renewed: it has ended, and there was no room to take it again\n";
+const GONE: &str =
+    "no slot was renewed: no rule counts calls here, or it has ended and there is no room for it\n";
 
 /// How `/check` reads requests and answers.
 #[derive(Clone, Copy, Debug)]
