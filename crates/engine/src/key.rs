@@ -121,7 +121,9 @@ fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
         hash_bytes(&mut hash, last);
         return hash.finish(ALL_BEFORE | (1 + last.len() as u64));
     }
-    words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
+    for &word in words {
+        hash.write(u64::from_le_bytes(word));
+    }
     let rest = if rest.is_empty() { 0 } else { part_of_word(rest) };
     hash.finish((rest << LENGTH_BITS) | (1 + last.len() as u64))
 }
@@ -134,17 +136,19 @@ const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 2;
 /// The bits between hold this many bytes.
 const REST_BYTES_MAX: usize = 5;
 
-#[inline]
+#[inline(always)]
 fn hash_bytes(hash: &mut SipHash13, bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks();
-    words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
+    for &word in words {
+        hash.write(u64::from_le_bytes(word));
+    }
     if !rest.is_empty() {
         hash.write(part_of_word(rest));
     }
 }
 
 /// One to seven bytes, then zeros. Overlapping reads of fixed size save a copy of unknown length: 12 ns a key.
-#[inline]
+#[inline(always)]
 fn part_of_word(bytes: &[u8]) -> u64 {
     let last = bytes.len() - 1;
     if let (Some(first), Some(end)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
