@@ -70,7 +70,11 @@ impl Run {
             let least = all.iter().copied().filter(|&requests| requests > 0).min().unwrap_or(1);
             windows += Time::from(all.into_iter().max().unwrap_or(0).div_ceil(least));
         }
-        windows * window * SECOND + self.scenario.lease_time() + self.lag.load(Relaxed)
+        // A call may be renewed after the last question.
+        let renewals =
+            self.scenario.asks.iter().filter_map(|ask| ask.renewed).filter(|_| self.has_slots(number));
+        let renewed = renewals.map(|renewal| renewal.times * renewal.every).max().unwrap_or(0);
+        renewed + windows * window * SECOND + self.scenario.lease_time() + self.lag.load(Relaxed)
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {
