@@ -18,6 +18,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -262,7 +263,11 @@ impl<'s, P: FnMut(Progress)> Searching<'s, P> {
             without: std::mem::take(&mut without[id]),
             with: std::mem::take(&mut with[id]),
         });
-        Ok(findings.collect())
+        // A log does not say when calls end, and the N of further limits follows from that of the first.
+        let further: HashSet<usize> =
+            rules.iter().flat_map(|rule| rule.id + 1..=rule.id + rule.further).collect();
+        let has_own = |rule: &Rule| rule.call_id.is_none() && !further.contains(&rule.id);
+        Ok(findings.filter(|finding| has_own(finding.rule)).collect())
     }
 
     /// What these limits would do in each half, by the rules' ids.

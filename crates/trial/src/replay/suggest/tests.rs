@@ -299,6 +299,24 @@ fn a_rule_file_keeps_all_but_its_numbers_and_comments_do_not_pile_up() {
     assert!(matches!(run(shared), Err(SuggestError::Edit(_))));
 }
 
+/// Bounds on calls in flight and shorter prefixes have no number of their own to suggest.
+#[test]
+fn of_several_limits_of_a_rule_the_first_gets_a_number() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let rules = folder.path().join("rules.yaml");
+    let slots = "concurrency: {slots: 3, ttl: 1m, id: request_id}";
+    let text = format!(
+        "domain: shop\ndescriptors:\n  - key: user\n    {slots}\n    prefix: {{v4: {{24: 1, 16: 2}}}}\n    \
+         rate_limit: {{unit: minute, requests_per_unit: 1}}\n  - {{key: other, {slots}}}\n"
+    );
+    fs::write(&rules, text).expect("the folder is ours");
+    let log = log(&traffic(3, 300, 10, |_, _| 1.0));
+    let options = options("$msec $user", "user=$user");
+    let suggestion = suggested(&Limited::Rules(rules), "5 % of keys", &options, &log).expect("good").text;
+    assert!(suggestion.contains(slots) && !suggestion.contains("requests_per_unit: 1}"), "{suggestion}");
+    assert_eq!(suggestion.matches("peaks of").count(), 2, "of one limit in two halves: {suggestion}");
+}
+
 #[test]
 fn what_nothing_follows_from_is_refused() {
     let good = log(&traffic(1, 20, 10, |_, _| 1.0));
