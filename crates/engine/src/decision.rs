@@ -188,12 +188,8 @@ impl<'a> Decision<'a> {
     /// The limit that a candidate stands in for: its status may show another limit of the same rule.
     pub fn tried(&self, trial: &Trial<'a>) -> Option<&Limited<'a>> {
         let rule = |limited: &Limited<'a>| limited.origin.rule().map(|rule| rule.id);
-        let shown = match self.statuses.get(trial.descriptor) {
-            Some(Status::Limited(limited)) => Some(limited),
-            _ => None,
-        };
-        let mut all = shown.into_iter().chain(self.not_shown(trial.descriptor));
-        all.find(|limited| rule(limited) == rule(&trial.limited))
+        let of_descriptor = self.limits().filter(|(descriptor, _)| *descriptor == trial.descriptor);
+        of_descriptor.map(|(_, limited)| limited).find(|limited| rule(limited) == rule(&trial.limited))
     }
 
     /// The exceptions that its descriptors met.
