@@ -216,6 +216,17 @@ fn slots_are_never_in_the_redis_of_limits_per_second() {
 }
 
 #[test]
+fn an_exception_changes_the_burst_of_a_bucket_with_slots() {
+    let bucket = "    rate_limit: {unit: hour, requests_per_unit: 4, algorithm: token_bucket, burst: 9}\n";
+    let setup = Setup::new().rules("edge.yaml", &(RULES.to_owned() + bucket)).env("ADMIN_TOKEN", TOKEN);
+    let limiter = setup.start();
+    let body =
+        json!({"domain": "edge", "entries": [{"key": "user"}], "who": "jane", "why": "a launch", "burst": 1});
+    let answer = call_admin(&limiter, "PUT", "/admin/exceptions/a", &body);
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+#[test]
 fn an_exception_changes_the_slots_and_no_burst() {
     let setup = Setup::new().rules("edge.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
     let limiter = setup.start();

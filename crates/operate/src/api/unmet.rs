@@ -8,7 +8,7 @@ use crate::bodies::Mistake;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::{Effect, Exception};
 use tidegate_engine::path::PathEntry;
-use tidegate_engine::plan::Modes;
+use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::RuleSet;
 use tidegate_records::RecordKey;
@@ -22,17 +22,18 @@ pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<Str
     Some(format!("{why}, so nothing changes"))
 }
 
-/// Refuses another `burst` of a bound on calls in flight, which has none.
+/// Refuses another `burst` of a bound on calls in flight, which has none. With a rate limit in the same rule it is that of the rate
+/// limit, which comes first.
 pub(super) fn check_burst(exception: &Exception, rules: &RuleSet) -> Result<(), Mistake> {
     let Effect::Limit { burst: Some(_), .. } = exception.effect else { return Ok(()) };
     let mut request = Request::new(&exception.path.domain, 1);
     request.push(exception.path.entries.iter().map(entry_of), DescriptorOptions::default());
     let plan = rules.plan(&request, Modes::default());
-    match plan.checks().any(|(_, check)| check.limit.algorithm() == Algorithm::Concurrency) {
-        true => {
+    match plan.steps.first() {
+        Some(Step::Check(check)) if check.limit.algorithm() == Algorithm::Concurrency => {
             Err(Mistake::of("burst", "expected requests_per_unit alone: this rule counts calls in flight"))
         }
-        false => Ok(()),
+        _ => Ok(()),
     }
 }
 
