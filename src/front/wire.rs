@@ -193,7 +193,14 @@ mod tests {
             origin: Origin::Override { window: Window { unit: Unit::Hour, multiplier: unit_multiplier } },
             limit: Limit::new(Algorithm::SlidingWindow, 10, Unit::Hour.nanos()),
             hits: Hits::Take(1),
-            verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos: 1_634_000_000_001 },
+            verdict: Verdict {
+                over,
+                before: 0,
+                after: 1,
+                remaining,
+                reset_nanos: 1_634_000_000_001,
+                is_counted: true,
+            },
             shadow: false,
             quota: false,
         })

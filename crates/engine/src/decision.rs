@@ -55,6 +55,21 @@ pub struct Rare<'a> {
     /// The limits that statuses do not show, because another limit of the same descriptor says more: each with the index of
     /// its descriptor.
     pub not_shown: Vec<(usize, Limited<'a>)>,
+    /// The bans that deny it.
+    pub bans: Vec<Banned<'a>>,
+}
+
+/// A ban that denies a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Banned<'a> {
+    /// The index of the descriptor.
+    pub descriptor: usize,
+    /// The rule of the ban: its limit has the terms.
+    pub rule: &'a Rule,
+    /// For how long.
+    pub nanos_left: u64,
+    /// This denial has begun it.
+    pub has_begun: bool,
 }
 
 /// The verdict of a candidate on one descriptor. The answer does not depend on it.
@@ -150,6 +165,15 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
     for (place, &descriptor) in (plan.descriptors()..).zip(&plan.further) {
         let (Step::Check(check), Some(verdict)) = (&plan.steps[place], verdicts[place]) else { continue };
         let mut further = limited(check, verdict, plan.in_quota_mode(place, check));
+        if check.is_ban() {
+            if let (Status::Limited(shown), true) = (&mut decision.statuses[descriptor], further.is_denied())
+            {
+                shown.deny_for(verdict.reset_nanos);
+            }
+            let banned = banned(descriptor, check, &verdict);
+            decision.rare.get_or_insert_default().bans.extend(banned);
+            continue;
+        }
         match &mut decision.statuses[descriptor] {
             Status::Limited(shown) => {
                 if further.says_more_than(shown) {
@@ -160,6 +184,15 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
             status => *status = Status::Limited(further),
         }
     }
+}
+
+/// The ban of a descriptor, if this verdict on its check says that the key is banned.
+fn banned<'a>(descriptor: usize, check: &Check<'a>, verdict: &Verdict) -> Option<Banned<'a>> {
+    let rule = check.origin.rule()?;
+    let is_banned = verdict.over && verdict.is_counted && !check.shadow;
+    // A request only asks; a strike takes a hit.
+    let has_begun = verdict.after > verdict.before;
+    is_banned.then_some(Banned { descriptor, rule, nanos_left: verdict.reset_nanos, has_begun })
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {
@@ -190,6 +223,11 @@ impl<'a> Decision<'a> {
         let rule = |limited: &Limited<'a>| limited.origin.rule().map(|rule| rule.id);
         let of_descriptor = self.limits().filter(|(descriptor, _)| *descriptor == trial.descriptor);
         of_descriptor.map(|(_, limited)| limited).find(|limited| rule(limited) == rule(&trial.limited))
+    }
+
+    /// The bans that deny it.
+    pub fn bans(&self) -> &[Banned<'a>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.bans)
     }
 
     /// The exceptions that its descriptors met.
@@ -270,9 +308,7 @@ impl Status<'_> {
     pub fn shown<'p, 'a>(&self, plan: &'p Plan<'a>, descriptor: usize) -> Option<(usize, &'p Check<'a>)> {
         let Self::Limited(limited) = self else { return None };
         let rule = |origin: Origin<'_>| origin.rule().map(|rule| rule.id);
-        let further = (plan.descriptors()..).zip(&plan.further).filter(|(_, of)| **of == descriptor);
-        let mut places = std::iter::once(descriptor).chain(further.map(|(place, _)| place));
-        places.find_map(|place| match &plan.steps[place] {
+        plan.places_of(descriptor).find_map(|place| match &plan.steps[place] {
             Step::Check(check) if rule(check.origin) == rule(limited.origin) => Some((place, check)),
             _ => None,
         })
@@ -289,6 +325,15 @@ impl Status<'_> {
 }
 
 impl Limited<'_> {
+    /// Makes it denied for this long, or as long as it is already: its key is banned, so it counts as full.
+    fn deny_for(&mut self, nanos: u64) {
+        let Verdict { over, before, after, remaining, reset_nanos, .. } = &mut self.verdict;
+        let hits = after.saturating_sub(*before);
+        let before_max = u64::from(self.limit.capacity()).max(*before);
+        (*over, *before, *after) = (true, before_max, before_max.saturating_add(hits));
+        (*remaining, *reset_nanos) = (0, nanos.max(*reset_nanos));
+    }
+
     /// Whether it is shown instead of another limit of its descriptor: the one that denies for the longest time, else the
     /// one with the least remaining. Slots that do not deny are no hits, so they are not compared.
     fn says_more_than(&self, other: &Self) -> bool {
@@ -334,7 +379,7 @@ mod tests {
             origin: Origin::Override { window: Window::of(Unit::Hour) },
             limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Hour.nanos()),
             hits: Hits::Take(1),
-            verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos },
+            verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos, is_counted: true },
             shadow: false,
             quota: false,
         }

@@ -34,6 +34,7 @@
 //! | see how a rule file is loaded | `rules`: text → `tidegate-yaml` → `fields`, `check` → `compile` |
 //! | add an algorithm | `limit` |
 //! | see what is charged when a request is denied | `settle` |
+//! | see which denials count towards a ban | `strikes` |
 //! | see where counters are | `memory` |
 //! | see what records and exceptions change | `overlay` |
 //! | see where records are cached | `known` |
@@ -81,6 +82,8 @@ pub mod known;
 pub mod settle;
 #[doc(hidden)]
 pub mod decision;
+#[doc(hidden)]
+pub mod strikes;
 #[doc(hidden)]
 pub mod look;
 #[doc(hidden)]

@@ -17,6 +17,7 @@ mod expiry;
 mod periods;
 mod search;
 
+pub(crate) mod ban;
 pub(crate) mod calendar;
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
@@ -31,6 +32,7 @@ mod share;
 
 pub use algorithm::Algorithm;
 pub(crate) use algorithm::with_algorithms;
+pub use ban::{BanTerms, STRIKES_MAX};
 pub(crate) use bytes::{Append, Damage, Reader};
 pub use concurrency::Slot;
 pub use counter::Preview;
@@ -57,7 +59,7 @@ pub struct Limit {
     /// Buckets of `sliding_window` in `buckets_nanos`, as a reduced fraction: bucket = ⌊t · `buckets` / `buckets_nanos`⌋.
     /// At most [`DEFAULT_BUCKETS`].
     buckets: u8,
-    /// `concurrency`: the slot that a check is about, or zeros. Else the divisor `buckets_nanos`. Limits are copied several
+    /// `concurrency`: the slot that a check is about, or zeros. `ban`: its terms. Else the divisor `buckets_nanos`. Limits are copied several
     /// times a request: with both, a request of four descriptors took 4 % more instructions.
     detail: [u64; 2],
     /// The periods of `calendar`.
@@ -78,6 +80,9 @@ pub struct Verdict {
     /// Over: the shortest wait after which the same hits would pass. Otherwise: the time until capacity comes back.
     /// Not rounded: the answer rounds it to whole seconds.
     pub reset_nanos: u64,
+    /// It follows from the hits that count. Otherwise it stands for a counter that may have lost hits, has no room or did
+    /// not answer.
+    pub is_counted: bool,
 }
 
 /// The default number of buckets that `sliding_window` cuts a window into.
@@ -126,6 +131,26 @@ impl Limit {
     /// At most this many calls in flight, each for `ttl_nanos` at most.
     pub fn concurrency(slots: u32, ttl_nanos: u64) -> Self {
         Self { detail: [0; 2], ..Self::new(Algorithm::Concurrency, slots, ttl_nanos) }
+    }
+
+    /// A ban by these terms.
+    pub fn ban(terms: &BanTerms) -> Self {
+        let lengths = u64::from(terms.first_secs) << 32 | u64::from(terms.longest_secs);
+        let detail = [terms.every_nanos, lengths];
+        Self { detail, ..Self::new(Algorithm::Ban, terms.strikes, terms.within_nanos) }
+    }
+
+    /// The terms of a `ban`.
+    pub fn ban_terms(&self) -> Option<BanTerms> {
+        let [every_nanos, lengths] = self.detail;
+        let terms = BanTerms {
+            strikes: self.requests,
+            within_nanos: self.window_nanos(),
+            every_nanos,
+            first_secs: (lengths >> 32) as u32,
+            longest_secs: lengths as u32,
+        };
+        Some(terms).filter(|_| self.algorithm == Algorithm::Ban)
     }
 
     /// Sets the slot that a check of `concurrency` takes or releases. Other limits have none.
@@ -191,11 +216,12 @@ impl Limit {
 
     /// What distinguishes its counters from those of other limits of the same path, for the constant part of their
     /// keys: algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not, nor do the zone and the
-    /// anchor of a calendar, nor the `ttl` of slots: those that are held stay when it changes.
+    /// anchor of a calendar, nor the `ttl` of slots, nor the terms of a ban: slots that are held and bans stay when
+    /// they change.
     pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
         let (window, (numerator, denominator)) = match self.algorithm {
             Algorithm::SlidingWindow => (self.window_nanos(), self.buckets()),
-            Algorithm::Concurrency => (0, (0, 0)),
+            Algorithm::Concurrency | Algorithm::Ban => (0, (0, 0)),
             _ => (self.window_nanos(), (0, 0)),
         };
         (self.algorithm.name(), [window, numerator, denominator].map(u64::to_le_bytes))

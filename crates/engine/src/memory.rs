@@ -25,6 +25,7 @@ use crate::look::Looks;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle, settle_trial};
+use crate::strikes::{after_strike, strikes};
 use crate::sync::AtomicU64;
 use crate::time::Timestamp;
 use crate::unit::{Unit, Window};
@@ -161,6 +162,18 @@ impl MemoryStore {
                 verdicts[index] = Some(self.decide(check, now));
             }
             (Some(_), _) => self.apply_many(plan, now, verdicts),
+        }
+        if !plan.further.is_empty() {
+            self.strike(plan, now, verdicts);
+        }
+    }
+
+    /// Counts a denial towards the bans of its limits.
+    #[cold]
+    fn strike(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
+        for (place, check) in strikes(plan, verdicts) {
+            let strike = self.decide(&check, now);
+            verdicts[place] = verdicts[place].map(|before| after_strike(before, &strike));
         }
     }
 

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::key::Key;
-use crate::limit::{Limit, Slot};
+use crate::limit::{Algorithm, Limit, Slot};
 use crate::request::{Descriptor, Request};
 use crate::rule::{Counting, Rule};
 use crate::unit::{Unit, Window};
@@ -87,6 +87,17 @@ impl<'a> Plan<'a> {
             Step::Check(check) if of == descriptor => Some(check),
             _ => None,
         })
+    }
+
+    /// The descriptor of a step, by index.
+    pub fn descriptor_of(&self, step: usize) -> usize {
+        step.checked_sub(self.descriptors()).map_or(step, |further| self.further[further])
+    }
+
+    /// The places of a descriptor's steps: its first one, then the further ones.
+    pub fn places_of(&self, descriptor: usize) -> impl Iterator<Item = usize> {
+        let further = (self.descriptors()..).zip(&self.further).filter(move |(_, of)| **of == descriptor);
+        std::iter::once(descriptor).chain(further.map(|(place, _)| place))
     }
 
     /// How many places for verdicts the plan has: first those of the steps, then those of the candidates.
@@ -211,6 +222,12 @@ impl<'a> Check<'a> {
         };
         (self.hits, self.reported) = (hits, false);
         self.limit = slot.map_or(self.limit, |slot| self.limit.for_slot(slot));
+    }
+
+    /// Whether it asks if its key is banned.
+    #[inline]
+    pub fn is_ban(&self) -> bool {
+        self.limit.algorithm() == Algorithm::Ban
     }
 
     /// The unit that the limit was written in.

@@ -11,6 +11,8 @@ pub struct Settlement {
     pub passes: bool,
     /// Fixed windows that are not over themselves are not charged.
     stop_increment: bool,
+    /// A descriptor is banned: nothing is charged but reported costs.
+    is_banned: bool,
 }
 
 /// Decides for the request. `over` says whether the check of step i is over; it is called once for every
@@ -19,7 +21,8 @@ pub struct Settlement {
 /// The request passes unless a descriptor is over that is in neither shadow nor quota mode, or all quota-mode
 /// descriptors are over (and there are some). A rule in both modes is a quota-mode descriptor that passed.
 pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlement {
-    let (mut denied, mut any_over, mut quotas, mut quotas_over) = (false, false, 0_usize, 0_usize);
+    let (mut denied, mut any_over, mut is_banned) = (false, false, false);
+    let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
     for (index, step) in plan.steps.iter().enumerate() {
         match step {
             Step::Unlimited(_) => {}
@@ -27,6 +30,7 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
             Step::Check(check) => {
                 let over = over(index);
                 any_over |= over;
+                is_banned |= over && !check.shadow && check.is_ban();
                 let quota = plan.in_quota_mode(index, check);
                 quotas += usize::from(quota);
                 quotas_over += usize::from(quota && over && !check.shadow);
@@ -37,6 +41,7 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
     Settlement {
         passes: !denied && (quotas == 0 || quotas_over < quotas),
         stop_increment: plan.modes.stop_increment_when_over && any_over,
+        is_banned,
     }
 }
 
@@ -57,12 +62,12 @@ pub fn settle_trial(plan: &Plan<'_>, rule: usize, mut over: impl FnMut(usize) ->
 impl Settlement {
     /// A request that passes. It charges the same as a request of one check: if that check is not over the request
     /// passes, and if it is over, the check is charged the same in both cases.
-    pub const PASSES: Self = Self { passes: true, stop_increment: false };
+    pub const PASSES: Self = Self { passes: true, stop_increment: false, is_banned: false };
 
     /// The hits that this check's counter is charged.
     ///
     /// - Fixed windows count every hit, as `envoyproxy/ratelimit` does (with `stop_increment_when_over`: as soon as
-    ///   one descriptor is over, only the hits of those that are).
+    ///   one descriptor is over, only the hits of those that are). But not the hits of a banned request.
     /// - A reported cost: all hits, whatever the answer, as they are already spent. Stores drop what a counter cannot
     ///   hold.
     /// - Everything else: all hits if the request passes and they fit, else nothing.
@@ -70,7 +75,8 @@ impl Settlement {
     pub fn charged(&self, check: &Check<'_>, over: bool) -> u64 {
         let Hits::Take(hits) = check.hits else { return 0 };
         if check.limit.algorithm() == Algorithm::FixedWindow {
-            return if self.stop_increment && !over { 0 } else { hits };
+            let stops = self.stop_increment && !over || self.is_banned && !check.reported;
+            return if stops { 0 } else { hits };
         }
         if check.reported || self.passes && !over { hits } else { 0 }
     }

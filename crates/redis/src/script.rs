@@ -9,7 +9,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use tidegate_engine::limit::{Algorithm, Limit, Periods, RemoteCounter, RemoteState, Slot, Verdict, gcd};
+use tidegate_engine::limit::{
+    Algorithm, BanTerms, Limit, Periods, RemoteCounter, RemoteState, Slot, Verdict, gcd,
+};
 use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::plan::{Candidate, Check, Hits};
 use tidegate_engine::time::Timestamp;
@@ -146,6 +148,7 @@ fn counter(algorithm: Algorithm) -> &'static str {
         Algorithm::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
         Algorithm::Calendar => include_str!("lua/calendar.lua"),
         Algorithm::Concurrency => include_str!("lua/concurrency.lua"),
+        Algorithm::Ban => include_str!("lua/ban.lua"),
     }
 }
 
@@ -166,7 +169,8 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
-const SLOT: u8 = 64;
+/// 16 bytes more: the names of a slot, or the lengths of bans.
+const DETAIL: u8 = 64;
 /// The offsets in a packed check of the algorithm, the flags, the window, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
@@ -188,6 +192,8 @@ pub struct Whole {
     pub any_over: bool,
     /// A descriptor outside of this call denies the request.
     pub denied: bool,
+    /// A descriptor outside of this call is banned: nothing is charged but reported costs.
+    pub is_banned: bool,
     /// Descriptors outside of this call in quota mode.
     pub quotas: u32,
     /// Those of them that are over.
@@ -221,11 +227,11 @@ pub struct Call {
 impl Call {
     /// A call without checks.
     pub fn new(whole: &Whole) -> Self {
-        let Whole { stop_increment_when_over, any_over, denied, quotas, quotas_over, .. } = *whole;
+        let Whole { stop_increment_when_over, any_over, denied, is_banned, quotas, quotas_over, .. } = *whole;
         let [a, b, c, d] = quotas.to_le_bytes();
         let [e, f, g, h] = quotas_over.to_le_bytes();
-        let flags = [stop_increment_when_over, any_over, denied].map(u8::from);
-        let whole = [flags[0], flags[1], flags[2], a, b, c, d, e, f, g, h];
+        let stop = if is_banned { 2 } else { u8::from(stop_increment_when_over) };
+        let whole = [stop, u8::from(any_over), u8::from(denied), a, b, c, d, e, f, g, h];
         Self { whole, ..Self::default() }
     }
 
@@ -365,13 +371,14 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
         algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
         Algorithm::Calendar => limit.periods().map_or((0, 0), |periods| (periods.number().into(), 1)),
         Algorithm::SlidingWindow => buckets_per_micro(&limit),
+        Algorithm::Ban => (0, limit.ban_terms().map_or(0, |terms| terms.every_nanos / 1_000)),
         _ => (0, 0),
     };
     let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
     let mut packed = Vec::with_capacity(64);
     packed.extend(place.to_le_bytes());
-    let slot = limit.slot();
-    packed.extend([limit.algorithm().number(), flags | slot.map_or(0, |_| SLOT)]);
+    let detail = detail(&limit);
+    packed.extend([limit.algorithm().number(), flags | detail.map_or(0, |_| DETAIL)]);
     // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class.
     let requests = if limit.algorithm().is_bucket() { limit.requests() } else { limit.capacity() };
     packed.extend(requests.to_le_bytes());
@@ -380,10 +387,15 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     packed.push(u8::try_from(numerator).expect("limits in whole microseconds have few buckets in one"));
     packed.extend(double(denominator));
     packed.extend(double(hits.min(MOST)));
-    if let Some(Slot { id, number }) = slot {
-        packed.extend([id.get(), number].map(u64::to_be_bytes).as_flattened());
-    }
+    packed.extend(detail.iter().flatten().flatten());
     packed
+}
+
+/// What a check has behind its numbers: the names of a slot, or the lengths of the first and of the longest ban.
+fn detail(limit: &Limit) -> Option<[[u8; 8]; 2]> {
+    let slot = limit.slot().map(|Slot { id, number }| [id.get(), number].map(u64::to_be_bytes));
+    let lengths = |terms: BanTerms| [terms.first_secs, terms.longest_secs];
+    slot.or_else(|| Some(lengths(limit.ban_terms()?).map(|secs| double(u64::from(secs) * 1_000_000))))
 }
 
 fn double(number: u64) -> [u8; 8] {
@@ -542,7 +554,14 @@ fn read_one(numbers: &[i64], check: &Check<'_>, since: Since) -> Option<CounterA
         Hits::GiveBack(_) => 0,
     };
     let reset_nanos = if is_cold { since.cold_nanos(limit) } else { remote.reset_nanos(limit, wanted, over) };
-    let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
+    let verdict = Verdict {
+        over,
+        before,
+        after: before.saturating_add(hits),
+        remaining,
+        reset_nanos,
+        is_counted: !is_cold,
+    };
     let (charged, stamp) = (natural(charged)?, stamp(limit, latest, [one, other], third.first())?);
     let quiet_nanos = remote.latest.nanos_since(newest(limit, remote.latest, other));
     Some(CounterAnswered { verdict, charged, stamp, quiet_nanos })
@@ -575,6 +594,7 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
         },
         (Algorithm::Calendar, _) => RemoteState::Period(micros(other)?),
         (Algorithm::Concurrency, _) => RemoteState::Slots,
+        (Algorithm::Ban, end) => RemoteState::Banned(micros(end)?),
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, hits) => {
             let (hits, rest) = (u128::try_from(hits).ok()?, u128::try_from(other).ok()?);
             RemoteState::Level(hits * u128::from(limit.window_nanos()) + rest * 1_000)
@@ -593,6 +613,7 @@ fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<
         }
         // 1: the slot was held before.
         Algorithm::Concurrency => Stamp::of(natural(one)),
+        Algorithm::Ban => Stamp::default(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let taken_back = u64::try_from(*taken_back?).ok()?;
             Stamp { at: latest, level: natural(one), rest: natural(other), taken_back }

@@ -14,6 +14,7 @@ mod deny_cache;
 mod part;
 mod question;
 mod epochs;
+mod strikes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -36,6 +37,7 @@ pub use known::Moment;
 pub use leased::LeaseTotals;
 use part::Part;
 pub use question::Question;
+use strikes::spare_banned;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::key::Key;
@@ -56,6 +58,9 @@ const KEY_BYTES_MAX: usize = 1_024;
 
 /// How long a counter stays in the deny cache when hits that filled it may still go back.
 const PROVISIONAL: Duration = Duration::from_millis(100);
+
+/// How long a ban stays in the deny cache: another node may lift it.
+const BAN_REMEMBERED: Duration = Duration::from_secs(1);
 
 /// How many lease times a leased counter stays in the deny cache.
 const OVER_LEASES: u32 = 10;
@@ -242,6 +247,9 @@ impl<R: Runtime> SharedStore<R> {
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
         }
+        if !plan.further.is_empty() {
+            self.note_strikes(request, plan, &verdicts);
+        }
         Ok(Applied { verdicts, remembered })
     }
 
@@ -287,6 +295,9 @@ impl<R: Runtime> SharedStore<R> {
                 verdicts[index] = self.deny_cache.answer(check, now);
                 remembered.extend(verdicts[index].map(|_| index));
             }
+        }
+        if !plan.further.is_empty() && !remembered.is_empty() {
+            spare_banned(plan, &remembered, verdicts);
         }
         remembered
     }
@@ -425,8 +436,12 @@ impl<R: Runtime> SharedStore<R> {
             if counter.verdict.over && is_kept && has_end && is_only() {
                 // Other nodes give back what they do not spend of their leases: capacity may come back before the
                 // window ends.
-                let lasts = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
-                let provisional = self.may_be_provisional(plan, check, counter);
+                let lasts = match check.is_ban() {
+                    true => BAN_REMEMBERED,
+                    false if is_leased => self.options.lease_time * OVER_LEASES,
+                    false => Duration::MAX,
+                };
+                let provisional = !check.is_ban() && self.may_be_provisional(plan, check, counter);
                 let lasts = if provisional { lasts.min(PROVISIONAL) } else { lasts };
                 self.deny_cache.learn(check, &counter.verdict, asked, lasts);
             }

@@ -149,7 +149,8 @@ mod tests {
                 format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{{limit}, name: \"{name}\"}}}}]");
             let rules = rules(&text);
             let rule: &Rule = rules.rule(0).expect("there is one");
-            let verdict = Verdict { over: false, before: 0, after: 1, remaining: 2, reset_nanos: 1 };
+            let verdict =
+                Verdict { over: false, before: 0, after: 1, remaining: 2, reset_nanos: 1, is_counted: true };
             let status = limited(Origin::of(rule), 3, verdict);
             let decoded = decoded(&[status, Status::NoLimit, status]);
             let limit = decoded.statuses[2].current_limit.clone().expect("a limit");
@@ -164,7 +165,7 @@ mod tests {
             multiplier in 1..u32::MAX,
             (over, remaining, reset_nanos) in any::<(bool, u32, u64)>(),
         ) {
-            let verdict = Verdict { over, before: 0, after: 1, remaining: remaining.into(), reset_nanos };
+            let verdict = Verdict { over, before: 0, after: 1, remaining: remaining.into(), reset_nanos, is_counted: true };
             let origin = Origin::Override { window: Window { unit: Unit::Week, multiplier } };
             let decoded = decoded(&[limited(origin, requests, verdict)]);
             let status = &decoded.statuses[0];

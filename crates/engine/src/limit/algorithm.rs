@@ -1,7 +1,7 @@
 //! The algorithms, in one list: the enum, the names, the numbers and the memory store's tables all follow from it.
 
 /// Calls a macro with every algorithm: documentation, variant (also the type of its counters) and module (also its
-/// name in rule files). The number of an algorithm is its place in this list. The last two cannot be named in rules.
+/// name in rule files). The number of an algorithm is its place in this list. The last three cannot be named in rules.
 macro_rules! with_algorithms {
     ($call:ident) => {
         $call! {
@@ -23,6 +23,8 @@ macro_rules! with_algorithms {
             Calendar: calendar,
             /// Slots of calls in flight. Rules choose it by `concurrency`.
             Concurrency: concurrency,
+            /// Strikes, and the ban that they begin. Rules choose it by `ban`.
+            Ban: ban,
         }
     };
 }
@@ -54,12 +56,12 @@ macro_rules! define {
 with_algorithms!(define);
 
 impl Algorithm {
-    /// Those that rules, records and settings may name: all but `calendar` and `concurrency`.
-    pub const NAMED: [Self; Self::ALL.len() - 2] = *Self::ALL.first_chunk().expect("it is shorter by two");
+    /// Those that rules, records and settings may name: all but `calendar`, `concurrency` and `ban`.
+    pub const NAMED: [Self; Self::ALL.len() - 3] = *Self::ALL.first_chunk().expect("it is shorter by three");
 
-    /// Those whose counters count hits: all but `concurrency`, whose counters hold slots.
+    /// Those whose counters count hits: all but `concurrency`, whose counters hold slots, and `ban`.
     #[doc(hidden)]
-    pub const OF_HITS: [Self; Self::ALL.len() - 1] = *Self::ALL.first_chunk().expect("it is shorter by one");
+    pub const OF_HITS: [Self; Self::ALL.len() - 2] = *Self::ALL.first_chunk().expect("it is shorter by two");
 
     /// What a text should have been that names none of them.
     #[doc(hidden)]
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_last_two_are_named_and_expected() {
+    fn all_but_the_last_three_are_named_and_expected() {
         assert_eq!(Algorithm::NAMED, Algorithm::ALL[..6]);
         let names = Algorithm::NAMED.map(Algorithm::name).join(" ");
         assert_eq!(Algorithm::EXPECTED, format!("an algorithm (expected one of: {names})"));

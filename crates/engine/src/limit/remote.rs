@@ -44,6 +44,8 @@ pub enum RemoteState {
     Period(Timestamp),
     /// `concurrency`: nothing says when a slot is released.
     Slots,
+    /// `ban`: when it ends, or ended.
+    Banned(Timestamp),
     /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N. The
     /// part above `burst` is the amount that N drains in its time.
     Level(u128),
@@ -68,7 +70,7 @@ impl RemoteCounter {
                     SlidingWindowWeighted::from_parts(latest, current, previous).status(limit, hits, over).1
                 }
             },
-            RemoteState::Period(end) => end.nanos_since(latest),
+            RemoteState::Period(end) | RemoteState::Banned(end) => end.nanos_since(latest),
             RemoteState::Slots => {
                 if over {
                     RETRY_NANOS

@@ -2,7 +2,7 @@
 //! as the lost hits could have counted.
 //!
 //! In: a limit and a time. Out: for how long its counters still count as full. Limits with long windows are exempt, and
-//! so are calendar budgets: denying all hits for a month helps nobody.
+//! so are calendar budgets: denying all hits for a month helps nobody. A ban that was lost is over.
 
 use crate::limit::{Algorithm, Limit, Preview, Verdict};
 use crate::memory::shard::Prepared;
@@ -43,7 +43,7 @@ impl Cold {
     /// The same for the counters of a limit.
     #[inline]
     pub fn nanos_left_of(&self, limit: &Limit, now: Timestamp) -> u64 {
-        if now >= self.until || limit.algorithm() == Algorithm::Calendar {
+        if now >= self.until || matches!(limit.algorithm(), Algorithm::Calendar | Algorithm::Ban) {
             return 0;
         }
         self.nanos_left(remembered_nanos(limit), now)
@@ -72,7 +72,7 @@ impl Prepared {
     pub(super) fn verdict_if_warm(&self, verdict: Verdict) -> Verdict {
         match self.cold_nanos {
             0 => verdict,
-            cold => Verdict { remaining: 0, reset_nanos: cold, ..verdict },
+            cold => Verdict { remaining: 0, reset_nanos: cold, is_counted: false, ..verdict },
         }
     }
 }

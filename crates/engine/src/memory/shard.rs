@@ -138,13 +138,21 @@ impl Prepared {
         let Preview { before, .. } = self.preview;
         let after = before.saturating_add(hits_taken(check));
         match full {
-            StoreFull::Deny => Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS },
+            StoreFull::Deny => Verdict {
+                over: true,
+                before,
+                after,
+                remaining: 0,
+                reset_nanos: SECOND_NANOS,
+                is_counted: false,
+            },
             StoreFull::Allow => Verdict {
                 over: false,
                 before,
                 after,
                 remaining: u64::from(check.limit.capacity()),
                 reset_nanos: 0,
+                is_counted: false,
             },
         }
     }
@@ -236,7 +244,14 @@ impl<S: Counter> Shard<S> {
         let Preview { over, before, .. } = preview;
         let now_left = state.after(limit, preview, charged);
         let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
-        Verdict { over, before, after: before.saturating_add(hits), remaining: now_left.left, reset_nanos }
+        Verdict {
+            over,
+            before,
+            after: before.saturating_add(hits),
+            remaining: now_left.left,
+            reset_nanos,
+            is_counted: true,
+        }
     }
 
     /// Removes the counters that have expired at `now`. The caller drops them without the lock. Returns how many, and
@@ -466,8 +481,14 @@ impl<S: Counter> ShardOps for Shard<S> {
         let hits = hits_taken(check);
         let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(prepared.pending.taken) };
         let (_, reset_nanos) = state.status(limit, wanted, over);
-        let verdict =
-            Verdict { over, before, after: before.saturating_add(hits), remaining: left, reset_nanos };
+        let verdict = Verdict {
+            over,
+            before,
+            after: before.saturating_add(hits),
+            remaining: left,
+            reset_nanos,
+            is_counted: true,
+        };
         let one_fits = !state.look(limit, Pending::default(), 1).over;
         let wait_one_nanos = match prepared.cold_nanos {
             0 if one_fits => 0,
@@ -514,7 +535,7 @@ impl<S: Counter> ShardOps for Shard<S> {
             None => unused::<S>(check, now).status(limit, wanted, over),
         };
         let after = before.saturating_add(hits);
-        prepared.verdict_if_warm(Verdict { over, before, after, remaining, reset_nanos })
+        prepared.verdict_if_warm(Verdict { over, before, after, remaining, reset_nanos, is_counted: true })
     }
 }
 

@@ -53,8 +53,7 @@ pub(super) fn check_ids(request: &Request<'_>, plan: &Plan<'_>) -> Result<(), Ba
         } else {
             continue;
         };
-        let further = place.checked_sub(plan.descriptors());
-        let descriptor = further.map_or(place, |further| plan.further[further]);
+        let descriptor = plan.descriptor_of(place);
         return Err(BadCallId { descriptor, key: rule.call_id.clone().unwrap_or_default(), what });
     }
     Ok(())

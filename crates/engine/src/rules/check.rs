@@ -3,6 +3,7 @@
 //! `compile` checks what only all nodes together show (equal nodes, a domain in two files).
 
 mod actions;
+mod ban;
 mod candidate;
 mod classes;
 mod concurrency;
@@ -28,6 +29,7 @@ use crate::rules::lists::Lists;
 use crate::rules::quote::quote;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
 use crate::unit::Window;
+pub(super) use ban::CheckedBan;
 pub(super) use classes::CheckedClasses;
 pub(super) use prefix::CheckedPrefix;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
@@ -68,6 +70,7 @@ pub(super) struct CheckedNode {
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
     pub(super) concurrency: Option<CheckedLimit>,
+    pub(super) ban: Option<CheckedBan>,
     pub(super) classes: Option<CheckedClasses>,
     /// The place of `limits_from: store`: keys may have records.
     pub(super) limits_from_store: Option<Place>,
@@ -237,6 +240,7 @@ impl Checker<'_, '_> {
         }
         let limit = self.limit(&fields.all("rate_limit"));
         let concurrency = self.concurrency(&fields, &fields.all("concurrency"));
+        let ban = self.ban(&fields, limit.as_ref());
         let limits_from_store = self.limits_from(&fields, limit.as_ref());
         let classes = self.classes(&fields, limit.as_ref());
         let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
@@ -257,6 +261,7 @@ impl Checker<'_, '_> {
             metadata,
             limit,
             concurrency,
+            ban,
             classes,
             limits_from_store,
             misplaced: fields.misplaced,

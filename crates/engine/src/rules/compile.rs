@@ -10,10 +10,13 @@ use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
 use crate::limit::{Algorithm, LOG_REQUESTS_MAX, Limit};
 use crate::metric_name::{NamedNode, name_of_node};
+use crate::pattern::Matcher;
 use crate::prefix::Prefixes;
-use crate::rule::{CandidateLimit, Counting};
+use crate::rule::{CandidateLimit, Counting, Sync};
 use crate::rules::actions::Actions;
-use crate::rules::check::{CheckedClasses, CheckedFile, CheckedLimit, CheckedNode, CheckedPrefix};
+use crate::rules::check::{
+    CheckedBan, CheckedClasses, CheckedFile, CheckedLimit, CheckedNode, CheckedPrefix,
+};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
 use crate::rules::lists::Lists;
@@ -246,6 +249,13 @@ impl<'f> Compiler<'_, 'f> {
             let rule = self.rule(scope, slots, level, path);
             self.set.rules.push(Rule { factor: None, ..rule });
         }
+        if let (Some(ban), Some(limited)) = (&node.ban, self.set.rules.get_mut(first)) {
+            // Who spends a lease does not ask whether the key is banned.
+            limited.sync = Some(Sync::Strict);
+            let limited = limited.clone();
+            let ban = self.ban(scope, ban, limited, level, path);
+            self.set.rules.push(ban);
+        }
         let rules = &mut self.set.rules[first..];
         rules.iter_mut().enumerate().for_each(|(place, rule)| rule.id = first + place);
         let further = rules.len().saturating_sub(1);
@@ -302,6 +312,56 @@ impl<'f> Compiler<'_, 'f> {
             });
         }
         rules
+    }
+
+    /// The ban of a rule. Its key is made of the values that it is about.
+    fn ban(
+        &mut self,
+        scope: Scope<'_, '_>,
+        CheckedBan { terms, on }: &CheckedBan,
+        limited: Rule,
+        Level { digest, shared, .. }: &Level<'_>,
+        path: &[Level<'_>],
+    ) -> Rule {
+        let on = on.as_deref();
+        for (at, key) in on.unwrap_or_default() {
+            if path.iter().all(|level| level.node.key != *key) {
+                let keys: Vec<String> = path.iter().map(|level| quote(&level.node.key)).collect();
+                self.errors.add(scope.file, *at, || {
+                    format!(
+                        "`on` names {}, which is no key of this descriptor (expected {})",
+                        quote(key),
+                        keys.join(", ")
+                    )
+                });
+            }
+        }
+        let is_named = |key: &str| on.is_some_and(|on| on.iter().any(|(_, named)| named == key));
+        let keyed_levels = match on {
+            Some(_) => {
+                levels_of(path, |node| is_named(&node.key) && !matches!(node.value, Matcher::Exact(_)))
+            }
+            None => limited.keyed_levels,
+        };
+        let limit = Limit::ban(terms);
+        let own = keyed_levels.to_le_bytes();
+        let path_of = |path: &[u8]| [path, &own].concat();
+        let (domain, limit_of) = (scope.domain, Some(&limit));
+        let seed = constant_part(b"rule", domain, limit_of, &path_of(&digest.to_le_bytes()), |parts| {
+            self.options.secret.seed(parts)
+        });
+        let shared =
+            constant_part(b"rule", domain, limit_of, &path_of(&shared.0), |parts| SharedId::of(parts));
+        let window = limited.counting.window;
+        Rule {
+            limit: Some(limit),
+            counting: Counting { window, seed, shared },
+            factor: None,
+            candidate: None,
+            is_plain: false,
+            keyed_levels,
+            ..limited
+        }
     }
 
     fn rule(
@@ -363,7 +423,12 @@ impl<'f> Compiler<'_, 'f> {
 
 /// The levels of a path whose values are part of counters' keys: bit i stands for level i.
 fn keyed_levels(path: &[Level<'_>]) -> u32 {
-    path.iter().rev().fold(0, |levels, level| levels << 1 | u32::from(level.node.varies()))
+    levels_of(path, CheckedNode::varies)
+}
+
+/// The levels of a path with such nodes: bit i stands for level i.
+fn levels_of(path: &[Level<'_>], is_meant: impl Fn(&CheckedNode) -> bool) -> u32 {
+    path.iter().rev().fold(0, |levels, level| levels << 1 | u32::from(is_meant(level.node)))
 }
 
 /// The name of the last node of a path in metrics.

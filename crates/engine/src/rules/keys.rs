@@ -18,6 +18,7 @@ pub(super) enum Section {
     Classes,
     Period,
     Concurrency,
+    Ban,
     Candidate,
     Replaces,
     /// An item of `rate_limits`.
@@ -48,13 +49,14 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 33] = [
+const KEYS: [(&str, &[Section]); 34] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
     ("value", &[Section::Descriptor]),
     ("rate_limit", &[Section::Descriptor]),
     ("concurrency", &[Section::Descriptor]),
+    ("ban", &[Section::Descriptor]),
     ("shadow_mode", &[Section::Descriptor]),
     ("quota_mode", &[Section::Descriptor]),
     ("detailed_metric", &[Section::Descriptor]),
@@ -126,6 +128,7 @@ impl Section {
             Self::Classes => &["key", "shares"],
             Self::Period => &["calendar", "tz", "anchor"],
             Self::Concurrency => &["slots", "ttl", "id", "name", "replaces", "on_store_failure", "near"],
+            Self::Ban => &["after", "within", "every", "for", "doubling_to", "on"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
@@ -197,6 +200,7 @@ impl Section {
             Self::Concurrency => {
                 return format!("unknown key {} in `concurrency` (expected {own})", quote(key));
             }
+            Self::Ban => return format!("unknown key {} in `ban` (expected {own})", quote(key)),
             _ => {}
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
@@ -218,6 +222,7 @@ impl Section {
                 | Self::Classes
                 | Self::Period
                 | Self::Concurrency
+                | Self::Ban
                 | Self::Candidate
                 | Self::Replaces
         )
@@ -286,6 +291,7 @@ mod tests {
             ("/definitions/classes", Section::Classes),
             ("/definitions/period", Section::Period),
             ("/definitions/concurrency", Section::Concurrency),
+            ("/definitions/ban", Section::Ban),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),
             ("/definitions/rate_limits", Section::Actions),

@@ -181,11 +181,19 @@ impl RuleSet {
             let names_slot = has_slots && names_slot(first, &descriptor);
             for rule in self.further(first, descriptor.entries) {
                 let Some(limit) = rule.limit.filter(|limit| !names_slot || is_slots(limit)) else { continue };
-                let (hits, reported) = hits_of(request, &descriptor.options, &rule.cost);
+                let (mut hits, reported) = hits_of(request, &descriptor.options, &rule.cost);
                 let reported = match &plan.steps[index] {
                     Step::Check(check) => check.reported,
                     _ => reported,
                 };
+                if limit.algorithm() == Algorithm::Ban {
+                    // Reports and refunds go on during a ban, and in shadow mode nothing is denied.
+                    let may_be_denied = matches!(hits, Hits::Take(_)) && !reported && !rule.shadow_mode;
+                    if !may_be_denied || plan.modes.shadow {
+                        continue;
+                    }
+                    hits = Hits::Take(0);
+                }
                 let check = Check { reported, ..Check::of(rule, limit, Key(0), hits) };
                 plan.steps.push(Step::Check(not_plain(check, rule, &descriptor)));
                 plan.further.push(index);

@@ -268,7 +268,7 @@ impl Naive {
             (false, 0) => 0,
             (false, _) => self.wait(limit, remaining + 1),
         };
-        Verdict { over, before, after: before + taken, remaining, reset_nanos }
+        Verdict { over, before, after: before + taken, remaining, reset_nanos, is_counted: true }
     }
 }
 

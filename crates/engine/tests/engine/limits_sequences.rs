@@ -58,7 +58,7 @@ pub(crate) fn next_hits(random: &mut Random, terms: &Terms) -> u64 {
 }
 
 fn same(verdict: Verdict, answer: Answer) -> bool {
-    let Verdict { over, before, after, remaining, reset_nanos } = verdict;
+    let Verdict { over, before, after, remaining, reset_nanos, .. } = verdict;
     Answer { over, before, after, remaining, reset_nanos } == answer
 }
 

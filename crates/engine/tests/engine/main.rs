@@ -17,6 +17,7 @@ mod rules_refused;
 mod rules_warned;
 
 mod asking;
+mod bans;
 mod calendars;
 mod classes;
 mod concurrency;

@@ -57,7 +57,14 @@ fn a_cold_counter_answers_as_a_full_one_until_its_window_is_over() {
         let limit = Limit::new(algorithm, 5, 60 * SECOND_NANOS);
         let store = cold_store(at(600.0));
         let one = check(limit, key(1), Hits::Take(1));
-        let full = Verdict { over: true, before: 5, after: 6, remaining: 0, reset_nanos: 50 * SECOND_NANOS };
+        let full = Verdict {
+            over: true,
+            before: 5,
+            after: 6,
+            remaining: 0,
+            reset_nanos: 50 * SECOND_NANOS,
+            is_counted: false,
+        };
         assert_eq!(asked(&store, &[one], 610.0), (Code::OverLimit, vec![full]), "{algorithm:?}");
         let (code, both) = asked(&store, &[one, check(limit, key(2), Hits::Take(1))], 610.0);
         assert_eq!((code, both), (Code::OverLimit, vec![full; 2]), "{algorithm:?}");

@@ -27,6 +27,7 @@ mod src {
     pub mod rule;
     pub mod rules;
     pub mod settle;
+    pub mod strikes;
     pub mod sip;
     pub mod text;
     pub mod time;
@@ -43,5 +44,5 @@ mod models;
 
 use src::{
     classes, cost, decision, key, known, limit, look, memory, metric_name, overlay, path, pattern, plan,
-    prefix, reported, request, rule, rules, settle, sip, text, time, unit,
+    prefix, reported, request, rule, rules, settle, sip, strikes, text, time, unit,
 };

@@ -154,6 +154,13 @@ impl Lease {
         self.left -= hits;
         self.remaining = self.remaining.saturating_sub(hits);
         let (after, remaining) = (before.saturating_add(hits), self.remaining);
-        Verdict { over: false, before, after, remaining, reset_nanos: self.resets.saturating_sub(now) }
+        Verdict {
+            over: false,
+            before,
+            after,
+            remaining,
+            reset_nanos: self.resets.saturating_sub(now),
+            is_counted: true,
+        }
     }
 }

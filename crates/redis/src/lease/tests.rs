@@ -31,7 +31,14 @@ fn source(limit: Limit, stamp: u64) -> Source {
 
 /// The verdict of a counter with room for so many.
 fn room(remaining: u64) -> Verdict {
-    Verdict { over: false, before: 0, after: 1, remaining, reset_nanos: WINDOW.as_nanos() as u64 }
+    Verdict {
+        over: false,
+        before: 0,
+        after: 1,
+        remaining,
+        reset_nanos: WINDOW.as_nanos() as u64,
+        is_counted: true,
+    }
 }
 
 /// A table in which the counter was seen twice, and a lease of so many hits was taken at 1 s.
@@ -264,7 +271,17 @@ impl Redis {
         let left = N.saturating_sub(self.count(now));
         let none = Granted { hits: 0, stamp: 0 };
         if left == 0 {
-            return (Verdict { over: true, before: N, after: N + 1, remaining: 0, reset_nanos: 0 }, none);
+            return (
+                Verdict {
+                    over: true,
+                    before: N,
+                    after: N + 1,
+                    remaining: 0,
+                    reset_nanos: 0,
+                    is_counted: true,
+                },
+                none,
+            );
         }
         self.put(now, own);
         let hits = wanted.unwrap_or(0).min((left - own) / 8);

@@ -5,7 +5,7 @@
 -- (buckets) times as long.
 --
 -- ARGV: the deadline, with what the call has to know of the whole request; then one check each. stop: fixed windows
--- that are not over are not charged when one counter is. Then about the descriptors outside of this call: whether
+-- that are not over are not charged when one counter is (1), or nothing is charged but reported costs (2). Then about the descriptors outside of this call: whether
 -- any is over, whether one denies, how many are in quota mode, and how many of these are over.
 local deadline, stop, any_over, denied, quotas, quotas_over = parse('<dBBBI4I4', ARGV[1])
 if now > deadline then return pack('<d', now) end

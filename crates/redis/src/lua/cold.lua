@@ -22,9 +22,9 @@ elseif type(marked) == 'string' then
 end
 -- Otherwise the mark's slot is on its way to another server of a Cluster: what the node knows has to do.
 
--- Whether hits of this limit may be missing; `burst` is the capacity of a bucket. A bucket of more than N takes longer to drain. Calendar budgets are exempt.
+-- Whether hits of this limit may be missing; `burst` is the capacity of a bucket. A bucket of more than N takes longer to drain. Calendar budgets and bans are exempt.
 local function is_cold(algorithm, requests, burst, window)
-  if algorithm == CALENDAR then return false end
+  if algorithm == CALENDAR or algorithm == BAN then return false end
   local counts = window
   if (algorithm == TOKEN_BUCKET or algorithm == LEAKY_BUCKET) and requests > 0 and burst > requests then
     counts = math.ceil(burst * window / requests)

@@ -25,22 +25,22 @@ kinds[CONCURRENCY] = function()
   end
 
   local function holds(s, c)
-    return s.exists and c.slot and redis.call('ZSCORE', s.key, 'i' .. c.slot:sub(1, 8))
+    return s.exists and c.detail and redis.call('ZSCORE', s.key, 'i' .. c.detail:sub(1, 8))
   end
 
   local function holds_exactly(s, c)
-    return s.exists and c.slot and redis.call('ZSCORE', s.key, 'n' .. c.slot)
+    return s.exists and c.detail and redis.call('ZSCORE', s.key, 'n' .. c.detail)
   end
 
   function kind.look(s, c, hits)
     local over, left, before = look_at_count(c.requests, s.held + s.taken, hits)
     -- A release needs no room, nor does the call that holds this very slot.
-    if c.slot then over = hits > 0 and not holds_exactly(s, c) and (over or holds(s, c) and true or false) end
+    if c.detail then over = hits > 0 and not holds_exactly(s, c) and (over or holds(s, c) and true or false) end
     return over, left, before
   end
 
   function kind.charge(s, c)
-    if not c.slot then return end
+    if not c.detail then return end
     local ends = s.latest + c.window
     local held = holds(s, c)
     if held and not holds_exactly(s, c) then return end
@@ -48,7 +48,7 @@ kinds[CONCURRENCY] = function()
       ends = max(ends, tonumber(held))
       s.held, c.renewed = s.held - 1, true
     end
-    redis.call('ZADD', s.key, ends, 'i' .. c.slot:sub(1, 8), ends, 'n' .. c.slot)
+    redis.call('ZADD', s.key, ends, 'i' .. c.detail:sub(1, 8), ends, 'n' .. c.detail)
     if not s.exists then note_latest(s) end
     s.held, s.exists = s.held + 1, true
     expire(s.key, tonumber(redis.call('ZRANGE', s.key, -2, -2, 'WITHSCORES')[2]))
@@ -57,8 +57,8 @@ kinds[CONCURRENCY] = function()
   function kind.charge_at() end
 
   function kind.refund(s, c)
-    if not c.slot or redis.call('ZREM', s.key, 'n' .. c.slot) == 0 then return end
-    redis.call('ZREM', s.key, 'i' .. c.slot:sub(1, 8))
+    if not c.detail or redis.call('ZREM', s.key, 'n' .. c.detail) == 0 then return end
+    redis.call('ZREM', s.key, 'i' .. c.detail:sub(1, 8))
     s.held = s.held - 1
   end
 

@@ -7,7 +7,7 @@
 -- charged, latest, wanted, and the two numbers of its algorithm's state, three for a bucket; then for each lease
 -- that was asked for its hits and its stamp. over: 1, and 2 more if the counter is cold. When the call came too late:
 -- now alone.
-local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE, SLOT = 1, 2, 4, 8, 16, 32, 64
+local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE, DETAIL = 1, 2, 4, 8, 16, 32, 64
 -- A lease is at most this part of the rest: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
@@ -34,9 +34,12 @@ local function open(c)
   counters[c.place] = s
 end
 
-local function charged(c, s, passes, stopping)
+local function charged(c, s, passes, stopping, banned)
   if c.gives then return 0 end
-  if c.algorithm == FIXED_WINDOW then return (stopping and not c.over) and 0 or c.hits end
+  if c.algorithm == FIXED_WINDOW then
+    local stops = stopping and not c.over or banned and not c.reported
+    return stops and 0 or c.hits
+  end
   if c.reported then return min(c.hits, s.kind.report_max(s, c)) end
   return passes and not c.over and c.hits or 0
 end
@@ -80,7 +83,7 @@ for i = 2, #ARGV do
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<I4BBI4I4dBdd', c.packed)
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
-  if has(c.flags, SLOT) then c.slot, at = c.packed:sub(at, at + 15), at + 16 end
+  if has(c.flags, DETAIL) then c.detail, at = c.packed:sub(at, at + 15), at + 16 end
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
   if has(c.flags, CANDIDATE) then
     c.of, c.trial, at = struct.unpack('<dd', c.packed, at)
@@ -96,15 +99,17 @@ end
 for _, c in ipairs(checks) do look(c, counters[c.place]) end
 for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
 
--- Whether the request passes, and whether fixed windows that are not over are not charged: with the checks as they
+-- Whether the request passes, whether fixed windows that are not over are not charged, and whether it is banned: with the checks as they
 -- are, or with candidates that stand in for some.
 local function settled(stands_in)
   local any_over, denied, quotas, quotas_over = any_over, denied, quotas, quotas_over
+  local banned = stop == 2
   for i, c in ipairs(checks) do
     if not c.of then
       local asked = stands_in and stands_in[i] or c
       local over = asked.over and not has(c.flags, SHADOW)
       any_over = any_over or asked.over
+      banned = banned or over and c.algorithm == BAN
       if has(c.flags, QUOTA) then
         quotas = quotas + 1
         if over then quotas_over = quotas_over + 1 end
@@ -113,10 +118,10 @@ local function settled(stands_in)
       end
     end
   end
-  return not denied and (quotas == 0 or quotas_over < quotas), stop == 1 and any_over
+  return not denied and (quotas == 0 or quotas_over < quotas), stop == 1 and any_over, banned
 end
 
-local passes, stopping = settled()
+local passes, stopping, banned = settled()
 for trial, stands_in in pairs(trials or {}) do trials[trial] = { settled(stands_in) } end
 local reply = { now }
 for _, c in ipairs(checks) do
@@ -125,7 +130,7 @@ for _, c in ipairs(checks) do
   if c.of then
     charge = charged(c, s, unpack(trials[c.trial]))
   else
-    charge = charged(c, s, passes, stopping)
+    charge = charged(c, s, passes, stopping, banned)
   end
   local wanted = max(c.gives and 0 or c.hits, 1) + max(c.ahead - s.charged, 0)
   -- A client that reports a cost does not ask for it again.

@@ -33,6 +33,8 @@ struct Over {
     /// From then on Redis is asked again, even if the answer may be the same.
     asked_again: Instant,
     remaining: u64,
+    /// See [`Verdict::is_counted`].
+    is_counted: bool,
 }
 
 /// A part of the cache.
@@ -116,6 +118,7 @@ impl DenyCache {
             after: before.saturating_add(hits),
             remaining: over.remaining,
             reset_nanos,
+            is_counted: over.is_counted,
         })
     }
 
@@ -129,8 +132,9 @@ impl DenyCache {
         let (requests, burst) = (check.limit.requests(), check.limit.burst());
         let asked_again = asked.checked_add(lasts).map_or(until, |again| again.min(until));
         // The wait in the verdict of a reported cost is that of one hit.
-        let (hits, remaining) = (if check.reported { 1 } else { hits.max(1) }, verdict.remaining);
-        let over = Over { requests, burst, hits, until, asked_again, remaining };
+        let hits = if check.reported { 1 } else { hits.max(1) };
+        let &Verdict { remaining, is_counted, .. } = verdict;
+        let over = Over { requests, burst, hits, until, asked_again, remaining, is_counted };
         let mut shard = shard.lock();
         if shard.forgot.is_some_and(|forgot| asked <= forgot) {
             return;
@@ -225,7 +229,14 @@ mod tests {
     }
 
     fn over() -> Verdict {
-        Verdict { over: true, before: 9, after: 10, remaining: 0, reset_nanos: HOUR.as_nanos() as u64 }
+        Verdict {
+            over: true,
+            before: 9,
+            after: 10,
+            remaining: 0,
+            reset_nanos: HOUR.as_nanos() as u64,
+            is_counted: true,
+        }
     }
 
     #[test]

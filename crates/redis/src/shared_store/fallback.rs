@@ -106,6 +106,8 @@ impl<R: Runtime> SharedStore<R> {
         match (check.limit.algorithm(), check.hits, mode) {
             (Algorithm::Concurrency, Hits::GiveBack(_), _) => StoreFailure::Error,
             (Algorithm::Concurrency, Hits::Take(_), StoreFailure::Local) => StoreFailure::Deny,
+            // The limit beside it is decided here. Redis hears of its denials later.
+            (Algorithm::Ban, _, StoreFailure::Local) => StoreFailure::Allow,
             _ => mode,
         }
     }
@@ -157,13 +159,13 @@ fn hits_of(check: &Check<'_>) -> u64 {
 fn denied(check: &Check<'_>) -> Verdict {
     let before = u64::from(check.limit.capacity());
     let after = before.saturating_add(hits_of(check));
-    Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS }
+    Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS, is_counted: false }
 }
 
 /// Within the limit, uncounted.
-fn allowed(check: &Check<'_>) -> Verdict {
+pub(super) fn allowed(check: &Check<'_>) -> Verdict {
     let remaining = u64::from(check.limit.capacity());
-    Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
+    Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0, is_counted: false }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::strikes::is_spared;
 use super::{Applied, SharedStore, checks};
 use crate::runtime::Runtime;
 use tidegate_engine::plan::{Check, Plan};
@@ -58,7 +59,9 @@ impl<R: Runtime> SharedStore<R> {
 
     fn know_all(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
         let leased = |check| self.is_leased(check) && self.leases.has(check, now.since_boot);
-        if !checks(plan).all(|(_, check)| self.deny_cache.knows(check, now.monotonic) || leased(check)) {
+        let knows = |check: &Check<'_>| self.deny_cache.knows(check, now.monotonic);
+        if !checks(plan).all(|(place, check)| knows(check) || leased(check) || is_spared(plan, place, knows))
+        {
             return false;
         }
         let Applied { verdicts, remembered } = applied;

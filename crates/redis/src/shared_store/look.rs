@@ -149,7 +149,8 @@ fn denying_check() -> Check<'static> {
     }
 }
 
-const OVER: Verdict = Verdict { over: true, before: 0, after: 1, remaining: 0, reset_nanos: SECOND_NANOS };
+const OVER: Verdict =
+    Verdict { over: true, before: 0, after: 1, remaining: 0, reset_nanos: SECOND_NANOS, is_counted: true };
 
 /// A counter's verdict for a check, from its verdicts for the hits that were asked for instead, and for a single hit.
 fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {

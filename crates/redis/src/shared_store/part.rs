@@ -171,6 +171,7 @@ fn whole<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> W
                 let over = known[index].is_some_and(|verdict| verdict.over);
                 let (quota, counts) = (plan.in_quota_mode(index, check), over && !check.shadow);
                 whole.any_over |= over;
+                whole.is_banned |= counts && check.is_ban();
                 whole.denied |= counts && !quota;
                 whole.quotas += u32::from(quota);
                 whole.quotas_over += u32::from(quota && counts);

@@ -142,7 +142,8 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
         stamp: 1,
         memory: None,
     };
-    let verdict = Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1 };
+    let verdict =
+        Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1, is_counted: true };
     assert!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now).is_empty());
     drop(demand);
     let taken = (hold(), hold());

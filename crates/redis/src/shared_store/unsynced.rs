@@ -300,6 +300,12 @@ impl Admitted {
             *self = Self { hits: self.left(limit, later.last) + later.hits, ..*later };
             return true;
         }
+        if let Some(terms) = limit.ban_terms() {
+            let since = later.last.saturating_duration_since(self.last);
+            if since < Duration::from_nanos(terms.every_nanos) {
+                return true;
+            }
+        }
         let span = later.last.saturating_duration_since(self.began);
         let near = span < Duration::from_nanos(limit.window_nanos()) / parts;
         if near {

@@ -2,7 +2,7 @@
 //! Redis or Valkey, single or Cluster. Every field of every verdict is the same, with COLD_START=deny too.
 
 use tidegate_engine::decision::Verdicts;
-use tidegate_engine::limit::{Algorithm, Limit, Share, Slot};
+use tidegate_engine::limit::{Algorithm, BanTerms, Limit, Share, Slot};
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::{Candidate, Check, Hits, Plan, Step};
 use tidegate_engine::time::Timestamp;
@@ -23,6 +23,17 @@ fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
     let tiny = 1 + random.below(200);
     let window = random.pick(&[tiny, tiny, 60, 600, SECOND, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, YEAR]);
     let some = 1 + random.below(12) as u32;
+    if algorithm == Algorithm::Ban {
+        let first_secs = 1 + random.below(100) as u32;
+        let terms = BanTerms {
+            strikes: some,
+            within_nanos: window * 1_000,
+            every_nanos: random.pick(&[0, window / 7, window / 3]) * 1_000,
+            first_secs,
+            longest_secs: first_secs * random.pick(&[1, 1, 2, 5, 1_000]),
+        };
+        return (Limit::ban(&terms), window);
+    }
     let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, 1_000_003, u32::MAX]);
     let burst = random.pick(&[requests, requests, 1, some * 2, 97]).max(1);
     let limit = Limit::new(algorithm, requests, window * 1_000).with_burst(if algorithm.is_bucket() {
@@ -79,6 +90,15 @@ fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static>
         ]);
         return check(limit, key(counter), hits);
     }
+    if limit.algorithm() == Algorithm::Ban {
+        // Requests ask, strikes come one at a time, and an operator begins or lifts a ban.
+        let at_once = Hits::Take(u64::from(limit.requests()).max(2));
+        let (ask, strike, lift) = (Hits::Take(0), Hits::Take(1), Hits::GiveBack(1));
+        let hits = random.pick(&[ask, ask, strike, strike, strike, strike, at_once, lift]);
+        let mut check = check(limit, key(counter), hits);
+        check.shadow = random.one_in(6);
+        return check;
+    }
     let mut check = check(limit, key(counter), if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) });
     check.reported = !gives && hits > 0 && random.one_in(4);
     check.shadow = random.one_in(6);
@@ -122,7 +142,8 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
         let mut plan = plan(counters.iter().map(|&counter| {
             let limit = limits[counter as usize].0;
-            let limit = if has_classes { of_a_class(&mut random, limit) } else { limit };
+            let is_shared = has_classes && limit.algorithm() != Algorithm::Ban;
+            let limit = if is_shared { of_a_class(&mut random, limit) } else { limit };
             next_check(&mut random, limit, seed.wrapping_mul(8) + counter)
         }));
         plan.modes.quota = random.one_in(10);
@@ -246,6 +267,12 @@ fn a_calendar_is_the_same_in_redis() {
 fn slots_are_the_same_in_redis() {
     run_all(&[Algorithm::Concurrency], 0..1_500, true);
     run_all(&[Algorithm::Concurrency, Algorithm::SlidingLog], 0..500, false);
+}
+
+#[test]
+fn bans_are_the_same_in_redis() {
+    run_all(&[Algorithm::Ban], 0..1_500, true);
+    run_all(&[Algorithm::Ban, Algorithm::FixedWindow, Algorithm::SlidingLog], 0..1_000, false);
 }
 
 #[test]

@@ -40,7 +40,7 @@ mod tests {
     use tidegate_engine::unit::Window;
 
     fn limited(limit: Limit, after: u64, over: bool) -> Limited<'static> {
-        let verdict = Verdict { over, before: 0, after, remaining: 0, reset_nanos: 0 };
+        let verdict = Verdict { over, before: 0, after, remaining: 0, reset_nanos: 0, is_counted: true };
         let origin = Origin::Override { window: Window::of(Unit::Second) };
         Limited { origin, limit, hits: Hits::Take(1), verdict, shadow: false, quota: false }
     }

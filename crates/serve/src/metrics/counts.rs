@@ -103,7 +103,7 @@ mod tests {
             origin: Origin::Override { window: Window::of(Unit::Second) },
             limit: Limit::new(Algorithm::FixedWindow, n, 1),
             hits,
-            verdict: Verdict { over, before, after, remaining: 0, reset_nanos: 0 },
+            verdict: Verdict { over, before, after, remaining: 0, reset_nanos: 0, is_counted: true },
             shadow: false,
             quota: false,
         }

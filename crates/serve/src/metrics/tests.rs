@@ -56,7 +56,8 @@ fn metrics(max_series: usize) -> Arc<Metrics> {
 fn observe(metrics: &Metrics, rules: &RuleSet, request: &Request<'_>, after: u64) {
     let handles = metrics.handles(rules);
     let plan = rules.plan(request, Modes::default());
-    let verdict = Verdict { over: after > 10, before: 0, after, remaining: 0, reset_nanos: 0 };
+    let verdict =
+        Verdict { over: after > 10, before: 0, after, remaining: 0, reset_nanos: 0, is_counted: true };
     let verdicts: Verdicts =
         plan.steps.iter().map(|step| matches!(step, Step::Check(_)).then_some(verdict)).collect();
     assert!(verdicts.iter().any(Option::is_some) || !plan.domain_known, "no rule for {request:?}");
@@ -393,7 +394,8 @@ fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
         let value = index.to_string();
         let request = shop(&[("seen", &value)]);
         let plan = rules.plan(&request, Modes::default());
-        let verdict = Verdict { over: false, before: 0, after: 1, remaining: 9, reset_nanos: 0 };
+        let verdict =
+            Verdict { over: false, before: 0, after: 1, remaining: 9, reset_nanos: 0, is_counted: true };
         let verdicts: Verdicts = plan.steps.iter().map(|_| Some(verdict)).collect();
         metrics.observe(&handles, &request, &conclude(&plan, &verdicts));
     }
@@ -475,7 +477,7 @@ fn global_shadow_mode_is_counted_where_it_turned_the_answer() {
     for over in [true, false] {
         let request = shop(&[("user", "u")]);
         let plan = rules.plan(&request, Modes { shadow: true, ..Modes::default() });
-        let verdict = Verdict { over, before: 10, after: 11, remaining: 0, reset_nanos: 0 };
+        let verdict = Verdict { over, before: 10, after: 11, remaining: 0, reset_nanos: 0, is_counted: true };
         metrics.observe(&handles, &request, &conclude(&plan, &[Some(verdict)].into_iter().collect()));
     }
     assert_eq!(samples(&metrics, "ratelimit_service_global_shadow_mode"), [" 1"]);

@@ -5,6 +5,7 @@
 //! `RunBy::Both` holds it to the scripts, call by call. Scripts count in doubles, and the model in whole numbers: a window of
 //! less than 12 microseconds, whose buckets have numbers beyond 2^53, it does not have.
 
+mod bans;
 mod bucket;
 mod check;
 mod cold;

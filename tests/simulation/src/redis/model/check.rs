@@ -11,7 +11,7 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
-const SLOT: u8 = 64;
+const DETAIL: u8 = 64;
 
 /// One check. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +94,15 @@ impl<'a> Check<'a> {
     }
 
     fn with_slot(self, from: &mut Reader<'a>) -> Self {
-        let slot = self.has(SLOT).then(|| Slot { id: from.take(), number: from.take() });
+        let slot = self.has(DETAIL).then(|| Slot { id: from.take(), number: from.take() });
         Self { slot, ..self }
+    }
+
+    /// The lengths of the first and of the longest ban: they are where a slot has its names.
+    pub(super) fn ban_lengths(&self) -> Option<(i64, i64)> {
+        let Slot { id, number } = self.slot?;
+        let double = |bytes| f64::from_le_bytes(bytes) as i64;
+        Some((double(id), double(number)))
     }
 
     /// Microseconds since hits were admitted, and how many.

@@ -49,7 +49,7 @@ impl Coldness {
     /// Whether hits of this limit may be missing. A bucket of more than N takes longer to drain. Calendar budgets are
     /// exempt.
     pub(super) fn holds(&self, check: &Check<'_>, now: i64) -> bool {
-        if check.algorithm == Algorithm::Calendar {
+        if matches!(check.algorithm, Algorithm::Calendar | Algorithm::Ban) {
             return false;
         }
         let is_bucket = matches!(check.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use tidegate_engine::limit::Algorithm;
 
+use super::bans::Ban;
 use super::bucket::Bucket;
 use super::check::{Check, Reader, Stamp};
 use super::entries::{Entries, Entry};
@@ -26,6 +27,8 @@ pub enum Counter {
     Budget(Budget),
     /// Of calls in flight.
     Slots(Slots),
+    /// Of denials.
+    Ban(Ban),
 }
 
 /// What earlier checks of the request take from a counter, and give back to it.
@@ -99,6 +102,7 @@ impl Counter {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket(Bucket::default()),
             Algorithm::Calendar => Self::Budget(Budget::default()),
             Algorithm::Concurrency => Self::Slots(Slots::default()),
+            Algorithm::Ban => Self::Ban(Ban::default()),
         }
     }
 
@@ -110,6 +114,7 @@ impl Counter {
             Self::Bucket(counter) => counter,
             Self::Budget(counter) => counter,
             Self::Slots(counter) => counter,
+            Self::Ban(counter) => counter,
         }
     }
 }
@@ -139,6 +144,7 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
             let requests_above = if from.is_empty() { 0 } else { from.four() };
             Counter::Bucket(Bucket { latest, hits, rest, requests, taken_back, requests_above })
         }
+        (Algorithm::Ban, Value::Text(text)) => Counter::Ban(Ban::of_text(text)),
         (Algorithm::Concurrency, Value::Sorted(sorted)) => Counter::Slots(Slots::of_sorted(sorted)),
         _ => panic!("no counter of {algorithm:?}: {value:?}"),
     }

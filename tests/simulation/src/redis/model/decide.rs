@@ -16,6 +16,7 @@ const LEASE_PART: i64 = 8;
 /// What the call knows of descriptors that are not in it.
 struct Whole {
     stop: bool,
+    banned: bool,
     any_over: bool,
     denied: bool,
     quotas: i64,
@@ -47,6 +48,8 @@ struct Looked<'a> {
 struct Settled {
     passes: bool,
     stopping: bool,
+    /// Nothing is charged but reported costs.
+    banned: bool,
 }
 
 type Counters = SmallVec<[Option<Open>; 4]>;
@@ -63,8 +66,10 @@ pub(super) fn decide(
     if moment.now > from.double() {
         return doubles([moment.now]);
     }
+    let stop = from.byte();
     let whole = Whole {
-        stop: from.byte() == 1,
+        stop: stop == 1,
+        banned: stop == 2,
         any_over: from.byte() == 1,
         denied: from.byte() == 1,
         quotas: from.four(),
@@ -139,7 +144,7 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
         let is_over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
         looked = Looked { over: is_over, before: check.capacity, is_cold: true, ..looked };
     }
-    let takes = looked.charges(open, Settled { passes: true, stopping: false });
+    let takes = looked.charges(open, Settled { passes: true, stopping: false, banned: false });
     open.ahead.taken = (open.ahead.taken + takes).min(MOST);
     looked
 }
@@ -152,7 +157,8 @@ impl Looked<'_> {
             return 0;
         }
         if check.algorithm == Algorithm::FixedWindow {
-            return if settled.stopping && !self.over { 0 } else { check.hits };
+            let stops = settled.stopping && !self.over || settled.banned && !check.is_reported();
+            return if stops { 0 } else { check.hits };
         }
         if check.is_reported() {
             return check.hits.min(open.kind().report_max(check, ahead));
@@ -221,11 +227,12 @@ fn take_lease(it: &Looked<'_>, (hits, lasts): (i64, i64), open: &mut Open, reply
 
 /// With the checks as they are, or with candidates that stand in for some.
 fn settle(whole: &Whole, looked: &[Looked<'_>], stands_in: Option<&BTreeMap<usize, &Looked<'_>>>) -> Settled {
-    let Whole { stop, mut any_over, mut denied, mut quotas, mut quotas_over } = *whole;
+    let Whole { stop, mut banned, mut any_over, mut denied, mut quotas, mut quotas_over } = *whole;
     for (place, it) in looked.iter().enumerate().filter(|(_, it)| it.check.stands_in.is_none()) {
         let told = stands_in.and_then(|stands_in| stands_in.get(&place).copied()).unwrap_or(it);
         let over = told.over && !it.check.is_shadow();
         any_over |= told.over;
+        banned |= over && it.check.algorithm == Algorithm::Ban;
         if it.check.is_quota() {
             quotas += 1;
             quotas_over += i64::from(over);
@@ -234,7 +241,7 @@ fn settle(whole: &Whole, looked: &[Looked<'_>], stands_in: Option<&BTreeMap<usiz
         }
     }
     let passes = !denied && (quotas == 0 || quotas_over < quotas);
-    Settled { passes, stopping: stop && any_over }
+    Settled { passes, stopping: stop && any_over, banned }
 }
 
 /// What would become of the request on each trial.

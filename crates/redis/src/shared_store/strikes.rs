@@ -1,0 +1,72 @@
+//! Bans in the shared store: the strikes that lead to them, and which counters need not be asked for a banned key.
+//!
+//! In: a plan and its verdicts. Out: strikes, noted as unsynced hits of the ban's counter. They reach Redis with the next
+//! call that asks for it, or within a fraction of a second; no request waits.
+
+use smallvec::SmallVec;
+
+use super::fallback::allowed;
+use super::unsynced::Place;
+use super::{KEY_BYTES_MAX, SharedStore, check_at};
+use crate::runtime::Runtime;
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Check, Plan};
+use tidegate_engine::request::Request;
+use tidegate_engine::strikes::strikes;
+
+impl<R: Runtime> SharedStore<R> {
+    /// Notes the denials of a request that count towards bans.
+    #[cold]
+    pub(super) fn note_strikes(&self, request: &Request<'_>, plan: &Plan<'_>, verdicts: &Verdicts) {
+        let strikes = strikes(plan, verdicts);
+        if strikes.is_empty() {
+            return;
+        }
+        let descriptors: SmallVec<[_; 8]> = plan.descriptors_of(request).collect();
+        for (step, check) in strikes {
+            let store = self.store_for(&check);
+            let place = || {
+                let key = store.options().keys.key(request.domain(), &check, descriptors[step].entries);
+                let place = Place {
+                    unit: check.unit(),
+                    slot: store.slot(&key),
+                    limit: check.limit,
+                    key: key.clone(),
+                };
+                (key.len() <= KEY_BYTES_MAX).then_some(place)
+            };
+            self.unsynced.note(check.key, &check.limit, 1, self.runtime.monotonic(), place);
+        }
+    }
+}
+
+/// Answers checks that need not be asked, because this node remembers a denial of their descriptor: all others where it
+/// remembers a ban, and the ban where it remembers that the limit is over.
+#[cold]
+pub(super) fn spare_banned(plan: &Plan<'_>, remembered: &[usize], verdicts: &mut Verdicts) {
+    let is_remembered = |place: usize| remembered.contains(&place);
+    for place in 0..plan.steps.len() {
+        let Some(check) = check_at(plan, place).filter(|_| verdicts[place].is_none()) else { continue };
+        let mut others = plan.places_of(plan.descriptor_of(place)).filter(|&other| is_remembered(other));
+        let denies = |other: usize| {
+            check_at(plan, other).is_some_and(|it| denies(plan, other, it) && (it.is_ban() || check.is_ban()))
+        };
+        if others.any(denies) {
+            verdicts[place] = Some(allowed(check));
+        }
+    }
+}
+
+/// Whether a check need not be asked, because this node knows a ban of its descriptor.
+#[cold]
+pub(super) fn is_spared(plan: &Plan<'_>, place: usize, knows: impl Fn(&Check<'_>) -> bool) -> bool {
+    let mut own = plan.places_of(plan.descriptor_of(place));
+    own.any(|place| {
+        check_at(plan, place).is_some_and(|ban| ban.is_ban() && denies(plan, place, ban) && knows(ban))
+    })
+}
+
+/// Whether the request is denied if this check is over.
+fn denies(plan: &Plan<'_>, place: usize, check: &Check<'_>) -> bool {
+    !check.shadow && !check.reported && !plan.in_quota_mode(place, check)
+}
