@@ -64,6 +64,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("settle", &["limit", "plan"]),
             ("look", &["limit"]),
             ("decision", &["limit", "named", "overlay", "plan", "rule", "settle", "time"]),
+            ("strikes", &["decision", "limit", "plan", "settle"]),
             (
                 "explain",
                 &[
@@ -79,8 +80,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             (
                 "memory",
                 &[
-                    "decision", "key", "limit", "look", "named", "plan", "reported", "settle", "sync",
-                    "time", "unit",
+                    "decision", "key", "limit", "look", "named", "plan", "reported", "settle", "strikes",
+                    "sync", "time", "unit",
                 ],
             ),
             (
