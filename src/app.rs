@@ -4,6 +4,7 @@
 //! Workers (one per core) serve the gRPC and HTTP ports and decide. The calling thread is the control thread: at a
 //! lower priority, it does everything else.
 
+mod bans;
 mod control;
 mod error;
 mod events;
@@ -58,6 +59,7 @@ use tidegate_engine::rules::{Example, Ink, StoreFailure};
 use tidegate_operate::exceptions::Book;
 use tidegate_operate::records::RecordStore;
 use tidegate_operate::resets::Resets;
+use tidegate_serve::bans::Bans;
 use tidegate_serve::decisions::DecisionLog;
 use tidegate_serve::denied::DeniedKeys;
 use tidegate_serve::health::Health;
@@ -198,10 +200,12 @@ impl App {
             .spreading_retries(configuration.retry_jitter)
             .logging(log)
             .emitting(event_tasks.events.clone())
-            .counting_denied_keys(denied.clone());
+            .counting_denied_keys(denied.clone())
+            .listing_bans(Bans::new(denied.is_some()));
         let service = Arc::new(service);
         state::register_cold(&metrics, &service, clock);
         reload::register(&metrics, &service);
+        bans::register(&metrics, &service);
         let exceptions = Arc::new(exceptions::open(&configuration.admin, configuration.redis.as_ref())?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);

@@ -63,7 +63,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ),
             ("settle", &["limit", "plan"]),
             ("look", &["limit"]),
-            ("decision", &["limit", "named", "overlay", "plan", "rule", "settle", "time"]),
+            ("decision", &["key", "limit", "named", "overlay", "plan", "rule", "settle", "time"]),
             ("strikes", &["decision", "limit", "plan", "settle"]),
             (
                 "explain",

@@ -219,12 +219,16 @@ fn append(list: &mut String, item: &str) {
     list.push_str(item);
 }
 
-/// Problem details of a denial. An exception that denies has another type, because an operator decided it.
+/// Problem details of a denial. An exception that denies and a ban have another type: the usage of now is not the reason.
 fn problem(decision: &Decision<'_>, violated: &[String]) -> String {
     let mut denied =
         decision.statuses.iter().enumerate().filter(|(_, status)| status.code() == Code::OverLimit);
     let is_barred = |descriptor| {
-        decision.exceptions().iter().any(|met| met.descriptor == descriptor && met.effect == Effect::Deny)
+        let excepted = decision
+            .exceptions()
+            .iter()
+            .any(|met| met.descriptor == descriptor && met.effect == Effect::Deny);
+        excepted || decision.bans().iter().any(|ban| ban.descriptor == descriptor)
     };
     if denied.any(|(descriptor, _)| is_barred(descriptor)) {
         let title = "Request not satisfied because its usage was found to be abnormal";

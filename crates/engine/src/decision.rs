@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 
 use smallvec::SmallVec;
 
+use crate::key::Key;
 use crate::limit::{Algorithm, Limit, Slot, Verdict};
 use crate::named;
 use crate::overlay::Met;
@@ -66,6 +67,8 @@ pub struct Banned<'a> {
     pub descriptor: usize,
     /// The rule of the ban: its limit has the terms.
     pub rule: &'a Rule,
+    /// The key of its counter.
+    pub key: Key,
     /// For how long.
     pub nanos_left: u64,
     /// This denial has begun it.
@@ -192,7 +195,13 @@ fn banned<'a>(descriptor: usize, check: &Check<'a>, verdict: &Verdict) -> Option
     let is_banned = verdict.over && verdict.is_counted && !check.shadow;
     // A request only asks; a strike takes a hit.
     let has_begun = verdict.after > verdict.before;
-    is_banned.then_some(Banned { descriptor, rule, nanos_left: verdict.reset_nanos, has_begun })
+    is_banned.then_some(Banned {
+        descriptor,
+        rule,
+        key: check.key,
+        nanos_left: verdict.reset_nanos,
+        has_begun,
+    })
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {

@@ -12,7 +12,7 @@ mod settled;
 use std::sync::Arc;
 
 use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude};
-use crate::limit::Limit;
+use crate::limit::{BanTerms, Limit};
 use crate::look::{Look, Looks};
 use crate::overlay::{Finding, Label, Met, Overlay};
 use crate::plan::{Check, Hits, Plan, Step};
@@ -20,6 +20,7 @@ use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
 use crate::stamp;
+use crate::text::span;
 use crate::time::{SECOND_NANOS, Timestamp, ceil_secs};
 use settled::Settled;
 
@@ -49,6 +50,8 @@ struct Explained<'a> {
     replaced_by: Option<usize>,
     /// The other limits of its rule.
     others: Vec<Limited<'a>>,
+    /// The ban of its rule, and the state of the ban's counter.
+    ban: Option<(BanTerms, Look)>,
     /// Its class of importance.
     class: Option<Class>,
     /// What its counter is made of, if prefixes say it.
@@ -112,7 +115,11 @@ pub fn explain<'a>(
         let why = match (step, &status) {
             (Step::Replaced(rule), _) => replaced(plan, rule, replaced_by),
             (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
-            (_, Status::Limited(limited)) => counted(limited),
+            (_, Status::Limited(limited)) => match decision.bans().iter().find(|ban| ban.descriptor == index)
+            {
+                Some(ban) => format!("banned for {} more", span(ceil_secs(ban.nanos_left))),
+                None => counted(limited),
+            },
             _ => unmatched(&walk, request.domain(), descriptor.entries),
         };
         let shown = status.shown(plan, index);
@@ -132,6 +139,7 @@ pub fn explain<'a>(
             settled,
             replaced_by,
             others: decision.not_shown(index).copied().collect(),
+            ban: ban(plan, &looks, index),
             class: step.rule().and_then(|rule| class(rule, descriptor.entries)),
             counted_as: shown
                 .and_then(|(_, check)| check.origin.rule())
@@ -222,6 +230,14 @@ fn denying(decision: &Decision<'_>) -> Vec<usize> {
     }
     let alone = denied(false);
     if alone.is_empty() { denied(true) } else { alone }
+}
+
+/// The ban of a descriptor's rule.
+fn ban(plan: &Plan<'_>, looks: &Looks, descriptor: usize) -> Option<(BanTerms, Look)> {
+    plan.places_of(descriptor).find_map(|place| match &plan.steps[place] {
+        Step::Check(check) => Some((check.limit.ban_terms()?, looks[place].clone()?)),
+        _ => None,
+    })
 }
 
 fn class(rule: &Rule, entries: &[Entry<'_>]) -> Option<Class> {

@@ -1,4 +1,4 @@
-//! The admin API, on the debug port: exceptions, counters, resets, records, and the audit of what was done with them.
+//! The admin API, on the debug port: exceptions, counters, resets, bans, records, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Operations
 //! that write files run on a thread of their own, because this one serves scrapes. [`bodies`](crate::bodies) defines
@@ -6,6 +6,7 @@
 //! two.
 
 mod audited;
+mod bans;
 mod counters;
 mod records;
 mod resets;
@@ -162,6 +163,9 @@ impl AdminApi {
             Operation::ResetCounter => self.reset(self.asked(body).await?, caller).await,
             Operation::ListResets => Ok(self.resets()),
             Operation::ResetBelow => self.reset_below(self.asked(body).await?, caller).await,
+            Operation::ListBans => Ok(self.bans()),
+            Operation::Ban => self.ban(self.asked(body).await?, caller).await,
+            Operation::LiftBan => self.lift_ban(self.asked(body).await?, caller).await,
             Operation::PutRecord
             | Operation::DeleteRecord
             | Operation::GetRecord

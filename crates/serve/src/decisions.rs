@@ -74,6 +74,7 @@ impl DecisionLog {
             code: (decision.code, decision.shadowed),
             statuses: &decision.statuses,
             exceptions: decision.exceptions(),
+            bans: decision.bans(),
             overlay: context.overlay,
             shows_values: self.shows_values,
         };

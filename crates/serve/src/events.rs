@@ -1,5 +1,5 @@
 //! Events: notifications for people. A key comes near its limit; a key is denied for the first time in a window, or
-//! for a full window; rules are refused; the shared store is lost, or back.
+//! for a full window; a ban begins or ends; rules are refused; the shared store is lost, or back.
 //!
 //! In: decisions, with their rules; rules that were refused; the state of the shared store. Out: JSON, in
 //! the queue of each outlet.
@@ -37,6 +37,7 @@ use self::budget::Budgets;
 use self::event::{Counts, Event, KeyEvent, What};
 use self::keys::Keys;
 use self::near::Shares;
+use crate::bans::Ban;
 use crate::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::key::Key;
@@ -159,6 +160,16 @@ impl Events {
                 self.left_out.fetch_add(1, Relaxed);
             }
         }
+    }
+
+    /// A key is banned, as this node has seen first now.
+    pub fn ban_began(&self, ban: Ban, at: Instant) {
+        self.emit_if_wanted(What::Ban(Kind::BanBegan, ban), at);
+    }
+
+    /// A ban is over.
+    pub fn ban_ended(&self, ban: Ban, at: Instant) {
+        self.emit_if_wanted(What::Ban(Kind::BanEnded, ban), at);
     }
 
     /// A set of rules was refused for these problems.

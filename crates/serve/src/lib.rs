@@ -3,8 +3,8 @@
 //!
 //! [`service`] runs it: it calls every stage and has no logic of its own. It takes times, timers and tasks from the
 //! runtime that it is generic over, as the shared store does, so that a simulation runs the same code. The rules in
-//! force are in [`live`]; reports go to [`metrics`], [`decisions`] (the decision log), [`denied`] and [`watches`]
-//! (keys by name, bounded) and [`events`].
+//! force are in [`live`]; reports go to [`metrics`], [`decisions`] (the decision log), [`denied`],
+//! [`bans`] and [`watches`] (keys by name, bounded) and [`events`].
 //!
 //! ```text
 //! Request ─▶ rules (live) ─▶ Plan under records and exceptions ─▶ counters ─▶ Decision ─▶ metrics, log, events, keys ─▶ front
@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod report;
 pub mod decisions;
 pub mod events;
+pub mod bans;
 pub mod denied;
 pub mod watches;
 pub mod service;

@@ -4,6 +4,7 @@
 //! [`Service::finish`] decides one for which the shared store has to be asked. A request keeps its place in the batch
 //! until its answer is sent.
 
+mod bans;
 mod batch;
 mod counters;
 mod exceptions;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 
+pub use self::bans::BanError;
 pub use self::batch::{BATCH_MAX, Batch};
 use self::counters::Answered;
 pub use self::counters::Counters;
@@ -30,6 +32,7 @@ pub use self::exceptions::EFFECTS;
 pub use self::records::{
     KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordStats, RecordsOptions, StaleMode,
 };
+use crate::bans::Bans;
 use crate::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::denied::DeniedKeys;
@@ -65,6 +68,8 @@ pub struct Service<R: Runtime = Tokio> {
     events: Option<Arc<Events>>,
     /// The keys that are denied most, if their names are kept.
     denied: Option<Arc<DeniedKeys>>,
+    /// The bans that have denied requests.
+    bans: Bans,
     /// Waits of denied requests are lengthened at random by up to this share.
     retry_jitter: f64,
 }
@@ -205,6 +210,7 @@ impl<R: Runtime> Service<R> {
             log,
             events,
             denied,
+            bans: Bans::new(false),
             retry_jitter: 0.0,
         }
     }
@@ -232,6 +238,12 @@ impl<R: Runtime> Service<R> {
     #[must_use]
     pub fn counting_denied_keys(self, denied: Option<Arc<DeniedKeys>>) -> Self {
         Self { denied, ..self }
+    }
+
+    /// The same service, which keeps the entries of banned requests if somebody may see them.
+    #[must_use]
+    pub fn listing_bans(self, bans: Bans) -> Self {
+        Self { bans, ..self }
     }
 
     /// The same service, with limits of these records.
@@ -506,6 +518,9 @@ impl<R: Runtime> Service<R> {
             denied.observe(request, plan, &decision, || self.clock.at(at));
         }
         watches.observe(request, plan, &decision, at);
+        if !decision.bans().is_empty() {
+            self.note_bans(request, &decision, at);
+        }
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);
         }
@@ -573,7 +588,7 @@ impl<R: Runtime> Service<R> {
         live.loaded.watches.ask(rule, most, self.runtime.monotonic())
     }
 
-    /// Forgets counters that nobody asks about any more, and frees rules that are no longer in force and that no
+    /// Forgets counters that nobody asks about any more, and bans that are over, and frees rules that are no longer in force and that no
     /// request reads any more. It runs on the calling thread, so that no request pays for it.
     pub fn reclaim(&self) {
         self.load_rules();
@@ -581,6 +596,7 @@ impl<R: Runtime> Service<R> {
             live.in_force().loaded.watches.end_unwanted(self.runtime.monotonic());
         }
         self.live.reclaim();
+        self.end_bans();
     }
 
     /// Runs a worker: `serving`, and the tasks that it needs. Connects the shared store from the worker's runtime,

@@ -1,5 +1,5 @@
 //! Dynamic metadata for the next filters of the proxy: the request, the metadata of the rules that admitted it, the
-//! exceptions that it met, and the slots that it took.
+//! exceptions that it met, the bans that deny it, and the slots that it took.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,11 +8,12 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json};
 
-use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::decision::{Banned, Code, Decision, Status};
 use tidegate_engine::overlay::Met;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Descriptor, Override, Request};
 use tidegate_engine::stamp;
+use tidegate_engine::time::ceil_secs;
 
 /// The metadata of an answer.
 pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
@@ -29,6 +30,9 @@ pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
     let exceptions = decision.exceptions();
     if !exceptions.is_empty() {
         fields.push(("exceptions", list(exceptions.iter().map(|met| structure(of_exception(met))))));
+    }
+    if !decision.bans().is_empty() {
+        fields.push(("bans", list(decision.bans().iter().map(|ban| structure(of_ban(ban))))));
     }
     fields.extend(slots(decision));
     of_fields(fields)
@@ -59,6 +63,15 @@ fn of_exception(met: &Met) -> Struct {
         fields.extend(label.until.map(|until| ("until", text(&stamp::show(until)))));
     }
     of_fields(fields)
+}
+
+/// A ban that denies a descriptor.
+fn of_ban(ban: &Banned<'_>) -> Struct {
+    of_fields(vec![
+        ("descriptor", number(ban.descriptor as f64)),
+        ("rule", text(&ban.rule.path())),
+        ("seconds", number(ceil_secs(ban.nanos_left) as f64)),
+    ])
 }
 
 fn of_descriptor(descriptor: &Descriptor<'_, '_>, status: &Status<'_>) -> Struct {

@@ -51,6 +51,11 @@ impl Explained<'_> {
             let other = |other: &Limited<'_>| json!({"limit": limit(other), "counted": other.verdict.before, "remaining": other.remaining()});
             json["also"] = self.others.iter().map(other).collect();
         }
+        if let Some((terms, look)) = &self.ban {
+            let verdict = &look.verdict;
+            let left = if verdict.over { ceil_secs(verdict.reset_nanos) } else { 0 };
+            json["ban"] = json!({"banned": verdict.over, "seconds": left, "denials": verdict.before, "after": terms.strikes});
+        }
         if let (Some(class), Status::Limited(limited)) = (&self.class, &self.status) {
             let share = limited.limit.share().as_f64();
             json["class"] = json!({"name": class.name, "share": share, "hits": limited.limit.capacity()});

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use super::{Class, Denials, Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
-use crate::limit::Limit;
+use crate::limit::{BanTerms, Limit};
 use crate::look::Look;
 use crate::overlay::{Doubt, Effect, Finding, Met as Exception, Record};
 use crate::plan::{Hits, Origin};
@@ -73,6 +73,9 @@ impl Explained<'_> {
         for other in &self.others {
             let (counted, left) = (other.verdict.before, other.remaining());
             line(out, format_args!("  also      {}: {counted} counted, {left} left", limit_text(other)))?;
+        }
+        if let Some((terms, look)) = &self.ban {
+            line(out, format_args!("  ban       {}", ban_text(terms, look)))?;
         }
         if let Some(settled) = &self.settled {
             writeln!(out, "  settled   {}", settled.why)?;
@@ -215,6 +218,18 @@ impl Exception {
         let until = label.until.map_or("it is ended".to_owned(), stamp::show);
         let made = label.made.as_ref().map(|made| format!(", made by {}: {}", made.who, made.why));
         format!("{}: {does}, until {until}{}", label.id, made.unwrap_or_default())
+    }
+}
+
+/// `2 of 5 denials within 10 minutes`, or `for 57 minutes more`.
+fn ban_text(terms: &BanTerms, look: &Look) -> String {
+    let secs = |nanos| span(ceil_secs(nanos));
+    match look.verdict.over {
+        true => format!("for {} more", secs(look.verdict.reset_nanos)),
+        false => {
+            let (counted, within) = (look.verdict.before, secs(terms.within_nanos));
+            format!("{counted} of {} denials within {within} count", terms.strikes)
+        }
     }
 }
 

@@ -111,7 +111,7 @@ fn hex(Key(key): Key) -> CounterKey {
 }
 
 /// A request of one hit that leads to a counter.
-fn request(counter: &DomainEntries) -> Request<'_> {
+pub(super) fn request(counter: &DomainEntries) -> Request<'_> {
     let mut request = Request::new(&counter.domain, 1);
     let entries = counter.entries.0.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
     request.push(entries, DescriptorOptions::default());

@@ -20,6 +20,9 @@ pub(super) enum Operation {
     ResetCounter,
     ListResets,
     ResetBelow,
+    ListBans,
+    Ban,
+    LiftBan,
     PutRecord,
     DeleteRecord,
     GetRecord,
@@ -49,7 +52,7 @@ const fn route(method: Method, path: &'static str, does: Operation) -> Route {
 }
 
 /// All of them. HEAD is answered wherever GET is.
-pub(super) static ROUTES: [Route; 16] = [
+pub(super) static ROUTES: [Route; 19] = [
     route(Method::GET, "/admin/openapi.json", Operation::Openapi),
     route(Method::GET, "/admin/audit", Operation::Audit),
     route(Method::GET, "/admin/exceptions", Operation::ListExceptions),
@@ -61,6 +64,9 @@ pub(super) static ROUTES: [Route; 16] = [
     route(Method::POST, "/admin/counters/reset", Operation::ResetCounter),
     route(Method::GET, "/admin/resets", Operation::ListResets),
     route(Method::POST, "/admin/resets", Operation::ResetBelow),
+    route(Method::GET, "/admin/bans", Operation::ListBans),
+    route(Method::POST, "/admin/bans", Operation::Ban),
+    route(Method::DELETE, "/admin/bans", Operation::LiftBan),
     route(Method::PUT, "/admin/records", Operation::PutRecord),
     route(Method::DELETE, "/admin/records", Operation::DeleteRecord),
     route(Method::POST, "/admin/records/get", Operation::GetRecord),

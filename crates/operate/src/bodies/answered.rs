@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::asked::{DomainEntries, Exception, RuleNode};
+use super::asked::{DomainEntries, Entry, Exception, RuleNode};
 use super::values::{List, ResetId, Text, Time};
 
 /// Why the request failed.
@@ -101,6 +101,41 @@ pub struct ResetDone {
     pub done: ResetOutcome,
     /// How many rules have counters there.
     pub rules: usize,
+}
+
+/// A ban that this node has seen.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KnownBan {
+    /// The domain.
+    pub domain: String,
+    /// The path of the rule.
+    pub rule: String,
+    /// The entries of the descriptor that this node denied first. Long texts are cut.
+    pub entries: List<Entry, 0>,
+    /// When this node saw it first.
+    pub since: Time,
+    /// When it ends.
+    pub until: Time,
+}
+
+/// The outcome of a change of a ban.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BanChanged {
+    /// The outcome, in one word.
+    pub done: BanOutcome,
+}
+
+/// What became of a change of a ban, in one word.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum BanOutcome {
+    Banned,
+    Lifted,
+    Unchanged,
 }
 
 /// The last reset of a path.

@@ -173,6 +173,39 @@ pub struct ResetBelow {
     pub id: Option<ResetId>,
 }
 
+/// The ban of a descriptor's key.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, expecting = "an object")]
+pub struct Ban {
+    /// The domain.
+    pub domain: String,
+    /// The entries of a descriptor, all of them and in order. The ban is about those that its rule names.
+    pub entries: List<Entry, 1>,
+    /// How long it lasts from now, in whole seconds, such as `90s` or `1h30m`: 1 second to 366 days.
+    #[serde(rename = "for")]
+    pub lasts: Text,
+    /// Who bans it.
+    pub who: Words,
+    /// Why.
+    pub why: Words,
+}
+
+/// Whose ban is lifted.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, expecting = "an object")]
+pub struct LiftBan {
+    /// The domain.
+    pub domain: String,
+    /// The entries of a descriptor, all of them and in order.
+    pub entries: List<Entry, 1>,
+    /// Who lifts it.
+    pub who: Words,
+    /// Why.
+    pub why: Words,
+}
+
 /// A rule whose counters are asked for, or the first rules.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

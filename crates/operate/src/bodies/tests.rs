@@ -7,11 +7,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::answered::{
-    Changed, CounterKey, Done, Error, LastReset, LeftOut, Listed, Loaded, Records, Reset, ResetDone, Top,
+    BanChanged, Changed, CounterKey, Done, Error, KnownBan, LastReset, LeftOut, Listed, Loaded, Records,
+    Reset, ResetDone, Top,
 };
 use super::asked::{
-    DeleteRecord, DomainEntries, Entry, Exception, ListRecords, PutRecord, ResetBelow, ResetCounter,
-    TopCounters, Who,
+    Ban, DeleteRecord, DomainEntries, Entry, Exception, LiftBan, ListRecords, PutRecord, ResetBelow,
+    ResetCounter, TopCounters, Who,
 };
 use super::values::{
     LEVELS_MAX, List, Number, Positive, Requests, ResetId, TEXT_BYTES_MAX, Text, Time, Words,
@@ -82,6 +83,8 @@ enum Does {
     ExceptionEnd,
     CounterReset,
     ResetBelow,
+    Ban,
+    LiftBan,
     RecordPut,
     RecordDelete,
     RecordsLoad,
@@ -94,6 +97,8 @@ pub(crate) fn schemas() -> Map<String, Value> {
     asked.subschema_for::<Who>();
     asked.subschema_for::<DomainEntries>();
     asked.subschema_for::<ResetCounter>();
+    asked.subschema_for::<Ban>();
+    asked.subschema_for::<LiftBan>();
     asked.subschema_for::<ResetBelow>();
     asked.subschema_for::<TopCounters>();
     asked.subschema_for::<PutRecord>();
@@ -107,6 +112,8 @@ pub(crate) fn schemas() -> Map<String, Value> {
     answered.subschema_for::<Changed>();
     answered.subschema_for::<Reset>();
     answered.subschema_for::<ResetDone>();
+    answered.subschema_for::<KnownBan>();
+    answered.subschema_for::<BanChanged>();
     answered.subschema_for::<LastReset>();
     answered.subschema_for::<Top>();
     answered.subschema_for::<LeftOut>();

@@ -99,12 +99,13 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// What a check gets without an answer from Redis. No node knows which slots the others hold, and who releases one
-    /// has to know that it was not released.
+    /// has to know that it was not released. So has an operator who begins or lifts a ban.
     fn mode_of(&self, check: &Check<'_>) -> StoreFailure {
         let own = check.origin.rule().and_then(|rule| rule.on_store_failure);
         let mode = own.unwrap_or(self.options.mode);
         match (check.limit.algorithm(), check.hits, mode) {
-            (Algorithm::Concurrency, Hits::GiveBack(_), _) => StoreFailure::Error,
+            (Algorithm::Concurrency | Algorithm::Ban, Hits::GiveBack(_), _) => StoreFailure::Error,
+            (Algorithm::Ban, Hits::Take(1..), _) => StoreFailure::Error,
             (Algorithm::Concurrency, Hits::Take(_), StoreFailure::Local) => StoreFailure::Deny,
             // The limit beside it is decided here. Redis hears of its denials later.
             (Algorithm::Ban, _, StoreFailure::Local) => StoreFailure::Allow,

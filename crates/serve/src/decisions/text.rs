@@ -6,11 +6,12 @@ use std::sync::LazyLock;
 
 use foldhash::quality::RandomState;
 
-use tidegate_engine::decision::{Code, Limited, Status};
+use tidegate_engine::decision::{Banned, Code, Limited, Status};
 use tidegate_engine::overlay::{Finding, Met as Exception, Overlay};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{End, Met, RuleSet};
 use tidegate_engine::text::{cut, one_line};
+use tidegate_engine::time::ceil_secs;
 
 /// The most characters that are shown of a text from a request.
 const TEXT_CHARS_MAX: usize = 64;
@@ -25,6 +26,8 @@ pub(super) struct DecisionText<'a, 'r> {
     pub(super) statuses: &'a [Status<'a>],
     /// The exceptions that its descriptors met.
     pub(super) exceptions: &'a [Exception],
+    /// The bans that deny it.
+    pub(super) bans: &'a [Banned<'a>],
     /// The overlay that it was decided under.
     pub(super) overlay: Overlay<'a>,
     pub(super) shows_values: bool,
@@ -69,6 +72,9 @@ impl<'a, 'r> DecisionText<'a, 'r> {
         match self.statuses.get(place) {
             Some(Status::Limited(limited)) => {
                 write_limited(out, limited)?;
+                if let Some(ban) = self.bans.iter().find(|ban| ban.descriptor == place) {
+                    write!(out, ", banned for {} s", ceil_secs(ban.nanos_left))?;
+                }
                 if let Some((class, _)) =
                     limited.origin.rule().and_then(|rule| rule.class_of(self.entries(place)))
                 {

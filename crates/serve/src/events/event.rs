@@ -8,12 +8,14 @@ use serde_json::{Map, Value, json};
 use super::Decided;
 use super::keys::Notice;
 use super::kind::Kind;
+use crate::bans::Ban;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Limited};
 use tidegate_engine::key::Key;
 use tidegate_engine::request::Entry;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
+use tidegate_engine::time::ceil_secs;
 use tidegate_engine::unit::Window;
 
 /// The most characters of a text from a request.
@@ -44,6 +46,8 @@ pub(super) struct Event {
 pub(super) enum What {
     /// To a key.
     Key(Notice, KeyEvent),
+    /// To a banned key.
+    Ban(Kind, Ban),
     /// To a set of rules.
     ReloadRefused {
         /// The first of them.
@@ -177,6 +181,7 @@ impl What {
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Key(notice, _) => notice.kind(),
+            Self::Ban(kind, _) => *kind,
             Self::ReloadRefused { .. } => Kind::ReloadRefused,
             Self::StoreLost { .. } => Kind::StoreLost,
             Self::StoreBack { .. } => Kind::StoreBack,
@@ -197,6 +202,7 @@ impl Event {
                     fields.insert("denied_seconds".to_owned(), json!(nanos / 1_000_000_000));
                 }
             }
+            What::Ban(_, ban) => write_ban(ban, names, &mut fields),
             What::ReloadRefused { problems, count } => {
                 fields.insert("problems".to_owned(), json!(problems));
                 fields.insert("problem_count".to_owned(), json!(count));
@@ -211,6 +217,19 @@ impl Event {
         }
         Value::Object(fields).to_string()
     }
+}
+
+/// A ban: whose it is, and how long it was to last when this node saw it first.
+fn write_ban(ban: &Ban, names: &KeyNames, fields: &mut Map<String, Value>) {
+    fields.insert("domain".to_owned(), json!(cut_text(&ban.domain)));
+    fields.insert("rule".to_owned(), json!(ban.rule));
+    fields.insert("key_hash".to_owned(), json!(names.hash(ban.key)));
+    if names.shows_entries {
+        let entry =
+            |(key, value): &(Box<str>, Box<str>)| json!({"key": cut_text(key), "value": cut_text(value)});
+        fields.insert("entries".to_owned(), ban.entries.iter().map(entry).collect());
+    }
+    fields.insert("ban_seconds".to_owned(), json!(ceil_secs(ban.until.nanos_since(ban.since))));
 }
 
 /// A text from outside, cut.

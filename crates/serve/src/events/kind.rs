@@ -10,6 +10,10 @@ tidegate_engine::named! {
         Denied = "denied",
         /// A key was denied again and again for a whole window.
         DeniedWholeWindow = "denied_whole_window",
+        /// A key is banned, as this node has seen first now.
+        BanBegan = "ban_began",
+        /// A ban is over, or was lifted here.
+        BanEnded = "ban_ended",
         /// A set of rules was refused.
         ReloadRefused = "reload_refused",
         /// The shared store does not answer any more.
@@ -25,7 +29,7 @@ pub struct Kinds(u8);
 
 impl Kinds {
     /// The error text that lists the words.
-    pub const EXPECTED: &str = "a list of events (expected some of near_limit, denied, denied_whole_window, reload_refused, store_lost, store_back, separated by commas)";
+    pub const EXPECTED: &str = "a list of events (expected some of near_limit, denied, denied_whole_window, ban_began, ban_ended, reload_refused, store_lost, store_back, separated by commas)";
 
     /// Reads names that are separated by commas. There has to be one.
     pub fn parse(text: &str) -> Option<Self> {

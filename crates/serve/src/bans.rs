@@ -1,0 +1,156 @@
+//! The bans that this node has seen: for operators, events and metrics.
+//!
+//! In: decisions, with the bans that denied them. Out: which keys are banned until when, and which bans are new or over.
+//! A ban is known here once it has denied a request of this node, whoever began it. Bounded: [`BANS_MAX`] bans are known;
+//! others deny as well, and are counted.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use tidegate_engine::decision::Banned;
+use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
+use tidegate_engine::request::{Entry, Request};
+use tidegate_engine::text::cut;
+use tidegate_engine::time::Timestamp;
+
+/// The most bans that are known at a time.
+pub const BANS_MAX: usize = 10_000;
+
+/// Parts by key, so that workers seldom wait for each other. A power of two.
+const SHARDS: usize = 16;
+
+/// Characters of a text from a request that are kept.
+const TEXT_CHARS_MAX: usize = 160;
+
+/// A ban, as this node has seen it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// The key of its counter.
+    pub key: Key,
+    /// The domain.
+    pub domain: Box<str>,
+    /// The path of the rule.
+    pub rule: Box<str>,
+    /// The entries of the descriptor that was denied first, cut where they are long. Empty if nobody may see them.
+    pub entries: Box<[(Box<str>, Box<str>)]>,
+    /// When this node saw it first, and when it ends.
+    pub since: Timestamp,
+    /// See above.
+    pub until: Timestamp,
+}
+
+/// The bans that this node has seen.
+#[derive(Debug)]
+pub struct Bans {
+    shards: [Mutex<KeyMap<Ban>>; SHARDS],
+    keeps_entries: bool,
+    /// Requests that a ban denied.
+    denied: AtomicU64,
+    /// Bans that were seen first here.
+    seen: AtomicU64,
+    /// Those of them that found no room in the list.
+    not_listed: AtomicU64,
+}
+
+/// The bans of this node since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BanTotals {
+    /// Those that are known now.
+    pub known: u64,
+    /// Descriptors that a ban denied.
+    pub denied: u64,
+    /// Bans that were seen.
+    pub seen: u64,
+    /// Those of them that found no room in the list.
+    pub not_listed: u64,
+}
+
+impl Bans {
+    /// None is known. `keeps_entries`: somebody may see the entries of requests.
+    pub fn new(keeps_entries: bool) -> Self {
+        let shards = std::array::from_fn(|_| Mutex::default());
+        let (denied, seen, not_listed) = Default::default();
+        Self { shards, keeps_entries, denied, seen, not_listed }
+    }
+
+    fn shard(&self, key: Key) -> &Mutex<KeyMap<Ban>> {
+        &self.shards[key.0 as usize % SHARDS]
+    }
+
+    /// Notes a ban that denies a descriptor of this request now. Returns what is new: an earlier ban of the key that is
+    /// over, and this one.
+    pub(crate) fn observe(
+        &self,
+        request: &Request<'_>,
+        banned: &Banned<'_>,
+        now: Timestamp,
+    ) -> (Option<Ban>, Option<Ban>) {
+        self.denied.fetch_add(1, Relaxed);
+        let until = now.plus(banned.nanos_left);
+        let mut shard = self.shard(banned.key).lock();
+        if let Some(known) = shard.get_mut(&banned.key) {
+            if known.until > now {
+                known.until = until;
+                return (None, None);
+            }
+            self.seen.fetch_add(1, Relaxed);
+            let ended = known.clone();
+            (known.since, known.until) = (now, until);
+            return (Some(ended), Some(known.clone()));
+        }
+        self.seen.fetch_add(1, Relaxed);
+        let entries = request.descriptors().nth(banned.descriptor).map_or(&[][..], |it| it.entries);
+        let text = |text: &str| Box::from(&*cut(text, TEXT_CHARS_MAX));
+        let named = |entry: &Entry<'_>| (text(entry.key), text(entry.value));
+        let ban = Ban {
+            key: banned.key,
+            domain: text(request.domain()),
+            rule: banned.rule.path().into(),
+            entries: if self.keeps_entries { entries.iter().map(named).collect() } else { Box::default() },
+            since: now,
+            until,
+        };
+        match shard.len() < BANS_MAX / SHARDS {
+            true => drop(shard.insert(ban.key, ban.clone())),
+            false => _ = self.not_listed.fetch_add(1, Relaxed),
+        }
+        (None, Some(ban))
+    }
+
+    /// Forgets a ban that was lifted, and returns it.
+    pub(crate) fn forget(&self, key: Key) -> Option<Ban> {
+        self.shard(key).lock().remove(&key)
+    }
+
+    /// Forgets the bans that are over, and returns them.
+    pub(crate) fn ended(&self, now: Timestamp) -> Vec<Ban> {
+        let ended = |shard: &Mutex<KeyMap<Ban>>| {
+            let mut shard = shard.lock();
+            let over: Vec<Ban> = shard.values().filter(|ban| ban.until <= now).cloned().collect();
+            over.iter().for_each(|ban| _ = shard.remove(&ban.key));
+            over
+        };
+        self.shards.iter().flat_map(ended).collect()
+    }
+
+    /// Those that are known, the one that ends last first.
+    pub fn all(&self, now: Timestamp) -> Vec<Ban> {
+        let mut all: Vec<Ban> =
+            self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect();
+        all.retain(|ban| ban.until > now);
+        all.sort_by(|one, other| other.until.cmp(&one.until).then_with(|| one.key.0.cmp(&other.key.0)));
+        all
+    }
+
+    /// The bans of this node since it started.
+    pub fn totals(&self) -> BanTotals {
+        BanTotals {
+            known: self.shards.iter().map(|shard| shard.lock().len() as u64).sum(),
+            denied: self.denied.load(Relaxed),
+            seen: self.seen.load(Relaxed),
+            not_listed: self.not_listed.load(Relaxed),
+        }
+    }
+}
