@@ -285,7 +285,7 @@ settings! {
         }
     }
     "Events": {
-        "EVENTS_KINDS" events_kinds: Kinds = "near_limit,denied,denied_whole_window,reload_refused,store_lost,store_back", "which events are sent to EVENTS_LOG and EVENTS_WEBHOOK_URL";
+        "EVENTS_KINDS" events_kinds: Kinds = "near_limit,denied,denied_whole_window,ban_began,ban_ended,reload_refused,store_lost,store_back", "which events are sent to EVENTS_LOG and EVENTS_WEBHOOK_URL";
         "EVENTS_NEAR" events_near: Share = "0.8", "a key is near its limit from this share of it on, unless its rule has `near`";
         "EVENTS_PER_SECOND" events_per_second: Count = "10", "events a second for each rule; the next one has the number of those that were not emitted";
         "EVENTS_QUEUE" events_queue: Queue = "1000", "events that may wait for each of the two; further ones are dropped and counted";

@@ -20,6 +20,7 @@ mod admin_tls;
 mod admin_token;
 mod answers;
 mod attacks;
+mod bans;
 mod browser;
 mod calendars;
 mod candidates;

@@ -37,7 +37,6 @@ pub use known::Moment;
 pub use leased::LeaseTotals;
 use part::Part;
 pub use question::Question;
-use strikes::spare_banned;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::key::Key;
@@ -297,7 +296,7 @@ impl<R: Runtime> SharedStore<R> {
             }
         }
         if !plan.further.is_empty() && !remembered.is_empty() {
-            spare_banned(plan, &remembered, verdicts);
+            self.spare(plan, &remembered, now, verdicts);
         }
         remembered
     }

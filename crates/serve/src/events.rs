@@ -162,14 +162,21 @@ impl Events {
         }
     }
 
-    /// A key is banned, as this node has seen first now.
-    pub fn ban_began(&self, ban: Ban, at: Instant) {
-        self.emit_if_wanted(What::Ban(Kind::BanBegan, ban), at);
+    /// The key of this limit is banned, as this node has seen first now.
+    pub fn ban_began(&self, rules: &RuleEvents, limited: &Limited<'_>, ban: Ban, at: Instant) {
+        if !self.options.kinds.has(Kind::BanBegan) {
+            return;
+        }
+        let second = (self.nanos(at).max(1) / 1_000_000_000) as u32;
+        match rules.budgets.take(limited, second, self.options.per_second_max) {
+            Some(left_out) => self.emit(What::BanBegan { ban, left_out }, at),
+            None => _ = self.left_out.fetch_add(1, Relaxed),
+        }
     }
 
     /// A ban is over.
     pub fn ban_ended(&self, ban: Ban, at: Instant) {
-        self.emit_if_wanted(What::Ban(Kind::BanEnded, ban), at);
+        self.emit_if_wanted(What::BanEnded(ban), at);
     }
 
     /// A set of rules was refused for these problems.

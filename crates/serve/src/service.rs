@@ -519,7 +519,7 @@ impl<R: Runtime> Service<R> {
         }
         watches.observe(request, plan, &decision, at);
         if !decision.bans().is_empty() {
-            self.note_bans(request, &decision, at);
+            self.note_bans(rule_events, request, &decision, at);
         }
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);

@@ -104,6 +104,11 @@ impl DenyCache {
         self.shard(check.key).is_some_and(|shard| shard.lock().entry(check, now).is_some())
     }
 
+    /// Whether the counter may still be over at `now`, as Redis expected, also if Redis has to be asked again.
+    pub(super) fn may_be_over(&self, check: &Check<'_>, now: Instant) -> bool {
+        self.shard(check.key).is_some_and(|shard| shard.lock().of(check).is_some_and(|over| now < over.until))
+    }
+
     /// The verdict, if the cache has the counter as over at `now`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Instant) -> Option<Verdict> {
         let mut shard = self.shard(check.key)?.lock();

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use smallvec::smallvec;
 
 use super::unsynced::UnsyncedCounter;
-use super::{Failure, Part, SharedStore};
+use super::{Failure, Part, SharedStore, checks};
 use crate::runtime::Runtime;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::Unit;
@@ -86,7 +86,12 @@ impl<R: Runtime> SharedStore<R> {
             }));
             part.add(step, place.key.clone(), None);
         }
-        self.ask_slot(&plan, &part, &smallvec![None; counters.len()], self.times(None)).await.map(|_| ())
+        let times = self.times(None);
+        let (answered, _) = self.ask_slot(&plan, &part, &smallvec![None; counters.len()], times).await?;
+        for ((_, check), counter) in checks(&plan).zip(&answered.counters) {
+            self.learn_ban(check, &counter.verdict, times.began);
+        }
+        Ok(())
     }
 }
 

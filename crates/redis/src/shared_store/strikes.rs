@@ -3,13 +3,16 @@
 //! In: a plan and its verdicts. Out: strikes, noted as unsynced hits of the ban's counter. They reach Redis with the next
 //! call that asks for it, or within a fraction of a second; no request waits.
 
+use std::time::Instant;
+
 use smallvec::SmallVec;
 
 use super::fallback::allowed;
 use super::unsynced::Place;
-use super::{KEY_BYTES_MAX, SharedStore, check_at};
+use super::{BAN_REMEMBERED, KEY_BYTES_MAX, SharedStore, check_at};
 use crate::runtime::Runtime;
 use tidegate_engine::decision::Verdicts;
+use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Check, Plan};
 use tidegate_engine::request::Request;
 use tidegate_engine::strikes::strikes;
@@ -38,21 +41,33 @@ impl<R: Runtime> SharedStore<R> {
             self.unsynced.note(check.key, &check.limit, 1, self.runtime.monotonic(), place);
         }
     }
-}
 
-/// Answers checks that need not be asked, because this node remembers a denial of their descriptor: all others where it
-/// remembers a ban, and the ban where it remembers that the limit is over.
-#[cold]
-pub(super) fn spare_banned(plan: &Plan<'_>, remembered: &[usize], verdicts: &mut Verdicts) {
-    let is_remembered = |place: usize| remembered.contains(&place);
-    for place in 0..plan.steps.len() {
-        let Some(check) = check_at(plan, place).filter(|_| verdicts[place].is_none()) else { continue };
-        let mut others = plan.places_of(plan.descriptor_of(place)).filter(|&other| is_remembered(other));
-        let denies = |other: usize| {
-            check_at(plan, other).is_some_and(|it| denies(plan, other, it) && (it.is_ban() || check.is_ban()))
-        };
-        if others.any(denies) {
-            verdicts[place] = Some(allowed(check));
+    /// Remembers a ban that Redis said when strikes were reported.
+    pub(super) fn learn_ban(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant) {
+        if check.is_ban() && self.options.deny_cache_bytes > 0 {
+            self.deny_cache.learn(check, verdict, asked, BAN_REMEMBERED);
+        }
+    }
+
+    /// Answers checks that need not be asked, because this node remembers a denial of their descriptor: all others where
+    /// it remembers a ban. And the ban where it remembers that the limit is over, unless the key may be banned: the reply
+    /// to its strikes will say when it is.
+    #[cold]
+    pub(super) fn spare(&self, plan: &Plan<'_>, remembered: &[usize], now: Instant, verdicts: &mut Verdicts) {
+        for place in 0..plan.steps.len() {
+            let Some(check) = check_at(plan, place).filter(|_| verdicts[place].is_none()) else { continue };
+            if check.is_ban() && self.deny_cache.may_be_over(check, now) {
+                continue;
+            }
+            let mut own =
+                plan.places_of(plan.descriptor_of(place)).filter(|other| remembered.contains(other));
+            let denies = |other: usize| {
+                let it = check_at(plan, other);
+                it.is_some_and(|it| denies(plan, other, it) && (it.is_ban() || check.is_ban()))
+            };
+            if own.any(denies) {
+                verdicts[place] = Some(allowed(check));
+            }
         }
     }
 }

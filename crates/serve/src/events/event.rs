@@ -47,7 +47,12 @@ pub(super) enum What {
     /// To a key.
     Key(Notice, KeyEvent),
     /// To a banned key.
-    Ban(Kind, Ban),
+    BanBegan {
+        ban: Ban,
+        /// Events of its rule that were not emitted since the last one.
+        left_out: u32,
+    },
+    BanEnded(Ban),
     /// To a set of rules.
     ReloadRefused {
         /// The first of them.
@@ -181,7 +186,8 @@ impl What {
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Key(notice, _) => notice.kind(),
-            Self::Ban(kind, _) => *kind,
+            Self::BanBegan { .. } => Kind::BanBegan,
+            Self::BanEnded(_) => Kind::BanEnded,
             Self::ReloadRefused { .. } => Kind::ReloadRefused,
             Self::StoreLost { .. } => Kind::StoreLost,
             Self::StoreBack { .. } => Kind::StoreBack,
@@ -202,7 +208,11 @@ impl Event {
                     fields.insert("denied_seconds".to_owned(), json!(nanos / 1_000_000_000));
                 }
             }
-            What::Ban(_, ban) => write_ban(ban, names, &mut fields),
+            What::BanBegan { ban, left_out } => {
+                write_ban(ban, names, &mut fields);
+                fields.insert("left_out".to_owned(), json!(left_out));
+            }
+            What::BanEnded(ban) => write_ban(ban, names, &mut fields),
             What::ReloadRefused { problems, count } => {
                 fields.insert("problems".to_owned(), json!(problems));
                 fields.insert("problem_count".to_owned(), json!(count));

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::{Service, ServiceError};
 use crate::bans::{Ban, Bans};
-use tidegate_engine::decision::Decision;
+use crate::events::RuleEvents;
+use tidegate_engine::decision::{Decision, Status};
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Check, Modes, Step};
@@ -51,12 +52,19 @@ impl<R: Runtime> Service<R> {
 
     /// Notes the bans that deny a request, and emits what is new.
     #[cold]
-    pub(super) fn note_bans(&self, request: &Request<'_>, decision: &Decision<'_>, at: Instant) {
+    pub(super) fn note_bans(
+        &self,
+        rule_events: &RuleEvents,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        at: Instant,
+    ) {
         for banned in decision.bans() {
             let (ended, begun) = self.bans.observe(request, banned, self.clock.at(at));
-            if let Some(events) = &self.events {
-                ended.into_iter().for_each(|ban| events.ban_ended(ban, at));
-                begun.into_iter().for_each(|ban| events.ban_began(ban, at));
+            let Some(events) = &self.events else { continue };
+            ended.into_iter().for_each(|ban| events.ban_ended(ban, at));
+            if let (Some(ban), Status::Limited(limited)) = (begun, &decision.statuses[banned.descriptor]) {
+                events.ban_began(rule_events, limited, ban, at);
             }
         }
     }
