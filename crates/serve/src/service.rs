@@ -10,6 +10,7 @@ mod counters;
 mod exceptions;
 mod readers;
 mod records;
+mod snapshot;
 #[cfg(any(test, feature = "fixture"))]
 #[doc(hidden)]
 pub mod fixture;
@@ -32,6 +33,7 @@ pub use self::exceptions::EFFECTS;
 pub use self::records::{
     KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordStats, RecordsOptions, StaleMode,
 };
+pub use self::snapshot::{InForce, Snapshot};
 use crate::bans::Bans;
 use crate::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
@@ -88,62 +90,6 @@ struct Loaded {
     by_path: OnceLock<Box<[usize]>>,
     /// The same by the series in which they count.
     by_series: OnceLock<RulesBySeries>,
-}
-
-/// The rules in force.
-#[derive(Clone, Copy)]
-pub struct InForce<'l> {
-    loaded: &'l Loaded,
-    shared: &'l Arc<Option<Loaded>>,
-}
-
-impl<'l> InForce<'l> {
-    fn of(shared: &'l Arc<Option<Loaded>>) -> Result<Self, ServiceError> {
-        let loaded = shared.as_ref().as_ref().ok_or(ServiceError::NoRules)?;
-        Ok(Self { loaded, shared })
-    }
-
-    /// The rules.
-    pub fn rules(self) -> &'l RuleSet {
-        &self.loaded.rules
-    }
-
-    /// Holds these rules for a decision that waits, while others may be put in force.
-    pub fn hold(self) -> Snapshot {
-        Snapshot(Arc::clone(self.shared))
-    }
-}
-
-/// The rules in force at one moment, held for a decision that waits or a page that is sent.
-pub struct Snapshot(Arc<Option<Loaded>>);
-
-impl Snapshot {
-    /// The rules to decide under.
-    pub fn in_force(&self) -> InForce<'_> {
-        InForce::of(&self.0).expect("a snapshot is only taken where there are rules")
-    }
-
-    /// The rules.
-    pub fn rules(&self) -> &RuleSet {
-        self.in_force().rules()
-    }
-
-    /// Indices of all rules in the order of their paths. The first call sorts them: about a millisecond for a thousand
-    /// rules.
-    pub fn by_path(&self) -> &[usize] {
-        self.in_force().loaded.by_path.get_or_init(|| {
-            let rules = self.rules().rules();
-            let mut order: Box<[_]> = (0..rules.len()).collect();
-            order.sort_by_cached_key(|&id| rules[id].path());
-            order
-        })
-    }
-
-    /// Which rules count in which series of metrics. The first call sorts them: some milliseconds for 100,000 rules.
-    pub fn by_series(&self) -> &RulesBySeries {
-        let loaded = self.in_force().loaded;
-        loaded.by_series.get_or_init(|| loaded.handles.by_series())
-    }
 }
 
 /// Why no decision could be made.
