@@ -94,6 +94,10 @@ fn ask_shows_the_prefix_and_check_refuses_a_bad_one() {
         assert!(code == 0 && text.contains(expected), "{text}");
     }
     assert_eq!(tidegate(&["check", &path], &[]).0, 0);
+    let translated = RULES.replace("v6: 64", "v6: 64, nat64: [2001:db8:64::/96]");
+    let (_translated, path) = folder(&[("site.yaml", &translated)]);
+    let (code, text, _) = tidegate(&["ask", "site", "ip=2001:db8:64::10.0.0.1", "--rules", &path], &[]);
+    assert!(code == 0 && text.contains("  counts as ip=10.0.0.0/24\n"), "{text}");
     let (_bad, bad) = folder(&[("site.yaml", &RULES.replace("v4: 24", "v4: 42"))]);
     let (code, report, complaints) = tidegate(&["check", &bad], &[]);
     let all = report + &complaints;

@@ -5,6 +5,7 @@
 //! the functions here. The place of a kind in [`Kind`] is its place in the order in which patterns are tried.
 
 mod address;
+mod nat64;
 mod one_of;
 mod range;
 mod regexes;
@@ -15,6 +16,7 @@ use std::fmt::Display;
 use std::slice;
 use std::sync::Arc;
 
+pub(crate) use self::nat64::Nat64;
 use self::one_of::Lists;
 pub(crate) use self::range::Range;
 use self::range::Ranges;

@@ -1,15 +1,15 @@
 //! Prefixes: addresses that count together, because one client can choose among them.
 //!
 //! In: the value of an entry. Out: what it counts as. Addresses are read as ranges of addresses in rules read them, so
-//! all spellings of an address count as one. Allocates nothing.
+//! all spellings of an address count as one; and those in a rule's prefixes of NAT64 are IPv4. Allocates nothing.
 
 use std::fmt::{self, Write as _};
 use std::ops::Deref;
 
-use crate::pattern::Range;
+use crate::pattern::{Nat64, Range};
 
 /// How many bits are the same in addresses that count together, in each family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// Of IPv4 addresses: from 1 to 32. `None`: they do not count here.
     pub v4: Option<u8>,
@@ -17,6 +17,8 @@ pub struct Prefix {
     pub v6: Option<u8>,
     /// Values that are no addresses are denied. Otherwise each counts as itself.
     pub denies_others: bool,
+    /// Networks of IPv6 whose addresses count as the IPv4 addresses in them.
+    pub(crate) nat64: Nat64,
 }
 
 /// The prefixes of a rule: one for each level of its path, if the level has one.
@@ -51,7 +53,7 @@ impl Prefix {
     }
 
     fn range(&self, value: &str) -> Option<Range> {
-        Range::of_address(value, self.v4, self.v6)
+        Range::of_address(self.nat64.read(value)?, self.v4, self.v6)
     }
 
     /// Whether it is a further one, which counts the addresses of one family and nothing else.
@@ -69,12 +71,18 @@ impl Prefixes {
     /// Whether the values of all levels count.
     pub(crate) fn count<'e>(&self, values: impl Iterator<Item = &'e str>) -> bool {
         let counts = |prefix: &Prefix, value| !prefix.is_of_one_family() || prefix.range(value).is_some();
-        self.0.iter().zip(values).all(|(prefix, value)| prefix.is_none_or(|prefix| counts(&prefix, value)))
+        self.0
+            .iter()
+            .zip(values)
+            .all(|(prefix, value)| prefix.as_ref().is_none_or(|prefix| counts(prefix, value)))
     }
 
     /// Whether any of them denies the value of its level.
     pub fn deny<'e>(&self, values: impl Iterator<Item = &'e str>) -> bool {
-        self.0.iter().zip(values).any(|(prefix, value)| prefix.is_some_and(|prefix| prefix.denies(value)))
+        self.0
+            .iter()
+            .zip(values)
+            .any(|(prefix, value)| prefix.as_ref().is_some_and(|prefix| prefix.denies(value)))
     }
 }
 
@@ -123,6 +131,9 @@ impl fmt::Display for Prefix {
         let families = [("v4", self.v4), ("v6", self.v6)].into_iter();
         for (place, (family, len)) in families.filter_map(|(family, len)| Some((family, len?))).enumerate() {
             write!(out, "{}{family} {len}", if place == 0 { "" } else { ", " })?;
+        }
+        if self.nat64 != Nat64::default() {
+            write!(out, ", nat64 {}", self.nat64)?;
         }
         if self.denies_others { out.write_str(", others denied") } else { Ok(()) }
     }

@@ -36,6 +36,11 @@ impl Range {
     /// The range that is written as `10.0.0.0/8`; an address alone is a range of one. `Err`: what is wrong with it, in
     /// words that go on after it.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
+        Self::written(text)?.of_v4()
+    }
+
+    /// The same, but a range of IPv4 in IPv6 stays one of IPv6.
+    pub(super) fn written(text: &str) -> Result<Self, String> {
         let no_range =
             || "is no range of addresses (expected one such as 10.0.0.0/8 or 2001:db8::/32)".to_owned();
         let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
@@ -46,7 +51,7 @@ impl Range {
         if range.first != bits(address) {
             return Err(format!("has bits set behind its first {len} (expected {range}, if that is meant)"));
         }
-        range.of_v4()
+        Ok(range)
     }
 
     /// The range of this length that contains an address.
@@ -54,9 +59,8 @@ impl Range {
         Self { is_v6: address.is_ipv6(), first: bits(address) & mask(len), len }
     }
 
-    /// The range that contains the address that this value is, of the length for the address's family.
-    pub(crate) fn of_address(value: &str, v4_len: Option<u8>, v6_len: Option<u8>) -> Option<Self> {
-        let address = address::read(value)?;
+    /// The range that contains an address, of the length for its family.
+    pub(crate) fn of_address(address: IpAddr, v4_len: Option<u8>, v6_len: Option<u8>) -> Option<Self> {
         Some(Self::around(address, if address.is_ipv4() { v4_len } else { v6_len }?))
     }
 
@@ -76,7 +80,17 @@ impl Range {
 
     /// Whether it contains the address that this value is.
     pub(super) fn contains(&self, value: &str) -> bool {
-        address::read(value).is_some_and(|address| Self::around(address, self.len) == *self)
+        address::read(value).is_some_and(|address| self.has(address))
+    }
+
+    /// Whether it contains an address.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        Self::around(address, self.len) == *self
+    }
+
+    /// Whether some address is in both.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.has(other.first_address()) || other.has(self.first_address())
     }
 
     /// How many bits are the same.
@@ -89,7 +103,7 @@ impl Range {
         self.first_address().to_string()
     }
 
-    fn first_address(&self) -> IpAddr {
+    pub(super) fn first_address(&self) -> IpAddr {
         match self.is_v6 {
             true => IpAddr::V6(self.first.into()),
             false => IpAddr::V4(((self.first >> 96) as u32).into()),

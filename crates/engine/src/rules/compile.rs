@@ -291,7 +291,8 @@ impl<'f> Compiler<'_, 'f> {
         let most = if limit.algorithm() == Algorithm::SlidingLog { LOG_REQUESTS_MAX } else { u32::MAX };
         let times = |number: u32, factor| number.checked_mul(factor).filter(|number| *number <= most);
         let mut rules = Vec::new();
-        for &(prefix, factor) in shorter {
+        for (prefix, factor) in shorter {
+            let factor = *factor;
             let numbers = times(limit.requests(), factor).zip(times(limit.burst(), factor));
             let Some((requests, burst)) = numbers else {
                 self.errors.add(scope.file, *at, || {
@@ -302,7 +303,7 @@ impl<'f> Compiler<'_, 'f> {
                 continue;
             };
             let mut prefixes = longest.clone();
-            prefixes[level] = Some(prefix);
+            prefixes[level] = Some(prefix.clone());
             rules.push(Rule {
                 limit: Some(limit.with_requests(requests).with_burst(burst)),
                 prefixes: Some(Prefixes(prefixes)),
@@ -447,7 +448,7 @@ fn metric_name(path: &[Level<'_>]) -> MetricName {
 /// The prefixes of the nodes of a path, if any has one.
 fn prefixes(path: &[Level<'_>]) -> Option<Prefixes> {
     let prefixes: Box<[_]> =
-        path.iter().map(|level| level.node.prefix.as_ref().map(|prefix| prefix.longest)).collect();
+        path.iter().map(|level| level.node.prefix.as_ref().map(|prefix| prefix.longest.clone())).collect();
     prefixes.iter().any(Option::is_some).then_some(Prefixes(prefixes))
 }
 

@@ -124,7 +124,7 @@ impl Section {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
             Self::Value => &["in", "cidr", "cidr_file", "regex"],
-            Self::Prefix => &["v4", "v6", "not_an_address"],
+            Self::Prefix => &["v4", "v6", "not_an_address", "nat64"],
             Self::Classes => &["key", "shares"],
             Self::Period => &["calendar", "tz", "anchor"],
             Self::Concurrency => &["slots", "ttl", "id", "name", "replaces", "on_store_failure", "near"],

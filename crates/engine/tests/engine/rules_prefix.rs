@@ -129,6 +129,32 @@ fn a_family_without_a_length_counts_each_address() {
 }
 
 #[test]
+fn addresses_behind_nat64_count_as_the_ipv4_in_them() {
+    let same = |rules: &RuleSet, one: &str, other: &str| keys(rules, one) == keys(rules, other);
+    let with = rules("{v4: 24, v6: 64, nat64: [2001:db8:64::/96, 2001:db8:122::/48]}");
+    for address in ["2001:db8:64::192.0.2.33", "[2001:DB8:122:c000:2:2100::]:80", "64:ff9b::c000:221"] {
+        assert!(same(&with, address, "192.0.2.1"), "{address}");
+        assert!(!same(&with, address, "192.0.3.33"), "{address}");
+    }
+    assert!(same(&with, "2001:db8:64::1:0:0", "2001:db8:64::2:0:0"), "beside the /96: by the /64");
+    let without = rules("{v4: 24, v6: 64}");
+    assert!(same(&without, "2001:db8:64::192.0.2.33", "2001:db8:64::198.51.100.1"));
+    // What a prefix changes is the counters of its addresses.
+    assert_eq!(keys(&with, "192.0.2.33"), keys(&without, "192.0.2.33"));
+    assert_eq!(keys(&with, "2001:db8::1"), keys(&without, "2001:db8::1"));
+
+    let lengths = rules_with("prefix: {v4: {32: 1, 24: 4}, v6: {64: 1, 48: 2}, nat64: [2001:db8:64::/96]}");
+    let keys_of = |value: &str| {
+        let request = request(value);
+        lengths.plan(&request, Modes::default()).checks().map(|(_, check)| check.key).collect::<Vec<_>>()
+    };
+    let translated = keys_of("2001:db8:64::192.0.2.33");
+    assert_eq!(translated, keys_of("192.0.2.33"));
+    let neighbour = keys_of("192.0.2.34");
+    assert!(translated[0] != neighbour[0] && translated[1] == neighbour[1], "the /32 and the /24");
+}
+
+#[test]
 fn all_addresses_of_a_64_get_n_together() {
     let (rules, store) = (rules("{v6: 64}"), store());
     let admitted = (0..1u128 << 17).filter(|low| {
@@ -410,7 +436,10 @@ fn what_is_no_prefix_is_refused() {
             "prefix: {v4: {24: 1, 8: 1000000000}}",
             "3:20: N times the factor 1000000000 is more than a limit may be (expected 4294967295 at most)",
         ),
-        ("prefix: {v4: 24, v5: 1}", "3:29: unknown key `v5` in `prefix` (expected v4, v6, not_an_address)"),
+        (
+            "prefix: {v4: 24, v5: 1}",
+            "3:29: unknown key `v5` in `prefix` (expected v4, v6, not_an_address, nat64)",
+        ),
         (
             "prefix: {not_an_address: deny}",
             "3:20: `prefix` without a length (expected `v4`, `v6` or both, such as `{v4: 24, v6: 64}`)",
@@ -418,6 +447,31 @@ fn what_is_no_prefix_is_refused() {
         (
             "prefix: {v4: 24, not_an_address: allow}",
             "3:45: `not_an_address` is `allow` (expected count, deny)",
+        ),
+        (
+            "prefix: {v6: 64, nat64: 2001:db8:64::/96}",
+            "3:36: `2001:db8:64::/96` stands here (expected a list)",
+        ),
+        (
+            "prefix: {v6: 64, nat64: [{a: b}]}",
+            "3:37: a mapping stands here (expected an IPv6 prefix such as 2001:db8:64::/96)",
+        ),
+        (
+            "prefix: {v6: 64, nat64: [2001:db8::/33]}",
+            "3:37: `2001:db8::/33` in `nat64` is no prefix of NAT64 (expected an IPv6 prefix of the length 32, 40, 48, 56, 64 or \
+             96, such as 2001:db8:64::/96)",
+        ),
+        (
+            "prefix: {v6: 64, nat64: [2001:db8:64::1/96]}",
+            "3:37: `2001:db8:64::1/96` in `nat64` has bits set behind its first 96 (expected 2001:db8:64::/96, if that is meant)",
+        ),
+        (
+            "prefix: {v6: 64, nat64: ['2001:db8:64:0:100::/96']}",
+            "3:37: `2001:db8:64:0:100::/96` in `nat64` has one of the bits 64 to 71 set (expected 0 there, as RFC 6052 has it)",
+        ),
+        (
+            "prefix: {v6: 64, nat64: [2001:db8:64::/48, 2001:db8::/32]}",
+            "3:55: `2001:db8::/32` in `nat64` overlaps with 2001:db8:64::/48 (expected prefixes that do not)",
         ),
         ("prefix: 24", "3:20: `24` stands here (expected a mapping)"),
         (
@@ -441,6 +495,19 @@ fn what_is_no_prefix_is_refused() {
         let text = format!("domain: d\ndescriptors:\n- {{key: k, {more}, {limit}}}\n");
         assert_eq!(refused(&text), [problem], "{more}");
     }
+    let nine: Vec<_> = (0..9).map(|number| format!("2001:db8:{number}::/48")).collect();
+    let text = format!(
+        "domain: d\ndescriptors:\n- {{key: k, prefix: {{v6: 64, nat64: [{}]}}, {limit}}}\n",
+        nine.join(", ")
+    );
+    let problem = "`2001:db8:8::/48` in `nat64` is one too many (expected 8 at most)";
+    assert_eq!(
+        refused(&text),
+        [format!(
+            "3:{}: {problem}",
+            1 + "- {key: k, prefix: {v6: 64, nat64: [".len() + nine[..8].join(", ").len() + 2
+        )]
+    );
     for value in ["'10.*'", "{in: [10.0.0.1]}", "{regex: '^10'}"] {
         let text =
             format!("domain: d\ndescriptors:\n- {{key: k, prefix: {{v4: 24}}, value: {value}, {limit}}}\n");

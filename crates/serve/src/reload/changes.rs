@@ -208,9 +208,9 @@ mod tests {
             assert_eq!(said, format!("1 changed (shop.a: {what})"));
         }
         let classes = "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, classes: {key: c, shares: {low: 0.6, top: 1.0}}}";
-        let prefix =
-            "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, prefix: {v6: 64, not_an_address: deny}}";
-        let expected = "1 changed (shop.a: prefix none → level 1: v4 32, v6 64, others denied)";
+        let prefix = "{key: a, rate_limit: {unit: day, requests_per_unit: 5}, prefix: {v6: 64, not_an_address: deny, nat64: [2001:db8:64::/96]}}";
+        let expected =
+            "1 changed (shop.a: prefix none → level 1: v4 32, v6 64, nat64 2001:db8:64::/96, others denied)";
         assert_eq!(text(&before, &rules(prefix)), expected);
         let calls = |id| rules(&format!("{{key: a, concurrency: {{slots: 2, ttl: 60s, id: {id}}}}}"));
         assert_eq!(text(&calls("request_id"), &calls("call")), "1 changed (shop.a: id request_id → call)");

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use super::Checker;
-use crate::pattern::Matcher;
+use crate::pattern::{Matcher, Nat64};
 use crate::prefix::Prefix;
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
@@ -53,12 +53,29 @@ impl Checker<'_, '_> {
         let others = self.reader.word(&fields, "not_an_address", &words);
         let (v4, v4_shorter) = self.prefix_lens(&fields, "v4", 32)?;
         let (v6, v6_shorter) = self.prefix_lens(&fields, "v6", 128)?;
-        let of = |v4, v6| Prefix { v4, v6, denies_others: false };
+        let nat64 = self.nat64(&fields);
+        let of = |v4, v6| Prefix { v4, v6, denies_others: false, nat64: nat64.clone() };
         let v4_shorter = v4_shorter.into_iter().map(|(len, factor)| (of(Some(len), None), factor));
         let v6_shorter = v6_shorter.into_iter().map(|(len, factor)| (of(None, Some(len)), factor));
         let denies_others = others.is_some_and(|(_, denies)| denies);
         let longest = Prefix { denies_others, ..of(Some(v4), Some(v6)) };
         Some(CheckedPrefix { at, longest, shorter: v4_shorter.chain(v6_shorter).collect() })
+    }
+
+    /// The networks whose addresses count as the IPv4 addresses in them. Those that are wrong are reported.
+    fn nat64(&mut self, fields: &Fields) -> Nat64 {
+        let mut nat64 = Nat64::default();
+        for &item in self.reader.list(fields, "nat64") {
+            let Content::Scalar(scalar) = &self.reader.document.node(item).content else {
+                self.reader.expected(item, "an IPv6 prefix such as 2001:db8:64::/96");
+                continue;
+            };
+            if let Err(problem) = nat64.add(&scalar.text) {
+                let at = self.reader.at(item);
+                self.reader.error(at, || format!("{} in `nat64` {problem}", quote(&scalar.text)));
+            }
+        }
+        nat64
     }
 
     /// The longest length for a family, and the shorter ones with their factors of N: one number, or a mapping of lengths to
