@@ -1,5 +1,5 @@
-//! Classes of importance between real nodes and a real Redis, by leases and without: no class takes the sum beyond its
-//! share, and answers name the full limit.
+//! Classes of importance between real nodes and a real Redis, by leases, without, and while Redis is away: no class takes
+//! the sum beyond its share, and answers name the full limit.
 
 use std::time::Duration;
 
@@ -116,4 +116,30 @@ fn a_kept_denial_of_a_class_denies_no_other() {
     assert_eq!(status(Some("critical"), 1), (OK, n, n * 15 / 100 - 1));
     let looked = client.ask(ask_only("shop", &[&[("user", "alice")]])).statuses.remove(0);
     assert_eq!((looked.code, looked.limit_remaining), (OVER_LIMIT, 0));
+}
+
+/// The classes of a node that decides alone share its part of the limit. When Redis is back, what they took counts for all.
+#[test]
+fn shares_hold_while_redis_is_away_and_after_it() {
+    let redis = Redis::start(&[]);
+    let setup = || {
+        let setup = setup().env("REDIS_URL", &redis.url()).env("REDIS_TIMEOUT", "1s");
+        setup.env("REDIS_FAILURE_MODE", "local").env("REDIS_LOCAL_SHARE", "0.5")
+    };
+    let (node, other) = (setup().start(), setup().start());
+    let (client, another) = (node.client(), other.client());
+    let took = |client: &Client, class| (0..N).filter(|_| passes(client, class)).count();
+    redis.stop();
+    // What is asked before that may be charged twice: nobody knows whether Redis has counted it.
+    let look = ask_only("shop", &[&[("user", "alice")]]);
+    eventually_true("the breaker to open", || {
+        client.call(look.clone()).is_ok() && node.metric("tidegate_redis_breaker_open") == 1.0
+    });
+    let alone = ["batch", "standard", "critical"].map(|class| took(&client, class));
+    assert_eq!(alone, [N / 2 * 6 / 10, N / 2 * 25 / 100, N / 2 * 15 / 100]);
+    redis.wake();
+    let left = || another.ask(ask_only("shop", &[&[("user", "alice"), ("priority", "critical")]])).statuses;
+    eventually_true("all of it to be charged", || left()[0].limit_remaining as usize == N / 2);
+    let together = ["batch", "standard", "critical"].map(|class| took(&another, class));
+    assert_eq!(together, [N * 6 / 10 - N / 2, N * 25 / 100, N * 15 / 100]);
 }

@@ -1,5 +1,6 @@
 //! The shared store without a Redis: what a node answers alone.
 
+mod classes;
 mod unsynced;
 
 use super::*;
@@ -26,17 +27,27 @@ descriptors:
 ";
 
 fn rules() -> RuleSet {
-    let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
+    rules_of(RULES)
+}
+
+fn rules_of(text: &str) -> RuleSet {
+    let file = SourceFile { name: "shop.yaml".into(), bytes: text.into(), presumed: false };
     let options = LoadOptions::new(KeySecret::new([7; 16])).default_cost(Cost::Asked).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
 /// A store that was never connected.
 fn store() -> SharedStore {
+    store_with_share(1.0)
+}
+
+/// A store whose node has this share of each limit while it decides alone.
+fn store_with_share(local_share: f64) -> SharedStore {
     let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let options = SharedStoreOptions {
         mode: StoreFailure::Local,
+        local_share,
         lease_time: Duration::from_secs(3_600),
         ..SharedStoreOptions::default()
     };
