@@ -32,6 +32,8 @@ use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 use tidegate_engine::unit::Window;
 
+#[path = "decision/kinds.rs"]
+mod kinds;
 #[path = "decision/tails.rs"]
 mod tails;
 
@@ -63,10 +65,11 @@ fn main() {
         let mut names = arguments.iter().filter(|argument| !argument.starts_with("--")).peekable();
         names.peek().is_none() || names.any(|wanted| wanted == name)
     };
-    let parts: [(&str, &dyn Fn()); 9] = [
+    let parts: [(&str, &dyn Fn()); 10] = [
         ("hot_key", &hot_key),
         ("many_keys", &many_keys),
         ("whole_request", &whole_request),
+        ("kinds", &kinds::kinds),
         ("long_log", &tails::long_log),
         ("two_threads", &two_threads),
         ("sizes", &|| sizes(keys(1_000_000))),
@@ -316,7 +319,11 @@ fn shop_rules() -> RuleSet {
         let methods = format!("descriptors: [{{key: method, {limit}}}]");
         text.push_str(&format!("  - {{key: route, value: route-{route}, {methods}}}\n"));
     }
-    let file = SourceFile { name: "shop.yaml".into(), bytes: text.into_bytes(), presumed: false };
+    rules_of(text)
+}
+
+fn rules_of(text: String) -> RuleSet {
+    let file = SourceFile { name: "rules.yaml".into(), bytes: text.into_bytes(), presumed: false };
     let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
