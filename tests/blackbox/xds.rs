@@ -427,3 +427,20 @@ fn the_systems_authorities_are_those_that_the_environment_names() {
         assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
     }
 }
+
+/// As in an image that has nothing but the binary.
+#[test]
+fn an_authority_in_a_file_is_enough_where_the_system_has_none() {
+    let files = Certificates::new("plane.test");
+    let empty = tempfile::tempdir().expect("a folder can be made");
+    let mut plane = files.plane();
+    let setup = files
+        .follower(plane.port)
+        .env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "plane.test")
+        .env("SSL_CERT_DIR", &empty.path().display().to_string());
+    let process = setup.spawn();
+    plane.event(0, "stream");
+    plane.send("1", "n1", &json!([config("gateway", "shop", 2)]));
+    let limiter = Tidegate::of(process, setup);
+    assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
+}
