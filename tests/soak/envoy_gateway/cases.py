@@ -1,0 +1,174 @@
+"""Requests of clients through the gateway, each with the answer that its policy promises."""
+
+import collections
+import http.client
+import http.server
+import json
+import socket
+import ssl
+import threading
+
+from pods import LIMITER, eventually
+
+# What the application got, by path.
+SERVED = collections.Counter()
+
+
+class Application(http.server.BaseHTTPRequestHandler):
+    """Counts what it gets, and costs what the request says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        SERVED[self.path] += 1
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        if "x-app-cost" in self.headers:
+            self.send_header("x-app-cost", self.headers["x-app-cost"])
+        self.end_headers()
+
+    do_GET = do_POST = do_PUT = answer
+
+    def log_message(self, *_):
+        pass
+
+
+def serve():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Application)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def ask(path, user=None, method="GET", address="127.0.0.1", **headers):
+    """The answer of the gateway: its status, and its headers."""
+    sent = {name.replace("_", "-"): str(value) for name, value in headers.items()}
+    if user:
+        sent["x-user-id"] = user
+    connection = http.client.HTTPConnection("127.0.0.1", 8888, timeout=60, source_address=(address, 0))
+    connection.request(method, path, headers=sent)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders())
+
+
+def statuses(times, path, **request):
+    return [ask(path, **request)[0] for _ in range(times)]
+
+
+def expect(what, got, wanted):
+    assert got == wanted, f"{what}: {got}, not {wanted}"
+    print(f"  {what}: {got}", flush=True)
+
+
+def exact(what, limit, path, **request):
+    """So many pass, and the next one is denied."""
+    expect(what, statuses(limit + 1, path, **request), [200] * limit + [429])
+
+
+def metric(name, **labels):
+    """The sum of the limiter's series of this name that have these labels."""
+    connection = http.client.HTTPConnection(LIMITER, 19001, timeout=60)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    of_name = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in of_name if all(label in line for label in wanted))
+
+
+def descriptor(route):
+    """What Envoy Gateway makes of a route."""
+    return f"httproute/default/{route}/rule/0/match/0/*"
+
+
+def of_rule(stat, route):
+    return metric(f"ratelimit_service_rate_limit_{stat}", key1=f"{descriptor(route)}_{descriptor(route)}")
+
+
+def each_kind_of_limit():
+    """Every policy, from counters at zero to the exact 429."""
+    expect("no policy", statuses(5, "/open"), [200] * 5)
+    for user in ["ann", "bob"]:
+        exact(f"3 an hour of each user, {user}", 3, "/users", user=user)
+    status, headers = ask("/users", user="cat")
+    shown = status, headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]
+    expect("what headers say, cat", shown, (200, "3, 3;w=3600", "2"))
+    expect("without the header", statuses(5, "/users"), [200] * 5)
+
+    expect("2 an hour by POST or PUT to /orders/a", [ask("/orders/a/1", method=m)[0] for m in ["POST", "PUT", "POST"]], [200, 200, 429])
+    expect("… and PUT", statuses(1, "/orders/a/2", method="PUT"), [429])
+    expect("… another method", statuses(4, "/orders/a/1"), [200] * 4)
+    expect("… another path", statuses(4, "/orders/b", method="POST"), [200] * 4)
+
+    together = [ask("/inside", address=address)[0] for address in ["127.1.0.1", "127.1.9.9"] * 2]
+    expect("4 an hour of a network", together, [200] * 4)
+    expect("… and no address of it gets more", [ask("/inside", address=a)[0] for a in ["127.1.0.1", "127.1.7.7"]], [429, 429])
+    for address in ["127.2.0.1", "127.2.0.2"]:
+        exact(f"2 an hour of each address of a network, {address}", 2, "/inside", address=address)
+    expect("another address", statuses(5, "/inside", address="127.3.0.1"), [200] * 5)
+    outside = [ask("/outside", address=address)[0] for address in ["127.3.0.1", "127.4.0.1", "127.3.0.1"]]
+    expect("2 an hour outside of a network", outside, [200, 200, 429])
+    expect("… inside of it", statuses(5, "/outside", address="127.1.0.1"), [200] * 5)
+
+    shared = [ask(path, user="ann")[0] for path in ["/north", "/south"] * 2]
+    expect("4 an hour for two routes together", shared, [200] * 4)
+    expect("… then neither", [ask(path, user="ann")[0] for path in ["/north", "/south"]], [429, 429])
+    expect("… another user", [ask(path, user="bob")[0] for path in ["/north", "/south"]], [200, 200])
+
+    asked = [ask("/asked", user="ann", x_cost=cost)[0] for cost in [4, 4, 2, 1]]
+    expect("requests that cost 4, 4, 2 and 1 of 10", asked, [200, 200, 200, 429])
+    for _ in range(100):
+        ask("/asked", user="many", x_cost=1)
+    asked = [ask("/asked", user="bob", x_cost=cost)[0] for cost in [8, 3, 2, 1]]
+    expect("… 8, 3, 2 and 1, when a rule knows that its costs are asked for", asked, [200, 429, 200, 429])
+    spend()
+
+    exact("1 an hour, if metadata has no other limit", 1, "/tenant", user="ann")
+    exact("… 3, if it has that", 3, "/tenant", user="bob", x_limit=3)
+    expect("2 a month in shadow mode", statuses(4, "/shadow", user="ann"), [200] * 4)
+    expect("… over it, in metrics", [of_rule(stat, "shadow") for stat in ["over_limit", "shadow_mode"]], [2, 2])
+    for unit, limit in [("day", 2), ("month", 3)]:
+        exact(f"{limit} a {unit}", limit, f"/{unit}", user="ann")
+    expect("… a day, another user", statuses(1, "/day", user="bob"), [200])
+
+
+def spend():
+    """A response is paid for when it is sent: 20 an hour, each request 1, each response 8."""
+    for number in range(1, 4):
+        expect(f"response {number} that costs 8 of 20", statuses(1, "/spent", user="ann", x_app_cost=8), [200])
+        eventually("the cost", lambda: of_rule("total_hits", "spent") == 9 * number)
+    expect("… then none", statuses(1, "/spent", user="ann", x_app_cost=8), [429])
+    expect("… another user", statuses(1, "/spent", user="bob", x_app_cost=0), [200])
+
+
+def used_up(*, users=True):
+    """What was used up stays so; nobody gets one too many."""
+    if users:
+        expect("users, ann", statuses(2, "/users", user="ann"), [429] * 2)
+    expect("orders", statuses(2, "/orders/a/1", method="PUT"), [429] * 2)
+    expect("inside", statuses(2, "/inside", address="127.1.3.3"), [429] * 2)
+    expect("outside", statuses(2, "/outside", address="127.5.0.1"), [429] * 2)
+    expect("shared", [ask(path, user="ann")[0] for path in ["/north", "/south"]], [429] * 2)
+    expect("asked", statuses(1, "/asked", user="ann", x_cost=1), [429])
+    expect("spent", statuses(1, "/spent", user="ann"), [429])
+    expect("shadow", statuses(1, "/shadow", user="ann"), [200])
+    expect("day, month", [ask("/day", user="ann")[0], ask("/month")[0]], [429] * 2)
+
+
+def ask_limiter(user):
+    """The limiter itself, over HTTP: its status for a request of this user to the route `users`."""
+    entries = [{"key": descriptor("users"), "value": descriptor("users")}, {"key": "rule-0-match-0", "value": user}]
+    body = json.dumps({"domain": "default/eg/http", "descriptors": [{"entries": entries}]})
+    connection = http.client.HTTPConnection(LIMITER, 8080, timeout=60)
+    connection.request("POST", "/json", body, {"content-type": "application/json"})
+    return connection.getresponse().status
+
+
+def shows(authority):
+    """Whether the limiter's gRPC port shows a certificate of this authority."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.check_hostname = False
+    try:
+        context.wrap_socket(socket.create_connection((LIMITER, 8081), 60)).close()
+    except ssl.SSLCertVerificationError:
+        return False
+    return True

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""The real Envoy Gateway with a real Envoy, and the limiter in place of the one that it deploys.
+
+Envoy Gateway runs as it does outside of a cluster: it reads resources from files and starts Envoy itself. The limiter is
+started as the container of the Deployment that Envoy Gateway would make (the one in its sources, with all environment and
+mounts of it), and later as the container of our chart. Arguments: the binaries of Envoy Gateway, Envoy, and the limiter; the
+folder of Envoy Gateway's sources; helm.
+"""
+
+import pathlib
+import re
+import shutil
+import sys
+import time
+import urllib.request
+
+import yaml
+
+import cases
+from cases import ask, ask_limiter, exact, expect, metric, statuses
+from pods import CHROOT, LIMITER, Limiter, Network, Process, Secret, eventually, root, run
+from policies import ROUTES, policies
+
+HERE = pathlib.Path(__file__).parent
+HOUSE = HERE.parents[2]
+
+
+def healthy(address):
+    try:
+        return urllib.request.urlopen(f"http://{address}", timeout=5).status == 200
+    except OSError:
+        return False
+
+
+class Gateway:
+    """Envoy Gateway, and the Envoy that it starts."""
+
+    def __init__(self, work, program, envoy, version):
+        self.work, self.program, self.version = work, program, version
+        self.home, self.resources = work / "gateway", work / "resources"
+        for folder in [self.home, self.resources]:
+            folder.mkdir()
+        self.make_certificates()
+        self.envoys_secret = Secret(work / "secrets/envoy", self.certificates("envoy"))
+        placed = f"/gateway/data/envoy-versions/{version}/bin/envoy"
+        mounts = {"/gateway": self.home, "/resources": self.resources, "/certs": self.envoys_secret.folder}
+        mounts |= {"/bin/envoy-gateway": program, placed: envoy}
+        self.root = root(work / "gateway-root", mounts)
+        (self.root / "tmp").mkdir()
+        shutil.copy(HERE / "envoy-gateway.yaml", self.home)
+
+    def make_certificates(self):
+        run(self.program, "certgen", "--local", "--config-home", self.home / "config")
+
+    def certificates(self, name):
+        return self.home / "config/certs" / name
+
+    def apply(self, made):
+        """These policies, and what is always there."""
+        fixed = (HERE / "gateway.yaml").read_text().replace("0.0.0", self.version)
+        # As an editor would: a file that it reads has everything.
+        next_one = self.work / "next.yaml"
+        next_one.write_text(fixed + "---\n" + yaml.safe_dump_all(ROUTES + list(made.values())))
+        next_one.rename(self.resources / "all.yaml")
+
+    def start(self):
+        command = [CHROOT, self.root, "/bin/envoy-gateway", "server", "--config-path", "/gateway/envoy-gateway.yaml"]
+        self.process = Process(self.work / "gateway.log", command, env={"HOME": "/gateway", "TMPDIR": "/tmp"})
+        eventually("Envoy to serve", self.serves)
+
+    def serves(self):
+        self.process.assert_running()
+        try:
+            return ask("/open")[0] == 200
+        except OSError:
+            return False
+
+
+class Trial:
+    def __init__(self, work, gateway, envoy, limiter, sources, helm):
+        self.work, self.program, self.helm = work, limiter, helm
+        self.golden = sources / "internal/infrastructure/kubernetes/ratelimit/testdata"
+        version = re.search(r"/(\d+\.\d+\.\d+)/", run(envoy, "--version"))[1]
+        cases.serve()
+        self.network = Network()
+        redis = ["redis-server", "--bind", "10.77.0.1", "--protected-mode", "no", "--save", "", "--dir", work]
+        self.redis = Process(work / "redis.log", redis)
+        self.gateway = Gateway(work, gateway, envoy, version)
+        self.secret = Secret(work / "secrets/envoy-rate-limit", self.gateway.certificates("envoy-rate-limit"))
+        (work / "mapping").mkdir()
+        mapping = yaml.safe_load((self.golden / "envoy-ratelimit-configmap.yaml").read_text())["data"]["conf.yaml"]
+        (work / "mapping/conf.yaml").write_text(mapping)
+
+    def start_limiter(self, workload):
+        files = {"envoy-rate-limit": self.secret.folder, "statsd-exporter-config": self.work / "mapping"}
+        self.limiter = Limiter(self.work, self.network, self.program, workload, files)
+        eventually("the limiter to be healthy", self.is_healthy)
+
+    def is_healthy(self):
+        self.limiter.process.assert_running()
+        return healthy(f"{LIMITER}:8080/healthcheck")
+
+    def deployment(self):
+        """The one that Envoy Gateway would make."""
+        return yaml.safe_load((self.golden / "deployments/default.yaml").read_text())
+
+    def chart(self):
+        """That of our chart."""
+        chart = HOUSE / "packaging/helm/tidegate"
+        values = ["--values", chart / "values-envoy-gateway.yaml", "--set", "store.redis.url=redis.redis.svc:6379"]
+        command = [self.helm, "template", "tidegate", chart, "--kube-version", "1.31.0", *values]
+        made = yaml.safe_load_all(run(*command, "--namespace", "envoy-gateway-system"))
+        return next(document for document in made if document and document["kind"] == "Deployment")
+
+    def following(self, change):
+        """Waits until the limiter has a state that it gets after this change."""
+        loads = "ratelimit_service_config_load_success"
+        before = metric(loads)
+        change()
+        eventually("rules", lambda: metric(loads) > before)
+
+    def the_limiter_starts(self):
+        """It is what Envoy Gateway would deploy."""
+        self.gateway.apply(policies())
+        self.gateway.start()
+        self.start_limiter(self.deployment())
+        eventually("rules", lambda: metric("ratelimit_service_config_load_success") > 0)
+        cases.each_kind_of_limit()
+
+    def the_limiter_is_killed(self):
+        """And another one takes its place, which our chart deploys."""
+        expect("dan uses 1 of 3", statuses(1, "/users", user="dan"), [200])
+        self.limiter.process.kill()
+        expect("without a limiter", statuses(1, "/users", user="dan"), [500])
+        self.start_limiter(self.chart())
+        eventually("Envoy to be answered", lambda: ask("/shadow", user="ann")[0] == 200)
+        cases.used_up()
+        exact("dan has 2 left", 2, "/users", user="dan")
+
+    def envoy_gateway_is_away(self):
+        """Its limits stay in force meanwhile; then it comes back with another one."""
+        self.gateway.process.stop()
+        expect("the limiter alone, ann", ask_limiter("ann"), 429)
+        expect("the limiter alone, eve", ask_limiter("eve"), 200)
+        self.gateway.apply(policies(users=5))
+        self.following(self.gateway.start)
+        exact("5 an hour now, ann has 2 left", 2, "/users", user="ann")
+        exact("eve has 4 left", 4, "/users", user="eve")
+        cases.used_up()
+
+    def a_policy_goes_and_comes(self):
+        """Its counters stay."""
+        without = policies(users=5)
+        del without["day"]
+        self.following(lambda: self.gateway.apply(without))
+        eventually("no limit a day", lambda: ask("/day", user="ann")[0] == 200)
+        self.following(lambda: self.gateway.apply(policies(users=5)))
+        eventually("the limit a day", lambda: ask("/day", user="ann")[0] == 429)
+        exact("bob has 1 left", 1, "/day", user="bob")
+
+    def certificates_rotate(self):
+        """All of them, and their authority. Envoy Gateway and its Envoy start again with them, the limiter goes on."""
+        self.gateway.make_certificates()
+        authority = self.gateway.certificates("envoy-gateway") / "ca.crt"
+        expect("the limiter shows a certificate of the new authority", cases.shows(authority), False)
+        self.gateway.envoys_secret.update(self.gateway.certificates("envoy"))
+        self.secret.update(self.gateway.certificates("envoy-rate-limit"))
+        eventually("the limiter to show its new certificate", lambda: cases.shows(authority))
+        cases.used_up()
+        self.gateway.process.stop()
+        self.gateway.apply(policies(users=6))
+        self.following(self.gateway.start)
+        exact("6 an hour now, ann has 1 left", 1, "/users", user="ann")
+        cases.used_up()
+        self.limiter.process.assert_running()
+
+
+def main(*arguments):
+    began = time.monotonic()
+    trial = Trial(*map(pathlib.Path, arguments))
+    stages = [
+        trial.the_limiter_starts,
+        trial.the_limiter_is_killed,
+        trial.envoy_gateway_is_away,
+        trial.a_policy_goes_and_comes,
+        trial.certificates_rotate,
+    ]
+    try:
+        for stage in stages:
+            print(f"{time.monotonic() - began:.0f} s: {stage.__name__.replace('_', ' ')}", flush=True)
+            stage()
+    except BaseException:
+        for log in trial.work.glob("*.log"):
+            print(f"--- the end of {log.name}\n{log.read_text()[-3000:]}")
+        raise
+    print(f"{time.monotonic() - began:.0f} s: every answer is as promised")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
