@@ -120,7 +120,8 @@ def each_kind_of_limit():
         ask("/asked", user="many", x_cost=1)
     asked = [ask("/asked", user="bob", x_cost=cost)[0] for cost in [8, 3, 2, 1]]
     expect("… 8, 3, 2 and 1, when a rule knows that its costs are asked for", asked, [200, 429, 200, 429])
-    spend()
+    spend("20 an hour, a request costs 1 and its response 8", "spent", 3, 9, x_app_cost=8)
+    spend("20 tokens an hour, a request costs 0 and its response 10", "tokens", 2, 10, x_cost=0, x_app_cost=10)
 
     exact("1 an hour, if metadata has no other limit", 1, "/tenant", user="ann")
     exact("… 3, if it has that", 3, "/tenant", user="bob", x_limit=3)
@@ -131,13 +132,13 @@ def each_kind_of_limit():
     expect("… a day, another user", statuses(1, "/day", user="bob"), [200])
 
 
-def spend():
-    """A response is paid for when it is sent: 20 an hour, each request 1, each response 8."""
-    for number in range(1, 4):
-        expect(f"response {number} that costs 8 of 20", statuses(1, "/spent", user="ann", x_app_cost=8), [200])
-        eventually("the cost", lambda: of_rule("total_hits", "spent") == 9 * number)
-    expect("… then none", statuses(1, "/spent", user="ann", x_app_cost=8), [429])
-    expect("… another user", statuses(1, "/spent", user="bob", x_app_cost=0), [200])
+def spend(what, route, passes, each, **headers):
+    """So many responses are paid for when they are sent, and then nothing passes."""
+    for number in range(1, passes + 1):
+        expect(f"{what}, response {number}", statuses(1, f"/{route}", user="ann", **headers), [200])
+        eventually("the cost", lambda: of_rule("total_hits", route) == each * number)
+    expect("… then none", statuses(1, f"/{route}", user="ann", **headers), [429])
+    expect("… another user", statuses(1, f"/{route}", user="bob", **headers), [200])
 
 
 def used_up(*, users=True):
@@ -149,7 +150,7 @@ def used_up(*, users=True):
     expect("outside", statuses(2, "/outside", address="127.5.0.1"), [429] * 2)
     expect("shared", [ask(path, user="ann")[0] for path in ["/north", "/south"]], [429] * 2)
     expect("asked", statuses(1, "/asked", user="ann", x_cost=1), [429])
-    expect("spent", statuses(1, "/spent", user="ann"), [429])
+    expect("spent, tokens", [ask(path, user="ann", x_cost=0)[0] for path in ["/spent", "/tokens"]], [429] * 2)
     expect("shadow", statuses(1, "/shadow", user="ann"), [200])
     expect("day, month", [ask("/day", user="ann")[0], ask("/month")[0]], [429] * 2)
 

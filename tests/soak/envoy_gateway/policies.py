@@ -44,8 +44,9 @@ def network(cidr, kind="Exact", invert=False):
     return [{"sourceCIDR": {"type": kind, "value": cidr, "invert": invert}}]
 
 
-def cost(when):
-    return {when: {"from": "Metadata", "metadata": {"namespace": "costs", "key": when}}}
+def cost(*when):
+    """From metadata: a `number` ends an Envoy Gateway that reads files (unsupported type: uint64)."""
+    return {each: {"from": "Metadata", "metadata": {"namespace": "costs", "key": each}} for each in when}
 
 
 def policies(users=3):
@@ -59,6 +60,7 @@ def policies(users=3):
         policy("both", [rule(4, "Hour", USERS, shared=True)], ["north", "south"]),
         policy("asked", [rule(10, "Hour", USERS, cost=cost("request"))]),
         policy("spent", [rule(20, "Hour", USERS, cost=cost("response"))]),
+        policy("tokens", [rule(20, "Hour", USERS, cost=cost("request", "response"))]),
         policy("tenant", [rule(1, "Hour", USERS, of="tenant")]),
         policy("shadow", [rule(2, "Month", USERS, shadowMode=True)]),
         policy("day", [rule(2, "Day", USERS)]),
@@ -67,5 +69,5 @@ def policies(users=3):
     return {resource["metadata"]["name"]: resource for resource in made}
 
 
-NAMES = "open users orders inside outside north south asked spent tenant shadow day month"
+NAMES = "open users orders inside outside north south asked spent tokens tenant shadow day month"
 ROUTES = [route(name) for name in NAMES.split()]
