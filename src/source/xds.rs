@@ -2,9 +2,10 @@
 //!
 //! In: the control plane's address, and a function that receives its resources. Each response is a complete state of
 //! the world: all resources become files ([`Resources`]), and the function either puts them in force (ACK) or returns
-//! all their problems (NACK). A lost stream is opened again after a pause, with the version in force. The rules in
-//! force stay meanwhile. Some control planes send a refused state again at once, so the next NACK is delayed for a
-//! moment.
+//! all their problems (NACK). A lost stream is opened again after a pause, and the rules in force stay meanwhile. A new
+//! stream does not name the version in force: a control plane that has started again may count its versions from 1,
+//! and would not send another state with the same number. Some control planes send a refused state again at once, so
+//! the next NACK is delayed for a moment.
 //!
 //! Deliberately not here: incremental updates, other types of resources, the meaning of rules.
 
@@ -163,7 +164,7 @@ impl XdsSource {
         // Each response gets one request, and the next response is read only after that request is sent.
         let (requests, outgoing) = mpsc::channel(1);
         let requests = Requests { node: self.node(), requests };
-        requests.subscribe(&self.version).await?;
+        requests.send(requests.request()).await?;
         let request = self.with_headers(Request::new(ReceiverStream::new(outgoing)));
         let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
         tracing::info!("rules: following {}", self.options.server);
@@ -222,10 +223,6 @@ impl XdsSource {
 }
 
 impl Requests {
-    async fn subscribe(&self, version: &str) -> Result<(), StreamError> {
-        self.send(DiscoveryRequest { version_info: version.to_owned(), ..self.request() }).await
-    }
-
     /// Sends the ACK or NACK of a response, with the version in force now.
     async fn acknowledge(
         &self,
