@@ -3,6 +3,7 @@
 
 mod chart;
 mod cluster;
+mod istio;
 mod random;
 mod refused;
 mod started;
