@@ -1,6 +1,7 @@
 //! `examples/kubernetes`: the manifests follow the schemas of Kubernetes, what they name is there, and Envoy's ring has the
 //! pods of the StatefulSet. The modules below: the chart that they are rendered from. No cluster runs.
 
+mod ai_gateway;
 mod chart;
 mod cluster;
 mod istio;

@@ -8,10 +8,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::chart::{chart, render, rendered};
-use super::{container, documents, environment, list, of_kind, workload};
-use crate::harness::control_plane::ControlPlane;
+use super::{container, documents, list, of_kind, workload};
 use crate::harness::eventually_true;
-use crate::harness::grpc::{Client, RateLimitRequest, question};
+use crate::harness::grpc::question;
 use crate::harness::pki::{Authority, write};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate, binary};
@@ -23,14 +22,14 @@ const RULES: &str =
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// The container of these documents, with folders for its mounts, of which those of ConfigMaps have their files.
-struct Pod {
+pub struct Pod {
     setup: Setup,
     /// The commands that mount them.
     mounts: String,
 }
 
 impl Pod {
-    fn of(made: &[Value]) -> Self {
+    pub fn of(made: &[Value]) -> Self {
         let workload = workload(made);
         let mut setup = Setup::new().default_of("CONFIG_PATH").default_of("RULES_MAY_BE_EMPTY");
         let items = list(&container(workload)["env"]).iter();
@@ -68,12 +67,12 @@ impl Pod {
         write(&self.setup.outside().join(folder), name, text);
     }
 
-    fn env(mut self, name: &str, value: &str) -> Self {
+    pub fn env(mut self, name: &str, value: &str) -> Self {
         self.setup = self.setup.env(name, value);
         self
     }
 
-    fn start(self) -> Tidegate {
+    pub fn start(self) -> Tidegate {
         start_as_nobody(self.setup, &self.mounts, binary())
     }
 }
@@ -151,38 +150,6 @@ fn a_pod_of_a_stateful_set_keeps_counters_records_and_exceptions_on_its_volume()
     for name in ["counters", "exceptions", "audit", "records"] {
         assert!(state.join(name).exists(), "{name}");
     }
-}
-
-/// With a resource as its control plane has them.
-#[test]
-fn the_limiter_of_ai_gateway_follows_its_control_plane() {
-    let redis = Redis::start(&[]);
-    let mut plane = ControlPlane::start();
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let values =
-        write(folder.path(), "values.yaml", &json!({"store": {"redis": {"url": redis.url()}}}).to_string());
-    let made = render(&chart(), &[&chart().join("values-ai-gateway.yaml"), &values]);
-    let made = documents(&write(folder.path(), "made.yaml", &made.expect("good values")));
-    assert!(environment(workload(&made)).contains(&("REDIS_URL", &*redis.url())));
-    let server = format!("127.0.0.1:{}", plane.port);
-    let pod = Pod::of(&made).env("CONFIG_GRPC_XDS_SERVER_URL", &server).env("REDIS_TIMEOUT", "10s");
-    // Ready, although the plane has sent nothing yet.
-    let limiter = pod.start();
-    assert_eq!(plane.event(0, "request").pointer("/node/id"), Some(&json!("envoy-ai-gateway-ratelimit")));
-    let config = json!({"name": "ai-gateway-quota", "domain": "ai-gateway-quota", "descriptors": [
-        {"key": "backend_name", "value": "openai", "descriptors": [
-            {"key": "model_name_override", "value": "gpt", "rate_limit": {"unit": "HOUR", "requests_per_unit": 20}}]}]});
-    plane.send("1", "n1", &json!([config]));
-    let asked =
-        question("ai-gateway-quota", &[&[("backend_name", "openai"), ("model_name_override", "gpt")]]);
-    let client = Client::new(limiter.ports().grpc);
-    eventually_true("the first rules", || {
-        client.call(asked.clone()).is_ok_and(|answer| !answer.statuses.is_empty())
-    });
-    let remaining = client.ask(asked.clone()).statuses[0].limit_remaining;
-    let answer = client.ask(RateLimitRequest { hits_addend: remaining, ..asked.clone() });
-    assert_eq!(answer.overall_code, 1, "what is left is admitted");
-    assert_eq!(client.ask(asked).overall_code, 2, "and nothing more");
 }
 
 /// The file is valid for the chart, its rules have no problem, and each limit is the one that its comment says.
