@@ -1,68 +1,12 @@
 """Requests of clients through the gateway, each with the answer that its policy promises."""
 
-import collections
 import http.client
-import http.server
 import json
 import socket
 import ssl
-import threading
 
+from asking import ask, exact, expect, statuses
 from pods import LIMITER, eventually
-
-# What the application got, by path.
-SERVED = collections.Counter()
-
-
-class Application(http.server.BaseHTTPRequestHandler):
-    """Counts what it gets, and costs what the request says."""
-
-    protocol_version = "HTTP/1.1"
-
-    def answer(self):
-        SERVED[self.path] += 1
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        if "x-app-cost" in self.headers:
-            self.send_header("x-app-cost", self.headers["x-app-cost"])
-        self.end_headers()
-
-    do_GET = do_POST = do_PUT = answer
-
-    def log_message(self, *_):
-        pass
-
-
-def serve():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Application)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-
-
-def ask(path, user=None, method="GET", address="127.0.0.1", **headers):
-    """The answer of the gateway: its status, and its headers."""
-    sent = {name.replace("_", "-"): str(value) for name, value in headers.items()}
-    if user:
-        sent["x-user-id"] = user
-    connection = http.client.HTTPConnection("127.0.0.1", 8888, timeout=60, source_address=(address, 0))
-    connection.request(method, path, headers=sent)
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer.status, dict(answer.getheaders())
-
-
-def statuses(times, path, **request):
-    return [ask(path, **request)[0] for _ in range(times)]
-
-
-def expect(what, got, wanted):
-    assert got == wanted, f"{what}: {got}, not {wanted}"
-    print(f"  {what}: {got}", flush=True)
-
-
-def exact(what, limit, path, **request):
-    """So many pass, and the next one is denied."""
-    expect(what, statuses(limit + 1, path, **request), [200] * limit + [429])
 
 
 def metric(name, **labels):
@@ -130,6 +74,9 @@ def each_kind_of_limit():
     for unit, limit in [("day", 2), ("month", 3)]:
         exact(f"{limit} a {unit}", limit, f"/{unit}", user="ann")
     expect("… a day, another user", statuses(1, "/day", user="bob"), [200])
+    for key in ["a", "b"]:
+        exact(f"2 a week for each value of a query parameter, {key}", 2, f"/query?key={key}")
+    exact("none at all", 0, "/nobody")
 
 
 def spend(what, route, passes, each, **headers):

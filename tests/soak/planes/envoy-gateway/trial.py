@@ -3,33 +3,29 @@
 
 Envoy Gateway runs as it does outside of a cluster: it reads resources from files and starts Envoy itself. The limiter is
 started as the container of the Deployment that Envoy Gateway would make (the one in its sources, with all environment and
-mounts of it), and later as the container of our chart. Arguments: the binaries of Envoy Gateway, Envoy, and the limiter; the
-folder of Envoy Gateway's sources; helm.
+mounts of it), and later as the container of our chart. Arguments: a folder; the binaries of Envoy Gateway, Envoy, and the limiter;
+the folder of Envoy Gateway's sources; helm.
 """
 
 import pathlib
 import re
 import shutil
 import sys
-import time
-import urllib.request
 
 import yaml
 
 import cases
-from cases import ask, ask_limiter, exact, expect, metric, statuses
+from asking import ask, exact, expect, play, serve, statuses
+from cases import ask_limiter, metric
 from pods import CHROOT, LIMITER, Limiter, Network, Process, Secret, eventually, root, run
 from policies import ROUTES, policies
 
 HERE = pathlib.Path(__file__).parent
-HOUSE = HERE.parents[2]
-
-
-def healthy(address):
-    try:
-        return urllib.request.urlopen(f"http://{address}", timeout=5).status == 200
-    except OSError:
-        return False
+HOUSE = HERE.parents[3]
+NAMES = {
+    "10.77.0.1": "envoy-gateway redis.redis.svc",
+    LIMITER: "envoy-ratelimit.envoy-gateway-system.svc.cluster.local",
+}
 
 
 class Gateway:
@@ -45,9 +41,9 @@ class Gateway:
         placed = f"/gateway/data/envoy-versions/{version}/bin/envoy"
         mounts = {"/gateway": self.home, "/resources": self.resources, "/certs": self.envoys_secret.folder}
         mounts |= {"/bin/envoy-gateway": program, placed: envoy}
-        self.root = root(work / "gateway-root", mounts)
+        self.root = root(work / "gateway-root", NAMES, mounts)
         (self.root / "tmp").mkdir()
-        shutil.copy(HERE / "envoy-gateway.yaml", self.home)
+        shutil.copy(HERE / "configuration.yaml", self.home)
 
     def make_certificates(self):
         run(self.program, "certgen", "--local", "--config-home", self.home / "config")
@@ -64,7 +60,7 @@ class Gateway:
         next_one.rename(self.resources / "all.yaml")
 
     def start(self):
-        command = [CHROOT, self.root, "/bin/envoy-gateway", "server", "--config-path", "/gateway/envoy-gateway.yaml"]
+        command = [CHROOT, self.root, "/bin/envoy-gateway", "server", "--config-path", "/gateway/configuration.yaml"]
         self.process = Process(self.work / "gateway.log", command, env={"HOME": "/gateway", "TMPDIR": "/tmp"})
         eventually("Envoy to serve", self.serves)
 
@@ -81,7 +77,7 @@ class Trial:
         self.work, self.program, self.helm = work, limiter, helm
         self.golden = sources / "internal/infrastructure/kubernetes/ratelimit/testdata"
         version = re.search(r"/(\d+\.\d+\.\d+)/", run(envoy, "--version"))[1]
-        cases.serve()
+        serve()
         self.network = Network()
         redis = ["redis-server", "--bind", "10.77.0.1", "--protected-mode", "no", "--save", "", "--dir", work]
         self.redis = Process(work / "redis.log", redis)
@@ -93,12 +89,7 @@ class Trial:
 
     def start_limiter(self, workload):
         files = {"envoy-rate-limit": self.secret.folder, "statsd-exporter-config": self.work / "mapping"}
-        self.limiter = Limiter(self.work, self.network, self.program, workload, files)
-        eventually("the limiter to be healthy", self.is_healthy)
-
-    def is_healthy(self):
-        self.limiter.process.assert_running()
-        return healthy(f"{LIMITER}:8080/healthcheck")
+        self.limiter = Limiter(self.work, self.network, NAMES, self.program, workload, files)
 
     def deployment(self):
         """The one that Envoy Gateway would make."""
@@ -175,9 +166,8 @@ class Trial:
         self.limiter.process.assert_running()
 
 
-def main(*arguments):
-    began = time.monotonic()
-    trial = Trial(*map(pathlib.Path, arguments))
+if __name__ == "__main__":
+    trial = Trial(*map(pathlib.Path, sys.argv[1:]))
     stages = [
         trial.the_limiter_starts,
         trial.the_limiter_is_killed,
@@ -185,16 +175,4 @@ def main(*arguments):
         trial.a_policy_goes_and_comes,
         trial.certificates_rotate,
     ]
-    try:
-        for stage in stages:
-            print(f"{time.monotonic() - began:.0f} s: {stage.__name__.replace('_', ' ')}", flush=True)
-            stage()
-    except BaseException:
-        for log in trial.work.glob("*.log"):
-            print(f"--- the end of {log.name}\n{log.read_text()[-3000:]}")
-        raise
-    print(f"{time.monotonic() - began:.0f} s: every answer is as promised")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    play(trial.work, stages)

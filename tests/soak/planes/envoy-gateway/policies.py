@@ -65,9 +65,11 @@ def policies(users=3):
         policy("shadow", [rule(2, "Month", USERS, shadowMode=True)]),
         policy("day", [rule(2, "Day", USERS)]),
         policy("month", [rule(3, "Month")]),
+        policy("query", [rule(2, "Week", [{"queryParams": [{"name": "key", "type": "Distinct"}]}])]),
+        policy("nobody", [rule(0, "Hour")]),
     ]
     return {resource["metadata"]["name"]: resource for resource in made}
 
 
-NAMES = "open users orders inside outside north south asked spent tokens tenant shadow day month"
+NAMES = "open users orders inside outside north south asked spent tokens tenant shadow day month query nobody"
 ROUTES = [route(name) for name in NAMES.split()]

@@ -8,10 +8,10 @@ import pathlib
 import shutil
 import subprocess
 import time
+import urllib.request
 
 DEADLINE = 120
 CHROOT = shutil.which("chroot")
-HOSTS = "10.77.0.1 envoy-gateway redis.redis.svc\n10.77.0.2 envoy-ratelimit.envoy-gateway-system.svc.cluster.local\n"
 LIMITER = "10.77.0.2"
 
 
@@ -85,8 +85,8 @@ def mount(source, target, *options):
     run("mount", "--bind", *options, source, target)
 
 
-def root(folder, mounts):
-    """A root with the machine's programs and libraries, the names of the pods, and these mounts: {path in it: source}."""
+def root(folder, names, mounts):
+    """A root with the machine's programs and libraries, {address: names} of the pods, and mounts: {path in it: source}."""
     folder.mkdir()
     run("mount", "-t", "tmpfs", "tmpfs", folder)
     mount("/usr", folder / "usr", "-o", "ro")
@@ -95,7 +95,8 @@ def root(folder, mounts):
     for name in ["lib", "lib64"]:
         shutil.copy(f"/{name}", folder / name, follow_symlinks=False)
     (folder / "etc").mkdir()
-    (folder / "etc/hosts").write_text(f"127.0.0.1 localhost\n{HOSTS}")
+    hosts = {"127.0.0.1": "localhost"} | names
+    (folder / "etc/hosts").write_text("".join(f"{address} {name}\n" for address, name in hosts.items()))
     (folder / "etc/passwd").write_text("root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n")
     for path, source in mounts.items():
         mount(source, folder / path.lstrip("/"))
@@ -128,7 +129,7 @@ class Limiter:
     `files` has the folders of Secrets and ConfigMaps by their names.
     """
 
-    def __init__(self, work, network, program, workload, files):
+    def __init__(self, work, network, names, program, workload, files):
         pod = workload["spec"]["template"]["spec"]
         container = pod["containers"][0]
         name = f"limiter-{len(list(work.glob('limiter-*.log')))}"
@@ -138,7 +139,7 @@ class Limiter:
             volume = volumes[mounted["name"]]
             source = volume["secret"]["secretName"] if "secret" in volume else volume["configMap"]["name"]
             mounts[mounted["mountPath"]] = files[source]
-        folder = root(work / name, mounts)
+        folder = root(work / name, names, mounts)
         (folder / "bin/ratelimit").symlink_to("tidegate")
         run("mount", "-o", "remount,ro", folder)
         environment = {item["name"]: item["value"] for item in container["env"]}
@@ -147,3 +148,11 @@ class Limiter:
         inside = [CHROOT, "--userspec=65534:65534", "--groups=", folder]
         command = network.enter + inside + container.get("command", ["/bin/tidegate"])
         self.process = Process(work / f"{name}.log", command, env=environment)
+        eventually("the limiter to be healthy", self.is_healthy)
+
+    def is_healthy(self):
+        self.process.assert_running()
+        try:
+            return urllib.request.urlopen(f"http://{LIMITER}:8080/healthcheck", timeout=5).status == 200
+        except OSError:
+            return False
