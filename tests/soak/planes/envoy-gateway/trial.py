@@ -103,6 +103,14 @@ class Trial:
         made = yaml.safe_load_all(run(*command, "--namespace", "envoy-gateway-system"))
         return next(document for document in made if document and document["kind"] == "Deployment")
 
+    def finds(self, workload):
+        """Whether Envoy Gateway's Service finds the pods of this one, and their ports."""
+        service = yaml.safe_load((self.golden / "services/envoy-ratelimit-service-default.yaml").read_text())["spec"]
+        pod = workload["spec"]["template"]
+        ports = [port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]]
+        by_port = all(port["targetPort"] in ports for port in service["ports"])
+        return by_port and service["selector"].items() <= pod["metadata"]["labels"].items()
+
     def following(self, change):
         """Waits until the limiter has a state that it gets after this change."""
         loads = "ratelimit_service_config_load_success"
@@ -123,7 +131,9 @@ class Trial:
         expect("dan uses 1 of 3", statuses(1, "/users", user="dan"), [200])
         self.limiter.process.kill()
         expect("without a limiter", statuses(1, "/users", user="dan"), [500])
-        self.start_limiter(self.chart())
+        chart = self.chart()
+        expect("the Service of Envoy Gateway finds it", self.finds(chart), True)
+        self.start_limiter(chart)
         eventually("Envoy to be answered", lambda: ask("/shadow", user="ann")[0] == 200)
         cases.used_up()
         exact("dan has 2 left", 2, "/users", user="dan")
