@@ -40,6 +40,7 @@
 //! - A failure may leave hits that count longer than they should, but those of a call without an answer are charged
 //!   before its deadline or never.
 
+mod bans;
 mod census;
 mod early;
 mod record;
@@ -57,8 +58,9 @@ use tidegate_engine::rules::StoreFailure;
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
+pub use bans::wrong_bans;
 pub use census::{Census, census};
-pub use record::{Loss, Outcome, Record, Refund};
+pub use record::{Bans, Loss, Outcome, Record, Refund};
 pub use slots::{Release, wrong_slots};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
@@ -103,6 +105,8 @@ pub struct Rules<'s> {
     pub lead: Time,
     /// How much of N a node admits that decides alone by `local`.
     pub local_share_percent: u32,
+    /// Denials count towards bans after so long at the latest.
+    pub reports_within: Time,
     /// Of a request that has a counter over, fixed windows that are not count nothing.
     pub stops_increment: bool,
 }
@@ -142,8 +146,13 @@ impl Rules<'_> {
         let is_fixed = limit.algorithm == Algorithm::FixedWindow && limit.failure == StoreFailure::Error;
         let is_asked = !self.remembers_denials && self.cold_max.is_none();
         let is_own = limit.excepted.is_none() && limit.recorded.is_none();
-        let counts_denied =
-            is_fixed && is_asked && is_own && !self.stops_increment && !it.is_full && it.hits > 0;
+        let counts_denied = is_fixed
+            && is_asked
+            && is_own
+            && !self.stops_increment
+            && !it.is_full
+            && it.hits > 0
+            && !it.bans.is_banned;
         it.counts() || counts_denied && matches!(it.outcome, Outcome::Denied { .. })
     }
 

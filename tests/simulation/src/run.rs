@@ -91,6 +91,8 @@ pub enum Kind {
     WrongSum,
     /// More calls held slots than there are, or one was denied while there was a slot.
     WrongSlot,
+    /// A key was banned without enough denials or for too long, or was not banned though it had to be.
+    WrongBan,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
     /// A process began with something else than the one before had left.

@@ -3,6 +3,7 @@
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
 mod alone;
+mod bans;
 mod batches;
 mod classes;
 mod drawn;
@@ -31,6 +32,7 @@ use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
+pub use bans::Ban;
 pub use classes::{Classes, FULL};
 pub use fault::{During, Fault, What};
 pub use fleet::Settings;

@@ -1,5 +1,6 @@
 //! How much of what was answered is judged.
 
+use super::bans::census_of_bans;
 use super::slots::census_of_slots;
 use super::{Outcome, Record, Release, Rules, before, each_counter};
 use crate::scenario::LimitSpec;
@@ -17,6 +18,8 @@ pub struct Census {
     pub of_classes: [u64; 2],
     /// And of those with slots.
     pub of_slots: [u64; 2],
+    /// And of denials by bans.
+    pub of_bans: [u64; 2],
 }
 
 impl Census {
@@ -25,6 +28,7 @@ impl Census {
         self.answered += other.answered;
         self.judged += other.judged;
         self.of_slots.iter_mut().zip(other.of_slots).for_each(|(sum, more)| *sum += more);
+        self.of_bans.iter_mut().zip(other.of_bans).for_each(|(sum, more)| *sum += more);
         self.of_classes.iter_mut().zip(other.of_classes).for_each(|(sum, more)| *sum += more);
     }
 
@@ -60,6 +64,7 @@ pub fn census(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Ce
         }
         None
     });
+    census.of_bans = census_of_bans(rules, records);
     census.of_slots = census_of_slots(rules, records, releases);
     census.answered += census.of_slots[0];
     census.judged += census.of_slots[1];

@@ -51,6 +51,25 @@ pub struct Record {
     pub reset_nanos: Time,
     /// What was answered.
     pub outcome: Outcome,
+    /// What was answered about bans.
+    pub bans: Bans,
+}
+
+/// What one descriptor asked of a ban, and was answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bans {
+    /// The ban that its rule has.
+    pub of: Option<u64>,
+    /// A ban denied the request, so that it was not counted.
+    pub is_banned: bool,
+    /// For how long the answer says that this key is banned.
+    pub left: Option<Time>,
+    /// The denial counts towards the ban, if a counter decided.
+    pub strikes: bool,
+    /// There is room in memory for all of it.
+    pub has_room: bool,
+    /// The limit denies nothing, by its rule or by an exception.
+    pub is_shadow: bool,
 }
 
 /// What was answered about one counter.

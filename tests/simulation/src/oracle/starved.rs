@@ -166,9 +166,11 @@ fn there_at_most(
     let it = &own[place];
     let is_cut = limit.algorithm == Algorithm::FixedWindow;
     let others = own.iter().enumerate().take_while(|(_, other)| other.asked <= it.answered);
-    // A fixed window counts what is denied.
+    // A fixed window counts what is denied, but not by a ban.
     let counts_denied = |other: &Record| {
-        is_cut && (!rules.stops_increment || other.outcome == Outcome::Denied { over: true })
+        is_cut
+            && !other.bans.is_banned
+            && (!rules.stops_increment || other.outcome == Outcome::Denied { over: true })
     };
     let others = others.filter(|&(number, other)| {
         number != place

@@ -50,6 +50,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         remaining: 0,
         reset_nanos: SECOND,
         outcome,
+        bans: Bans::default(),
     }
 }
 
@@ -78,6 +79,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         lead: 0,
         begins_cold: true,
         local_share_percent: 100,
+        reports_within: 0,
         stops_increment: false,
         knows_late: false,
     }

@@ -12,7 +12,7 @@ use tidegate_engine::rules::StoreFailure;
 use super::told::Told;
 use super::way::{Counter, Decided, Met, Trial};
 use super::{Kind, Run};
-use crate::oracle::{Outcome, Record};
+use crate::oracle::{Bans, Outcome, Record};
 use crate::scenario::{Item, Layout, LimitSpec};
 use crate::world::{MICRO, SECOND, lock};
 
@@ -22,6 +22,11 @@ const ROOMY: u64 = 1 << 20;
 /// Denies a request, alone or with all others of its kind.
 fn denies(counter: &Counter) -> bool {
     counter.over && !counter.by.is_shadow
+}
+
+/// Whether nobody knows if this counter is over: a ban denies its descriptor, which shows it as full.
+fn is_hidden(counter: &Counter, decided: &Decided) -> bool {
+    counter.is_shown && decided.bans.iter().any(|ban| ban.at == counter.at && !ban.has_begun)
 }
 
 /// Whether this is the limit that its descriptor has to show: of those that deny the one that does it for the longest time, then
@@ -48,8 +53,8 @@ impl Run {
         decided: &Decided,
         is_patient: bool,
     ) -> bool {
-        let Decided { is_ok, counters, met, .. } = decided;
-        let passes = self.passes(met, counters.iter());
+        let Decided { is_ok, counters, bans, met, .. } = decided;
+        let passes = self.passes(met, counters.iter()) && bans.is_empty();
         let is_wrong = |what: String| self.wrong(Kind::WrongAnswer, format!("request {number} {what}"));
         if *is_ok != (passes || self.scenario.modes.shadow) {
             let is = if *is_ok { "admitted" } else { "denied" };
@@ -62,9 +67,11 @@ impl Run {
         let any_over = counters.iter().any(|counter| counter.over);
         let records = &mut lock(&self.records)[first..];
         for (record, counter) in records.iter_mut().zip(counters) {
-            self.check_rule(record, counter);
+            self.check_rule(record, counter, decided);
             self.check_limit(record, counter, is_patient);
-            self.settle(record, (passes, any_over), counter, decided.is_full);
+            let over = counter.over && !is_hidden(counter, decided);
+            self.settle(record, (passes, any_over, over), counter, decided.is_full);
+            self.note_bans(record, counter, decided, passes);
         }
         let with_candidates = items.iter().enumerate().filter(|(_, item)| self.candidate_of(item).is_some());
         for ((place, item), record) in with_candidates.zip(&mut records[items.len()..]) {
@@ -108,13 +115,13 @@ impl Run {
     fn settle(
         &self,
         record: &mut Record,
-        (passes, any_over): (bool, bool),
+        (passes, any_over, over): (bool, bool, bool),
         counter: &Counter,
         is_full: bool,
     ) {
         let limit = &self.scenario.limits[record.limit % self.scenario.limits.len()];
         let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
-        record.outcome = match counter.over {
+        record.outcome = match over {
             false if passes && !(is_stopped && limit.algorithm == Algorithm::FixedWindow) => {
                 Outcome::Admitted
             }
@@ -123,9 +130,33 @@ impl Run {
         let Told { requests, window, .. } = counter.by;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
         // Nor how often a fixed window has no room that counts what it denies.
-        let lacks_room = counter.over && limit.algorithm == Algorithm::FixedWindow && self.may_lack_room();
+        let lacks_room = over && limit.algorithm == Algorithm::FixedWindow && self.may_lack_room();
         (record.remaining, record.reset_nanos) = (counter.remaining, counter.reset_nanos);
         record.is_full = is_full || lacks_room;
+    }
+
+    /// Notes what an answer says of bans.
+    fn note_bans(&self, record: &mut Record, counter: &Counter, decided: &Decided, passes: bool) {
+        let own = decided.bans.iter().find(|ban| ban.at == counter.at);
+        let is_first = self.scenario.limits[record.limit].further.is_none();
+        let is_shadow = counter.by.is_shadow || self.scenario.limits[record.limit].is_shadow;
+        let may_be_banned = record.bans.of.is_some() && !record.is_reported && !is_shadow;
+        if own.is_some() && is_first && !may_be_banned {
+            let what = format!("request {} was denied by a ban that does not concern it", record.request);
+            self.wrong(Kind::WrongAnswer, what);
+        }
+        let of_rule = decided.counters.iter().filter(|other| other.at == counter.at && !other.is_slots);
+        let mut denying = of_rule.filter(|other| denies(other) && other.by.requests > 0);
+        let is_banned = own.is_some_and(|ban| !ban.has_begun);
+        let strikes = may_be_banned && !passes && !is_banned && record.hits > 0 && denying.next().is_some();
+        record.bans = Bans {
+            is_banned: decided.bans.iter().any(|ban| !ban.has_begun),
+            left: own.map(|ban| ban.left).filter(|_| is_first),
+            strikes,
+            has_room: !self.may_lack_room(),
+            is_shadow,
+            ..record.bans
+        };
     }
 
     /// The N of the candidate of an item.
@@ -166,13 +197,16 @@ impl Run {
         let stands_in =
             |(place, own)| of_rule().find(|other| other.place == place).map_or(own, |other| &other.counter);
         let counters = decided.counters.iter().enumerate().map(stands_in);
-        let passes = self.passes(&decided.met, counters.clone());
+        // Without the denial that begins a ban there would be none.
+        let is_banned = decided.bans.iter().any(|ban| !ban.has_begun);
+        let passes = self.passes(&decided.met, counters.clone()) && !is_banned;
         if *said != (passes || self.scenario.modes.shadow) {
             is_wrong(format!("would let it pass: {said}, though that is {passes}"));
         }
         let any_over = counters.into_iter().any(|counter| counter.over);
         // Nobody counts how often there is no room for candidates.
-        self.settle(record, (passes, any_over), counter, self.may_lack_room());
+        record.bans.is_banned = is_banned;
+        self.settle(record, (passes, any_over, counter.over), counter, self.may_lack_room());
     }
 
     /// Whether memory may have no room for a counter.
@@ -181,7 +215,7 @@ impl Run {
     }
 
     /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
-    fn check_rule(&self, record: &Record, counter: &Counter) {
+    fn check_rule(&self, record: &Record, counter: &Counter, decided: &Decided) {
         let limit = &self.scenario.limits[record.limit];
         let own = self.rule_ids[record.limit][record.key as usize];
         let is_wrong =
@@ -190,7 +224,9 @@ impl Run {
             is_wrong(format!("met rule {:?} instead of {own:?}", counter.rule));
         }
         // A bucket drains as long as its level takes, which another N may have left. Whom an exception denies waits for its end.
-        let is_of_window = !limit.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny);
+        let is_banned = decided.bans.iter().any(|ban| ban.at == counter.at);
+        let is_of_window =
+            !limit.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny) && !is_banned;
         if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is told to wait {reset} us, of a window of {window} us"));

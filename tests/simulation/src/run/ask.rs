@@ -12,11 +12,11 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
-use super::names::has_calls;
+use super::names::{ban_of, has_calls};
 use super::resets::EpochNumbers;
 use super::way::{Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
-use crate::oracle::{Outcome, Record, Refund};
+use crate::oracle::{Bans, Outcome, Record, Refund};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ask, Cancelled, Form, Item, Limitless};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
@@ -300,6 +300,9 @@ impl Run {
         let limits = &self.scenario.limits;
         let record = |item: &Item, candidate: Option<u32>| {
             let limit = &limits[item.limit];
+            let ban = ban_of(limits, &self.rule_ids, item.limit, item.key);
+            // In a Cluster a ban and its limit have two slots.
+            let has_slots = limit.shape.ban.is_some();
             Record {
                 request: number,
                 node,
@@ -322,9 +325,13 @@ impl Run {
                 remaining: 0,
                 reset_nanos: 0,
                 is_single: items.len() == 1,
-                is_plain: items.len() == 1 && deadline.is_none(),
+                is_plain: items.len() == 1 && deadline.is_none() && !has_slots,
                 deadline,
                 outcome: Outcome::Unknown,
+                bans: Bans {
+                    of: ban.filter(|_| candidate.is_none() && !self.scenario.modes.shadow),
+                    ..Bans::default()
+                },
             }
         };
         records.extend(items.iter().map(|item| record(item, None)));

@@ -11,7 +11,7 @@ use tidegate_serve::service::Service;
 use super::{Kind, Run, State, Violation};
 use crate::node::Node;
 use crate::oracle::{
-    Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_slots,
+    Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_slots,
 };
 use crate::scenario::{Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
@@ -74,7 +74,8 @@ impl Run {
         let renewals =
             self.scenario.asks.iter().filter_map(|ask| ask.renewed).filter(|_| self.has_slots(number));
         let renewed = renewals.map(|renewal| renewal.times * renewal.every).max().unwrap_or(0);
-        renewed + windows * window * SECOND + self.scenario.lease_time() + self.lag.load(Relaxed)
+        let banned = limit.shape.ban.map_or(0, |ban| ban.longest);
+        renewed + banned + windows * window * SECOND + self.scenario.lease_time() + self.lag.load(Relaxed)
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {
@@ -259,6 +260,7 @@ impl Run {
                 .map(|it| it.local_share_percent)
                 .max()
                 .unwrap_or(100),
+            reports_within: if self.scenario.layout.servers() > 0 { SECOND } else { 0 },
             stops_increment: self.scenario.modes.stop_increment_when_over,
         };
         let records = lock(&self.records);
@@ -269,6 +271,7 @@ impl Run {
         });
         let releases = lock(&self.releases);
         let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
+        let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));
         (found, census(&Rules { knows_losses: false, ..rules }, &records, &releases))
     }
 }

@@ -16,7 +16,8 @@ use tidegate_serve::service::Counters;
 use super::names::{CLASSES, NODES};
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Classes, FULL, Further, Layout, LimitSpec, Scenario, Settings};
+use crate::scenario::{Ban, Classes, FULL, Further, Layout, LimitSpec, Scenario, Settings};
+use crate::world::{MILLI, SECOND};
 
 /// Under which keys of counters and names of records are made.
 pub(super) const SECRET: [u8; 16] = [7; 16];
@@ -82,13 +83,14 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
     let classes = limit.shape.classes.map(classes).unwrap_or_default();
+    let ban = limit.shape.ban.map(|terms| ban(&terms)).unwrap_or_default();
     let quota = if limit.shape.is_quota { "quota_mode: true, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     let says = format!(
-        "{records}{classes}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
+        "{records}{classes}{ban}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
          algorithm: {}, on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
         limit.is_shadow,
         limit.window_secs[version],
@@ -144,6 +146,17 @@ fn classes(shares: Classes) -> String {
     let share = |millionths: u64| format!("{}.{:06}", millionths / FULL, millionths % FULL);
     let shares = CLASSES.iter().zip(shares).map(|(name, own)| format!("{name}: {}", share(own)));
     format!("classes: {{key: class, shares: {{{}}}}}, ", shares.collect::<Vec<_>>().join(", "))
+}
+
+fn ban(Ban { after, within, every, first, longest, on }: &Ban) -> String {
+    let on = on.map(|limit| format!(", on: [l{limit}]")).unwrap_or_default();
+    format!(
+        "ban: {{after: {after}, within: {}s, every: {}ms, for: {}s, doubling_to: {}s{on}}}, ",
+        within / SECOND,
+        every / MILLI,
+        first / SECOND,
+        longest / SECOND
+    )
 }
 
 fn replaces(limit: Option<usize>) -> String {

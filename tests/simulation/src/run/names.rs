@@ -171,6 +171,17 @@ fn below(entries: Vec<PathEntry>) -> ResetPath {
     ResetPath { path: Path { domain: "sim".into(), entries }, reach: Reach::Below }
 }
 
+/// The counter of the ban that a counter of a limit leads to: of its rule, and of the values that the ban is about.
+pub(super) fn ban_of(limits: &[LimitSpec], ids: &RuleIds, limit: usize, key: u64) -> Option<u64> {
+    let ban = limits[limit].shape.ban?;
+    let value = match ban.on {
+        None => key,
+        Some(named) if named == limit => key % 2,
+        Some(_) => key / 2,
+    };
+    Some(ids[limit][key as usize]? as u64 * KEYS.len() as u64 + value)
+}
+
 /// The rule that each counter meets.
 pub(super) fn rule_ids(limits: &[LimitSpec], rules: &RuleSet) -> RuleIds {
     let mut ids = RuleIds::default();

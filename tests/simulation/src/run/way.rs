@@ -51,6 +51,8 @@ pub(super) struct Decided {
     pub(super) tokens: Vec<(usize, String)>,
     /// What candidates say.
     pub(super) trials: Vec<Trial>,
+    /// The bans that deny it.
+    pub(super) bans: SmallVec<[Banned; 1]>,
     /// What became of each descriptor.
     pub(super) met: SmallVec<[Met; 4]>,
     /// Of each descriptor that meets a limit, in the order of the limits of its rule.
@@ -64,6 +66,17 @@ pub(super) enum Met {
     Replaced,
     Unlimited,
     Limited,
+}
+
+/// A ban that denies a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Banned {
+    /// The place of the descriptor.
+    pub(super) at: usize,
+    /// For how long.
+    pub(super) left: u64,
+    /// This denial has begun it: its limit has denied it.
+    pub(super) has_begun: bool,
 }
 
 /// What was decided about one counter, and by which limit.
@@ -154,6 +167,11 @@ impl Decided {
         let mut tokens: Vec<_> = decision.slots().map(token).collect();
         tokens.sort();
         let trials = decision.trials().iter().map(trial).collect();
+        let ban = |ban: &tidegate_engine::decision::Banned<'_>| Banned {
+            at: ban.descriptor,
+            left: ban.nanos_left,
+            has_begun: ban.has_begun,
+        };
         Self {
             is_ok: decision.code == Code::Ok,
             is_full: false,
@@ -161,6 +179,7 @@ impl Decided {
             retry_after_secs: decision.retry_after_secs(),
             trials,
             tokens,
+            bans: decision.bans().iter().map(ban).collect(),
             met: met_all,
             counters,
         }

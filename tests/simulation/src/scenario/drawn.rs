@@ -10,8 +10,8 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, batches,
-    classes, fleet, further, operators, plots, prefixes, records, shapes, slots, stage, widened,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
+    batches, classes, fleet, further, operators, plots, prefixes, records, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -77,6 +77,7 @@ impl Scenario {
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
+            bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
             further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
             return scenario;
@@ -102,6 +103,7 @@ impl Scenario {
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
+            bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
             further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
         }

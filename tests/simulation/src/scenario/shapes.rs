@@ -4,7 +4,7 @@
 
 use tidegate_engine::plan::Modes;
 
-use super::{Classes, Scenario};
+use super::{Ban, Classes, Scenario};
 use crate::random::Random;
 
 /// Makes the draws of this file others than those of the rest.
@@ -25,6 +25,8 @@ pub struct Shape {
     pub classes: Option<Classes>,
     /// It counts addresses by their prefixes.
     pub has_prefix: bool,
+    /// Whom it denies too often is banned.
+    pub ban: Option<Ban>,
 }
 
 /// A descriptor without a limit.

@@ -1,0 +1,74 @@
+//! Bans: a key that a limit denied too often is denied for a while.
+//!
+//! In: a scenario that was drawn. Out: the same with a ban in the rule of one of its limits: short ones, so that many begin and end while
+//! clients ask.
+
+use tidegate_engine::limit::Algorithm;
+
+use super::{Layout, LimitSpec, Scenario, What};
+use crate::random::Random;
+use crate::world::{MILLI, SECOND, Time};
+
+/// Makes the draws of this file others than those of the rest.
+pub(super) const OWN: u64 = 0x6261_6e73_3030_3031;
+
+/// A ban.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// So many denials…
+    pub after: u64,
+    /// …within this time begin it.
+    pub within: Time,
+    /// A denial within this time of one that counted does not count.
+    pub every: Time,
+    /// How long the first one lasts.
+    pub first: Time,
+    /// How long each lasts at most.
+    pub longest: Time,
+    /// `on`: the limit whose key names who is banned. `None`: all entries of the descriptor do.
+    pub on: Option<usize>,
+}
+
+impl Ban {
+    /// The length of a ban after so many in a row.
+    pub fn lasts(&self, level: u32) -> Time {
+        (self.first << level).min(self.longest)
+    }
+
+    /// The level from which on bans do not become longer.
+    pub fn last_level(&self) -> u32 {
+        (0..).find(|&level| self.lasts(level) == self.longest).unwrap_or(0)
+    }
+}
+
+/// A quarter of all scenarios have a ban.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    let may = |limit: &LimitSpec| {
+        let is_rate = !limit.is_override && limit.algorithm != Algorithm::Concurrency;
+        is_rate && !limit.shape.is_quota && limit.shape.classes.is_none()
+    };
+    let Some(number) = scenario.limits.iter().position(may).filter(|_| random.one_in(4)) else { return };
+    let first = random.pick(&[1, 2, 3, 5]) * SECOND;
+    let above = scenario.limits[number].shape.below;
+    // The reset of one counter resets a ban that other counters share.
+    let is_reset = scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { key: Some(_), .. }));
+    let ban = Ban {
+        after: 1 + random.below(5),
+        within: random.pick(&[1, 3, 10, 60]) * SECOND,
+        every: random.pick(&[0, 0, 500 * MILLI, SECOND]),
+        first,
+        longest: first * random.pick(&[1, 2, 3, 8]),
+        on: above.filter(|_| !is_reset).map(|above| random.pick(&[above, number])),
+    };
+    let keeps_shape = random.one_in(6);
+    let limit = &mut scenario.limits[number];
+    limit.is_leased = false;
+    if !keeps_shape {
+        (limit.is_shadow, limit.is_reported) = (false, false);
+    }
+    if scenario.layout == Layout::PerSecond {
+        // In another unit it would be at another server.
+        limit.window_secs[1] = limit.window_secs[0];
+    }
+    limit.shape.ban = Some(ban);
+}
