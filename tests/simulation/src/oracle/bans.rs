@@ -142,18 +142,19 @@ impl Counter<'_> {
         let fails = last.is_some_and(|last| rules.troubles.touch(last.asked, it.answered));
         let ended = last.map_or(0, |last| last.ends[0]);
         let struck = if fails { 0 } else { ended.saturating_sub(slack + rules.reports_within) };
-        let (mut levels, mut is_judged) = (None, true);
+        let (mut levels, mut is_judged) = (None, false);
         for level in 0..=self.ban.last_level() {
             let lasts = self.ban.lasts(level);
             let begins =
                 [seen.ends[0].saturating_sub(lasts + slack), (seen.ends[1] + slack).saturating_sub(lasts)];
             let since = struck.max(begins[0].saturating_sub(self.ban.within));
-            let strikes = self.strikes_at_most([since, begins[1]], self.ban.every);
-            let has_cause = strikes.is_none_or(|strikes| strikes >= self.ban.after);
+            let (strikes, may_repeat) = self.strikes_at_most([since, begins[1]], self.ban.every);
+            let has_cause = strikes >= self.ban.after;
             let is_free = begins[1] >= ended && begins[0] <= it.answered;
             let (least, most) = self.levels_after(before, last.is_some(), begins);
-            if has_cause && is_free && level >= least && most.is_none_or(|most| level <= most) {
-                is_judged &= strikes.is_some();
+            if (has_cause || may_repeat) && is_free && level >= least && most.is_none_or(|most| level <= most)
+            {
+                is_judged |= has_cause;
                 levels = Some([levels.map_or(level, |[first, _]: [u32; 2]| first), level]);
             }
         }
@@ -166,8 +167,8 @@ impl Counter<'_> {
         let from =
             before.map_or(0, |before| before.ends[0].saturating_sub(slack + self.rules.reports_within));
         // Nobody may have asked during a ban. Each had its denials too.
-        let strikes = self.strikes_at_most([from, begins[1]], 0);
-        let not_seen = strikes.map(|strikes| (strikes / ban.after).saturating_sub(1) as u32);
+        let (strikes, may_repeat) = self.strikes_at_most([from, begins[1]], 0);
+        let not_seen = (!may_repeat).then(|| (strikes / ban.after).saturating_sub(1) as u32);
         let Some(before) = before else { return (0, not_seen) };
         let is_kept = stays && begins[1] + slack < before.ends[0] + ban.longest;
         let is_forgotten = begins[0] > before.ends[1] + ban.longest + slack && not_seen == Some(0);
@@ -176,10 +177,13 @@ impl Counter<'_> {
         (least, most)
     }
 
-    /// How many denials may have counted between these times, if each counts that comes so long after another. `None`: a node may
-    /// have reported some of them more than once.
-    fn strikes_at_most(&self, [since, until]: [Time; 2], every: Time) -> Option<u64> {
+    /// How many denials may have counted between these times, if each counts that comes so long after another; and whether a node
+    /// may have reported some of them more than once.
+    fn strikes_at_most(&self, [since, until]: [Time; 2], every: Time) -> (u64, bool) {
         let (rules, mut strikes, mut last) = (self.rules, 0, None::<Time>);
+        let (each_counts, mut may_repeat) = (rules.reports_within > 0 && self.ban.every == 0, false);
+        // Until when each node may report denials.
+        let mut reports = BTreeMap::new();
         for it in self.own.iter().take_while(|it| it.asked <= until) {
             // It counts when it is reported, by what the node knows of that.
             let latest = it.answered + if rules.reports_within > 0 { rules.timeout } else { 0 };
@@ -187,19 +191,20 @@ impl Counter<'_> {
                 continue;
             }
             let is_unknown = it.outcome == Outcome::Unknown;
-            let fails = is_unknown || rules.troubles.of(it.node, it.asked, until).is_some();
-            if rules.reports_within > 0 && self.ban.every == 0 && fails {
-                return None;
-            }
-            if !(it.bans.strikes || is_unknown && it.hits > 0) {
-                continue;
-            }
-            let at = it.asked.max(since).max(last.map_or(0, |last| last + every));
-            if at <= latest.min(until) {
-                (strikes, last) = (strikes + 1, Some(at));
+            // A call without an answer may have reported them.
+            let is_lost = is_unknown && reports.get(&it.node).is_some_and(|until| *until >= it.asked);
+            let may_strike = it.bans.strikes || is_unknown && it.hits > 0;
+            let fails = may_strike && rules.troubles.of(it.node, it.asked, it.answered + SENT).is_some();
+            may_repeat |= each_counts && (is_lost || fails);
+            if may_strike {
+                reports.insert(it.node, it.answered + rules.reports_within);
+                let at = it.asked.max(since).max(last.map_or(0, |last| last + every));
+                if at <= latest.min(until) {
+                    (strikes, last) = (strikes + 1, Some(at));
+                }
             }
         }
-        Some(strikes)
+        (strikes, may_repeat)
     }
 
     /// A request that was admitted though its key was surely banned.

@@ -52,10 +52,11 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let above = scenario.limits[number].shape.below;
     // The reset of one counter resets a ban that other counters share.
     let is_reset = scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { key: Some(_), .. }));
+    let (after, every) = (1 + random.below(5), random.pick(&[0, 500 * MILLI, SECOND]));
     let ban = Ban {
-        after: 1 + random.below(5),
-        within: random.pick(&[1, 3, 10, 60]) * SECOND,
-        every: random.pick(&[0, 0, 500 * MILLI, SECOND]),
+        after,
+        within: (after * every).div_ceil(SECOND) * SECOND + random.pick(&[1, 3, 10, 60]) * SECOND,
+        every,
         first,
         longest: first * random.pick(&[1, 2, 3, 8]),
         on: above.filter(|_| !is_reset).map(|above| random.pick(&[above, number])),
@@ -63,6 +64,9 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let keeps_shape = random.one_in(6);
     let limit = &mut scenario.limits[number];
     limit.is_leased = false;
+    if random.one_in(2) && limit.burst.or(limit.candidate).is_none() {
+        limit.requests = [random.pick(&[1, 2, 5]); 2];
+    }
     if !keeps_shape {
         (limit.is_shadow, limit.is_reported) = (false, false);
     }

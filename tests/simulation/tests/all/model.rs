@@ -7,7 +7,7 @@ mod server;
 
 use redis::{ConnectionLike as _, Value};
 use tidegate_engine::key::Key;
-use tidegate_engine::limit::{Algorithm, Limit, Share, Slot};
+use tidegate_engine::limit::{Algorithm, BanTerms, Limit, Share, Slot};
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
@@ -112,9 +112,21 @@ fn limit(random: &mut Random) -> Limit {
     let requests = random.pick(&[0, 1, 2, 5, 20, 1_000]);
     let limit = match algorithm {
         Algorithm::Concurrency => Limit::concurrency(requests, window * 1_000),
+        Algorithm::Ban => ban(random, requests, window),
         _ => Limit::new(algorithm, requests, window * 1_000),
     };
     if algorithm.is_bucket() { limit.with_burst(random.pick(&[1, requests.max(1), 9])) } else { limit }
+}
+
+fn ban(random: &mut Random, strikes: u32, window: u64) -> Limit {
+    let first_secs = 1 + random.below(100) as u32;
+    Limit::ban(&BanTerms {
+        strikes: strikes.max(1),
+        within_nanos: window * 1_000,
+        every_nanos: random.pick(&[0, window / 7, window / 3]) * 1_000,
+        first_secs,
+        longest_secs: first_secs * random.pick(&[1, 1, 2, 5, 1_000]),
+    })
 }
 
 fn check(random: &mut Random, limit: Limit) -> Check<'static> {
@@ -122,6 +134,13 @@ fn check(random: &mut Random, limit: Limit) -> Check<'static> {
     if limit.algorithm() == Algorithm::Concurrency {
         let limit = limit.for_slot(Slot::of(1 + random.below(4), random.below(2)));
         let hits = if gives { Hits::GiveBack(0) } else { Hits::Take(1) };
+        return Check { hits, shadow: random.one_in(8), ..asks(limit) };
+    }
+    if limit.algorithm() == Algorithm::Ban {
+        // Requests ask, strikes come one at a time, and an operator begins or lifts a ban.
+        let at_once = u64::from(limit.requests()).max(2);
+        let hits = Hits::Take(random.pick(&[0, 0, 1, 1, 1, 1, at_once]));
+        let hits = if gives { Hits::GiveBack(1) } else { hits };
         return Check { hits, shadow: random.one_in(8), ..asks(limit) };
     }
     let share = random.pick(&["1", "1", "0.85", "0.5", "0.000001"]);
