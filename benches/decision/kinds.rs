@@ -1,4 +1,4 @@
-//! What a kind of rule costs beyond a plain one: prefixes of two lengths, classes of importance.
+//! What a kind of rule costs beyond a plain one: prefixes of two lengths, classes of importance, bans.
 //!
 //! A decision is from the parts of a request to the answer. The two of a pair are measured in turn, several times, and
 //! each counts with its shortest time: so other work on the machine spoils no ratio.
@@ -37,6 +37,10 @@ pub(crate) fn kinds() {
     };
     let key_of_two = format!("key: user, descriptors: [{{key: class, {LIMIT}}}]");
     let of_classes = format!("key: user, {LIMIT}, {classes}");
+    let with_ban = |after: &str| {
+        let limit = LIMIT.replace("100000000", "1");
+        format!("key: user, {limit}, ban: {{after: {after}, within: 1s, for: 8760h}}")
+    };
     let pairs = [
         (
             one("one prefix", &format!("key: ip, {LIMIT}, prefix: {{v6: 64}}"), address as &[_]),
@@ -53,6 +57,11 @@ pub(crate) fn kinds() {
             1.1,
         ),
         (one("two entries", &key_of_two, named), one("classes, one named", &of_classes, named), 1.1),
+        (
+            one("a denial that counts towards a ban", &with_ban("1000"), user),
+            one("banned", &with_ban("1"), user),
+            0.5,
+        ),
     ];
     for (first, second, most) in pairs {
         let mut times = [f64::MAX; 2];
@@ -70,11 +79,14 @@ pub(crate) fn kinds() {
 impl Asked {
     /// Processor time of a decision.
     fn nanos(&self) -> f64 {
-        let (store, modes) = (MemoryStore::new(MemoryOptions::new(1 << 30)), Modes::default());
-        nanos(100_000, |call| {
+        let store = MemoryStore::new(MemoryOptions::new(1 << 30));
+        let decide = |call: usize| {
             let request = Request::new(black_box("d"), 1).descriptor(black_box(self.entries));
-            let plan = self.rules.plan(&request, modes);
+            let plan = self.rules.plan(&request, Modes::default());
             black_box(conclude(&plan, &store.apply(&plan, START.plus(call as u64 * 1_000))));
-        })
+        };
+        // Of limits of 1, the first passes, and the second may begin a ban.
+        (0..2).for_each(decide);
+        nanos(100_000, decide)
     }
 }
