@@ -59,7 +59,9 @@ def expect(what, got, wanted):
 
 def exact(what, limit, path, **request):
     """So many pass, and the next one is denied."""
-    expect(what, statuses(limit + 1, path, **request), [200] * limit + [429])
+    got = statuses(limit + 1, path, **request)
+    assert got == [200] * limit + [429], f"{what}: {got}"
+    print(f"  {what}: {limit} pass, then 429", flush=True)
 
 
 def play(work, stages):

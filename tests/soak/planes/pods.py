@@ -97,6 +97,7 @@ def root(folder, names, mounts):
     (folder / "etc").mkdir()
     hosts = {"127.0.0.1": "localhost"} | names
     (folder / "etc/hosts").write_text("".join(f"{address} {name}\n" for address, name in hosts.items()))
+    (folder / "etc/resolv.conf").touch()
     (folder / "etc/passwd").write_text("root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n")
     for path, source in mounts.items():
         mount(source, folder / path.lstrip("/"))

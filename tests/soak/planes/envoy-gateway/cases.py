@@ -38,7 +38,8 @@ def each_kind_of_limit():
     expect("what headers say, cat", shown, (200, "3, 3;w=3600", "2"))
     expect("without the header", statuses(5, "/users"), [200] * 5)
 
-    expect("2 an hour by POST or PUT to /orders/a", [ask("/orders/a/1", method=m)[0] for m in ["POST", "PUT", "POST"]], [200, 200, 429])
+    written = [ask("/orders/a/1", method=method)[0] for method in ["POST", "PUT", "POST"]]
+    expect("2 an hour by POST or PUT to /orders/a", written, [200, 200, 429])
     expect("… and PUT", statuses(1, "/orders/a/2", method="PUT"), [429])
     expect("… another method", statuses(4, "/orders/a/1"), [200] * 4)
     expect("… another path", statuses(4, "/orders/b", method="POST"), [200] * 4)
