@@ -16,7 +16,7 @@ use crate::harness::tidegate::Tidegate;
 
 const DOMAIN: &str = "ai-gateway-quota";
 
-/// Each answer costs 19 tokens, and each request 1 besides.
+/// Each answer costs 19 tokens, and each request 1 in addition.
 const ENVOY: &str = r#"
 admin: { address: { socket_address: { address: 127.0.0.1, port_value: 9901 } } }
 static_resources:

@@ -22,14 +22,14 @@ def run(*command, **options):
     return made.stdout
 
 
-def eventually(what, probe, deadline=DEADLINE):
+def eventually(what, probe):
     """Waits until the probe returns something, and returns it."""
     began = time.monotonic()
     while True:
         found = probe()
         if found:
             return found
-        assert time.monotonic() < began + deadline, f"waited {deadline} s for {what}"
+        assert time.monotonic() < began + DEADLINE, f"waited {DEADLINE} s for {what}"
         time.sleep(0.05)
 
 

@@ -89,10 +89,9 @@ def spend(what, route, passes, each, **headers):
     expect("… another user", statuses(1, f"/{route}", user="bob", **headers), [200])
 
 
-def used_up(*, users=True):
+def used_up():
     """What was used up stays so; nobody gets one too many."""
-    if users:
-        expect("users, ann", statuses(2, "/users", user="ann"), [429] * 2)
+    expect("users, ann", statuses(2, "/users", user="ann"), [429] * 2)
     expect("orders", statuses(2, "/orders/a/1", method="PUT"), [429] * 2)
     expect("inside", statuses(2, "/inside", address="127.1.3.3"), [429] * 2)
     expect("outside", statuses(2, "/outside", address="127.5.0.1"), [429] * 2)

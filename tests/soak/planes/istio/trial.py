@@ -65,7 +65,8 @@ class Trial:
         (work / "istio.yaml").write_text(yaml.safe_dump(MESH))
         (work / "kubeconfig").write_text(json.dumps(cluster.serve()))
         mounts = {"/bin/istiod": istiod, "/bin/envoy": envoy, "/config": self.config, "/proxies": work / "proxies"}
-        self.root = root(work / "root", NAMES, mounts | {"/etc/istio/mesh": work / "istio.yaml", "/etc/kubeconfig": work / "kubeconfig"})
+        mounts |= {"/etc/istio/mesh": work / "istio.yaml", "/etc/kubeconfig": work / "kubeconfig"}
+        self.root = root(work / "root", NAMES, mounts)
         (self.root / "tmp").mkdir()
 
     def start_istiod(self):
@@ -84,7 +85,7 @@ class Trial:
 
     def start_limiter(self):
         deployments = documents(self.sources / "samples/ratelimit/rate-limit-service.yaml")
-        of_limiter = [each for each in deployments if each["kind"] == "Deployment" and each["metadata"]["name"] == "ratelimit"]
+        of_limiter = [each for each in deployments if each["kind"] == "Deployment" and each["metadata"]["name"] != "redis"]
         files = {"ratelimit-config": self.rules}
         self.limiter = Limiter(self.work, self.network, NAMES, self.program, of_limiter[0], files)
 
