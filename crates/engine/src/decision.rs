@@ -55,9 +55,9 @@ pub struct Rare<'a> {
     pub exceptions: Vec<Met>,
     /// The limits that statuses do not show, because another limit of the same descriptor says more: each with the index of
     /// its descriptor.
-    pub not_shown: Vec<(usize, Limited<'a>)>,
+    pub not_shown: SmallVec<[(usize, Limited<'a>); 1]>,
     /// The bans that deny it.
-    pub bans: Vec<Banned<'a>>,
+    pub bans: SmallVec<[Banned<'a>; 1]>,
 }
 
 /// A ban that denies a descriptor.

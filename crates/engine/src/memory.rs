@@ -25,7 +25,7 @@ use crate::look::Looks;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle, settle_trial};
-use crate::strikes::{after_strike, strikes};
+use crate::strikes::{after_strike, spare, strikes};
 use crate::sync::AtomicU64;
 use crate::time::Timestamp;
 use crate::unit::{Unit, Window};
@@ -151,11 +151,19 @@ impl MemoryStore {
         if let ([Step::Check(check)], true) = (&plan.steps[..], plan.candidates.is_empty()) {
             return verdicts.push(Some(self.decide(check, now)));
         }
+        verdicts.resize(plan.places(), None);
+        match plan.further.is_empty() {
+            true => self.apply_checks(plan, now, verdicts),
+            false => self.apply_with_bans(plan, now, verdicts),
+        }
+    }
+
+    /// Checks and charges the counters without a verdict.
+    fn apply_checks(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut checks = plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
-            Step::Check(check) => Some((index, check)),
+            Step::Check(check) if verdicts[index].is_none() => Some((index, check)),
             _ => None,
         });
-        verdicts.resize(plan.places(), None);
         match (checks.next(), checks.next()) {
             (None, _) => {}
             (Some((index, check)), None) if plan.candidates.is_empty() => {
@@ -163,14 +171,28 @@ impl MemoryStore {
             }
             (Some(_), _) => self.apply_many(plan, now, verdicts),
         }
-        if !plan.further.is_empty() {
-            self.strike(plan, now, verdicts);
-        }
     }
 
-    /// Counts a denial towards the bans of its limits.
-    #[cold]
-    fn strike(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
+    /// The same for a request that may have bans. They are asked first, each by itself: a ban that begins meanwhile is for
+    /// the next request.
+    #[inline(never)] // Few rules have any: the way of all others stays short.
+    fn apply_with_bans(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
+        let mut is_banned = false;
+        for place in plan.descriptors()..plan.steps.len() {
+            if let Step::Check(ban) = &plan.steps[place]
+                && ban.is_ban()
+            {
+                let verdict = self.decide(ban, now);
+                is_banned |= verdict.over && !ban.shadow;
+                verdicts[place] = Some(verdict);
+            }
+        }
+        match (is_banned, plan.descriptors()) {
+            (false, _) => self.apply_checks(plan, now, verdicts),
+            (true, 1) => spare(plan, verdicts),
+            // Other descriptors may report costs.
+            (true, _) => self.apply_many(plan, now, verdicts),
+        }
         for (place, check) in strikes(plan, verdicts) {
             let strike = self.decide(&check, now);
             verdicts[place] = verdicts[place].map(|before| after_strike(before, &strike));

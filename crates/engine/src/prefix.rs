@@ -3,8 +3,12 @@
 //! In: the value of an entry. Out: what it counts as. Addresses are read as ranges of addresses in rules read them, so
 //! all spellings of an address count as one; and those in a rule's prefixes of NAT64 are IPv4. Allocates nothing.
 
+// From `core`, which has addresses and no sockets.
+use core::net::IpAddr;
 use std::fmt::{self, Write as _};
 use std::ops::Deref;
+
+use smallvec::SmallVec;
 
 use crate::pattern::{Nat64, Range};
 
@@ -24,6 +28,9 @@ pub struct Prefix {
 /// The prefixes of a rule: one for each level of its path, if the level has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefixes(pub Box<[Option<Prefix>]>);
+
+/// The addresses in the values of a descriptor, by level. `None`: the level has no prefix, or the value is no address.
+pub(crate) type Addresses = SmallVec<[Option<IpAddr>; 4]>;
 
 /// What a value counts as: a part of a counter's key.
 #[derive(Clone, Debug)]
@@ -53,7 +60,11 @@ impl Prefix {
     }
 
     fn range(&self, value: &str) -> Option<Range> {
-        Range::of_address(self.nat64.read(value)?, self.v4, self.v6)
+        self.range_of(self.nat64.read(value))
+    }
+
+    fn range_of(&self, address: Option<IpAddr>) -> Option<Range> {
+        Range::of_address(address?, self.v4, self.v6)
     }
 
     /// Whether it is a further one, which counts the addresses of one family and nothing else.
@@ -68,13 +79,35 @@ impl Prefixes {
         self.0.get(level)?.as_ref()
     }
 
+    /// The addresses in these values, one for each level with a prefix: further limits of the rule read them as the first
+    /// one does.
+    pub(crate) fn read<'e>(&self, values: impl Iterator<Item = &'e str>) -> Addresses {
+        self.0.iter().zip(values).map(|(prefix, value)| prefix.as_ref()?.nat64.read(value)).collect()
+    }
+
     /// Whether the values of all levels count.
-    pub(crate) fn count<'e>(&self, values: impl Iterator<Item = &'e str>) -> bool {
-        let counts = |prefix: &Prefix, value| !prefix.is_of_one_family() || prefix.range(value).is_some();
+    pub(crate) fn count(&self, addresses: &Addresses) -> bool {
+        let counts = |prefix: &Prefix, &address: &Option<IpAddr>| {
+            !prefix.is_of_one_family() || prefix.range_of(address).is_some()
+        };
         self.0
             .iter()
-            .zip(values)
-            .all(|(prefix, value)| prefix.as_ref().is_none_or(|prefix| counts(prefix, value)))
+            .zip(addresses)
+            .all(|(prefix, address)| prefix.as_ref().is_none_or(|prefix| counts(prefix, address)))
+    }
+
+    /// What stands in the counter's key for each level whose value counts as a range, or is the text of one: in Redis these
+    /// have one key.
+    pub(crate) fn key_parts<'e>(
+        &self,
+        addresses: &Addresses,
+        values: impl Iterator<Item = &'e str>,
+    ) -> SmallVec<[Option<[u8; 19]>; 4]> {
+        let part = |((prefix, address), value): ((&Option<Prefix>, &Option<IpAddr>), &str)| {
+            let range = prefix.as_ref()?.range_of(*address).or_else(|| Range::of_text(value))?;
+            Some(range.key_bytes())
+        };
+        self.0.iter().zip(addresses).zip(values).map(part).collect()
     }
 
     /// Whether any of them denies the value of its level.

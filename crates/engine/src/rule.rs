@@ -11,7 +11,7 @@ use crate::cost::CostUse;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
 use crate::limit::{Limit, Share, Slot};
 use crate::metric_name::MetricName;
-use crate::prefix::{CountedAs, Prefixes};
+use crate::prefix::{Addresses, CountedAs, Prefixes};
 use crate::request::Entry;
 use crate::unit::Window;
 
@@ -208,7 +208,10 @@ impl Rule {
     /// The key of the counter for a request whose entries matched this rule.
     #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
-        if self.is_plain { self.plain_key(entries) } else { self.rare_key(&self.counting.seed, entries) }
+        match self.prefixes {
+            None => self.plain_key(entries),
+            Some(_) => self.rare_key(&self.counting.seed, entries),
+        }
     }
 
     /// The same for rules without prefixes.
@@ -234,11 +237,34 @@ impl Rule {
         }
     }
 
+    /// The addresses in the values of a descriptor, if levels of its path count by prefixes.
+    pub(crate) fn addresses(&self, entries: &[Entry<'_>]) -> Option<Addresses> {
+        Some(self.prefixes.as_ref()?.read(entries.iter().map(|entry| entry.value)))
+    }
+
+    /// The same key as [`key`](Self::key) makes, of a descriptor with these addresses.
+    pub(crate) fn key_by(&self, entries: &[Entry<'_>], addresses: Option<&Addresses>) -> Key {
+        self.key_under(&self.counting.seed, entries, addresses)
+    }
+
     /// The same key as [`key`](Self::key) makes, for rare requests: so the code for all others stays short.
     #[inline(never)]
     pub(crate) fn rare_key(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
-        let values: SmallVec<[CountedAs<'_>; 4]> = self.counted(entries).map(|(_, value)| value).collect();
-        seed.key(values.iter().map(|value| &**value))
+        self.key_under(seed, entries, self.addresses(entries).as_ref())
+    }
+
+    fn key_under(&self, seed: &KeySeed, entries: &[Entry<'_>], addresses: Option<&Addresses>) -> Key {
+        let ranges = match (&self.prefixes, addresses) {
+            (Some(prefixes), Some(addresses)) => {
+                prefixes.key_parts(addresses, entries.iter().map(|entry| entry.value))
+            }
+            _ => SmallVec::new(),
+        };
+        let range = |level: usize| ranges.get(level).and_then(Option::as_ref);
+        seed.key_of_bytes(self.keyed(entries).map(|(level, entry)| match range(level) {
+            Some(range) => &range[..],
+            None => entry.value.as_bytes(),
+        }))
     }
 
     /// The keys whose values are part of the counter's key, for a request whose entries matched this rule; and what each

@@ -49,6 +49,23 @@ fn counts(check: &Check<'_>, verdict: &Verdict) -> bool {
     is_hits && asks && !check.shadow && verdict.over && verdict.is_counted
 }
 
+/// Gives the checks that have no verdict one that stands for a counter which need not be asked, because a ban denies the
+/// request.
+pub fn spare(plan: &Plan<'_>, verdicts: &mut Verdicts) {
+    for (step, verdict) in plan.steps.iter().zip(verdicts) {
+        if let (Step::Check(check), None) = (step, &verdict) {
+            *verdict = Some(spared(check));
+        }
+    }
+}
+
+/// The verdict of a counter that is not asked.
+pub fn spared(check: &Check<'_>) -> Verdict {
+    let after = if let Hits::Take(hits) = check.hits { hits } else { 0 };
+    let remaining = u64::from(check.limit.capacity());
+    Verdict { over: false, before: 0, after, remaining, reset_nanos: 0, is_counted: false }
+}
+
 /// The check that begins a ban at once, for so many seconds.
 pub fn beginning<'a>(ban: &Check<'a>, secs: u32) -> Option<Check<'a>> {
     let terms = BanTerms { first_secs: secs, longest_secs: secs, ..ban.limit.ban_terms()? };

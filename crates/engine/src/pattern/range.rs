@@ -64,6 +64,20 @@ impl Range {
         Some(Self::around(address, if address.is_ipv4() { v4_len } else { v6_len }?))
     }
 
+    /// The range of which this is the text.
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        let range = text.contains('/').then(|| Self::written(text).ok()).flatten();
+        range.filter(|range| range.to_string() == text)
+    }
+
+    /// Stands for it in keys: no text has a byte of 255.
+    pub(crate) fn key_bytes(&self) -> [u8; 19] {
+        let mut bytes = [u8::MAX; 19];
+        (bytes[1], bytes[2]) = (u8::from(self.is_v6), self.len);
+        bytes[3..].copy_from_slice(&self.first.to_be_bytes());
+        bytes
+    }
+
     /// A range of IPv4 addresses in IPv6 is that range of IPv4 addresses.
     fn of_v4(self) -> Result<Self, String> {
         let Some(len) = self.len.checked_sub(96).filter(|_| self.is_v6) else { return Ok(self) };

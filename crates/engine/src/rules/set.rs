@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 
 use crate::cost::{Cost, CostUse};
 use crate::key::{Key, KeySecret};
 use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
+use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
@@ -176,10 +178,15 @@ impl RuleSet {
     /// Adds the further limits of all rules. They take the same hits in the same modes.
     fn add_further<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         for (index, descriptor) in request.descriptors().enumerate() {
-            let Some(first) = plan.steps[index].rule() else { continue };
-            let has_slots = self.further(first, descriptor.entries).any(|rule| rule.call_id.is_some());
+            let Some(first) = plan.steps[index].rule().filter(|rule| rule.further > 0) else { continue };
+            let addresses = first.addresses(descriptor.entries);
+            if let (Step::Check(check), false) = (&mut plan.steps[index], first.is_plain) {
+                check.key = first.key_by(descriptor.entries, addresses.as_ref());
+            }
+            let further = || self.further_by(first, addresses.as_ref());
+            let has_slots = self.counts_calls && further().any(|rule| rule.call_id.is_some());
             let names_slot = has_slots && names_slot(first, &descriptor);
-            for rule in self.further(first, descriptor.entries) {
+            for rule in further() {
                 let Some(limit) = rule.limit.filter(|limit| !names_slot || is_slots(limit)) else { continue };
                 let (mut hits, reported) = hits_of(request, &descriptor.options, &rule.cost);
                 let reported = match &plan.steps[index] {
@@ -194,7 +201,8 @@ impl RuleSet {
                     }
                     hits = Hits::Take(0);
                 }
-                let check = Check { reported, ..Check::of(rule, limit, Key(0), hits) };
+                let key = rule.key_by(descriptor.entries, addresses.as_ref());
+                let check = Check { reported, ..Check::of(rule, limit, key, hits) };
                 plan.steps.push(Step::Check(not_plain(check, rule, &descriptor)));
                 plan.further.push(index);
             }
@@ -210,11 +218,21 @@ impl RuleSet {
         rule: &Rule,
         entries: &[Entry<'_>],
     ) -> impl Iterator<Item = &'p Rule> {
+        let addresses = rule.addresses(entries);
+        self.further_by(rule, addresses.as_ref()).collect::<SmallVec<[_; 4]>>().into_iter()
+    }
+
+    /// The same for a descriptor with these addresses.
+    fn further_by<'p, 'd>(
+        &'p self,
+        rule: &Rule,
+        addresses: Option<&'d Addresses>,
+    ) -> impl Iterator<Item = &'p Rule> + use<'p, 'd> {
         let after = self.rules.get(rule.id + 1..).and_then(|after| after.get(..rule.further));
-        let values = || entries.iter().map(|entry| entry.value);
-        let counts =
-            move |rule: &&Rule| rule.prefixes.as_ref().is_none_or(|prefixes| prefixes.count(values()));
-        after.unwrap_or_default().iter().filter(counts)
+        after.unwrap_or_default().iter().filter(move |rule| match (&rule.prefixes, addresses) {
+            (Some(prefixes), Some(addresses)) => prefixes.count(addresses),
+            _ => true,
+        })
     }
 
     /// Learns from a request that was decided by this plan what own costs mean, for rules that do not say it.
@@ -266,8 +284,13 @@ impl RuleSet {
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
         *learns_costs |= !rule.cost.is_settled();
         let (hits, reported) = hits_of(request, options, &rule.cost);
-        let check = Check { reported, ..Check::of(rule, limit, rule.plain_key(entries), hits) };
-        if rule.is_plain { Step::Check(check) } else { Step::Check(not_plain(check, rule, descriptor)) }
+        if !rule.is_plain {
+            // With further limits, `add_further` reads the addresses once for all of them.
+            let key = if rule.further > 0 { Key(0) } else { rule.key(entries) };
+            let check = Check { reported, ..Check::of(rule, limit, key, hits) };
+            return Step::Check(not_plain(check, rule, descriptor));
+        }
+        Step::Check(Check { reported, ..Check::of(rule, limit, rule.plain_key(entries), hits) })
     }
 
     fn check_of_override<'p>(
@@ -296,14 +319,14 @@ impl RuleSet {
     }
 }
 
-/// The check of a rule whose limit or counter depends on more than its path.
+/// The check of a rule whose limit depends on more than its path.
 #[cold]
 fn not_plain<'p>(check: Check<'p>, rule: &'p Rule, descriptor: &Descriptor<'_, '_>) -> Check<'p> {
     let &Descriptor { entries, options } = descriptor;
     // Hits that are given back are those of any class.
     let class = rule.class_of(entries).filter(|_| matches!(check.hits, Hits::Take(_)));
     let limit = class.map_or(check.limit, |(_, share)| check.limit.with_share(share));
-    let mut check = Check { limit: rule.limit_for(limit, entries), key: rule.key(entries), ..check };
+    let mut check = Check { limit: rule.limit_for(limit, entries), ..check };
     if is_slots(&limit) {
         check.about_slot(rule, rule.trailing(entries), options.renews);
     }

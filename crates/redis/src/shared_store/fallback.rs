@@ -164,7 +164,7 @@ fn denied(check: &Check<'_>) -> Verdict {
 }
 
 /// Within the limit, uncounted.
-pub(super) fn allowed(check: &Check<'_>) -> Verdict {
+fn allowed(check: &Check<'_>) -> Verdict {
     let remaining = u64::from(check.limit.capacity());
     Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0, is_counted: false }
 }

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::fallback::allowed;
 use super::unsynced::Place;
 use super::{BAN_REMEMBERED, KEY_BYTES_MAX, SharedStore, check_at};
 use crate::runtime::Runtime;
@@ -15,7 +14,7 @@ use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Check, Plan};
 use tidegate_engine::request::Request;
-use tidegate_engine::strikes::strikes;
+use tidegate_engine::strikes::{spared, strikes};
 
 impl<R: Runtime> SharedStore<R> {
     /// Notes the denials of a request that count towards bans.
@@ -66,7 +65,7 @@ impl<R: Runtime> SharedStore<R> {
                 it.is_some_and(|it| denies(plan, other, it) && (it.is_ban() || check.is_ban()))
             };
             if own.any(denies) {
-                verdicts[place] = Some(allowed(check));
+                verdicts[place] = Some(spared(check));
             }
         }
     }
