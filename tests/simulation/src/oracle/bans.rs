@@ -238,8 +238,7 @@ impl Counter<'_> {
         })
     }
 
-    /// The bans that begin with as many denials as surely counted: each of these, or one before it within `every`. A denial that a
-    /// node remembers may come during a ban, without counting.
+    /// The bans that begin with as many denials as surely counted: each of these, or one before it within `every`.
     fn begun(&self) -> impl Iterator<Item = Sure> {
         let (ban, reported) = (&self.ban, self.rules.reports_within);
         let mut sure: Vec<&Record> = Vec::new();
@@ -255,9 +254,17 @@ impl Counter<'_> {
             let until = (earliest + ban.first).saturating_sub(self.slack());
             let counts = from + self.slack() < earliest + ban.within;
             let known = [first.asked, last.answered + reported];
-            (counts && from < until).then_some(Sure { known, from, until })
+            let is_sure = counts && from < until && self.begins_in_none(earliest);
+            is_sure.then_some(Sure { known, from, until })
         });
         begun.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Whether denials from this time on are surely during no ban that began before: a node that remembers a denial asks for no ban.
+    fn begins_in_none(&self, at: Time) -> bool {
+        let since = at.saturating_sub(self.ban.longest + self.ban.within + self.slack());
+        let (strikes, may_repeat) = self.strikes_at_most([since, at], 0);
+        !self.rules.remembers_denials || strikes < self.ban.after && !may_repeat
     }
 
     /// Whether a denial surely counts, unless another one does that came within `every` before it.
@@ -265,7 +272,7 @@ impl Counter<'_> {
         let (rules, limit) = (self.rules, self.limit);
         let fails = rules.troubles.of(it.node, it.asked, it.answered + SENT).is_some();
         let is_far = it.asked < rules.troubles.far_until(it.node);
-        let is_usual = it.bans.strikes && it.bans.has_room && !it.is_full && !rules.remembers_denials;
+        let is_usual = it.bans.strikes && it.bans.has_room && !it.is_full;
         is_usual && !fails && !is_far && !rules.is_alone(limit, it) && !rules.may_be_cold(limit, it)
     }
 }
