@@ -1,7 +1,7 @@
 //! The oracle, tried on records that somebody thought out.
 
 use super::*;
-use crate::scenario::{FULL, Shape};
+use crate::scenario::{Ban, FULL, Shape};
 use crate::world::MILLI;
 
 fn limit(algorithm: Algorithm) -> LimitSpec {
@@ -436,4 +436,42 @@ fn a_renewal_holds_the_slot_of_its_call() {
     let unknown = [first, Record { answered: late + MILLI, ..renewal(late, Outcome::Unknown) }, second];
     let fourth = call(4, (SECOND + 2 * MILLI, SECOND + 3 * MILLI), denied);
     assert!(is_fine(&[unknown[0], unknown[1], unknown[2], fourth], &[]), "its answer was lost");
+}
+
+/// What is wrong with answers at these times, in tenths of a second: for how long each says that the key is banned, if it does; the
+/// first such denial is by the limit. `None`: it was admitted.
+fn wrong_about_bans(answers: &[(Time, Option<Time>)]) -> bool {
+    let tenths = |tenths: Time| tenths * SECOND / 10;
+    let ban =
+        Ban { after: 2, within: 10 * SECOND, every: 0, first: 2 * SECOND, longest: 8 * SECOND, on: None };
+    let limits =
+        [LimitSpec { shape: Shape { ban: Some(ban), ..Shape::default() }, ..limit(Algorithm::SlidingLog) }];
+    let (mut records, mut ends) = (Vec::new(), 0);
+    for &(at, left) in answers {
+        let (at, left) = (tenths(at), left.map(tenths));
+        let is_banned = at < ends;
+        ends = left.filter(|left| *left > 0).map_or(ends, |left| at + left);
+        let outcome = left.map_or(Outcome::Admitted, |_| Outcome::Denied { over: !is_banned });
+        let strikes = left.is_some() && !is_banned;
+        let left = left.filter(|left| *left > 0);
+        let bans = Bans { of: Some(0), is_banned, left, strikes, has_room: true, ..Bans::default() };
+        records.push(Record { bans, ..record((at, at), outcome) });
+    }
+    wrong_bans(&rules(&limits, &[], true), &records).is_some()
+}
+
+#[test]
+fn bans_have_causes_double_and_last() {
+    let first = [(10, Some(0)), (11, Some(20)), (20, Some(11))];
+    let then = |more: &[(Time, Option<Time>)]| wrong_about_bans(&[&first[..], more].concat());
+    assert!(!then(&[(32, None)]));
+    assert!(then(&[(30, None)]), "it is banned still");
+    assert!(then(&[(33, Some(5))]), "nothing has begun another ban");
+    assert!(!then(&[(40, Some(0)), (41, Some(40)), (80, Some(1))]));
+    assert!(then(&[(40, Some(0)), (41, Some(20))]), "the second is as long as the first");
+    assert!(then(&[(40, Some(0)), (41, Some(80))]), "the second is as long as the third");
+    assert!(!then(&[(120, Some(0)), (121, Some(20))]), "the first is forgotten");
+    assert!(wrong_about_bans(&[(11, Some(20))]), "one denial begins none");
+    assert!(wrong_about_bans(&[(10, Some(0)), (150, Some(20))]), "the first does not count any more");
+    assert!(wrong_about_bans(&[(10, Some(0)), (11, Some(0)), (12, None)]), "two denials begin one");
 }
