@@ -1,10 +1,10 @@
 -- ban: strikes, and the ban that they begin. A string: the latest time, when the ban ends, when bans in a row are
--- forgotten, when the last strike was counted, until when strikes count, how many bans in a row there were; then the time
--- of each strike. A check has the lengths of the first and of the longest ban behind its numbers. `denominator` is the
+-- forgotten, until when strikes count, how many bans in a row there were; then the time of each strike, in order. Nodes
+-- report strikes late, so a strike may be older than one that is there. A check has the lengths of the first and of the longest ban behind its numbers. `denominator` is the
 -- time after a strike in which another one does not count.
 kinds[BAN] = function()
   local kind = {}
-  local FIELDS = { 'latest', 'ends', 'level_ends', 'struck', 'counts_until', 'level' }
+  local FIELDS = { 'latest', 'ends', 'level_ends', 'counts_until', 'level' }
 
   function kind.open(key)
     local s = { key = key, strikes = {} }
@@ -40,20 +40,26 @@ kinds[BAN] = function()
   local function begin(s, c)
     local first, longest = struct.unpack('<dd', c.detail)
     s.ends = s.latest + min(first * 2 ^ min(s.level, 40), longest)
-    s.level = s.level + 1
-    if longest > first then s.level_ends = max(s.level_ends, s.ends + longest) end
-    s.struck, s.counts_until, s.strikes = 0, 0, {}
+    if longest > first then s.level, s.level_ends = s.level + 1, max(s.level_ends, s.ends + longest) end
+    s.counts_until, s.strikes = 0, {}
     changed(s)
   end
 
-  -- Counts a strike at this time, unless it is too close to another.
+  -- Counts a strike at this time, unless it is too close to another. Returns whether it did.
   local function strike(s, c, time)
-    if s.ends > s.latest or s.struck > 0 and time < s.struck + c.denominator then return end
-    if #s.strikes + 1 >= c.requests then return begin(s, c) end
-    s.strikes[#s.strikes + 1] = time
-    table.sort(s.strikes)
-    s.struck, s.counts_until = max(s.struck, time), max(s.counts_until, time + c.window)
-    changed(s)
+    if s.ends > s.latest then return false end
+    local place = #s.strikes + 1
+    while place > 1 and s.strikes[place - 1] > time do place = place - 1 end
+    local before, after = s.strikes[place - 1], s.strikes[place]
+    if before and time - before < c.denominator or after and after - time < c.denominator then return false end
+    if #s.strikes + 1 >= c.requests then
+      begin(s, c)
+    else
+      table.insert(s.strikes, place, time)
+      s.counts_until = max(s.counts_until, time + c.window)
+      changed(s)
+    end
+    return true
   end
 
   -- One hit is a strike. As many as begin a ban begin it at once.
@@ -64,7 +70,9 @@ kinds[BAN] = function()
 
   function kind.charge_at(s, c, time, hits)
     if time <= s.latest - c.window then return end
-    for _ = 1, min(hits, c.requests) do strike(s, c, time) end
+    for _ = 1, min(hits, c.requests) do
+      if not strike(s, c, time) then return end
+    end
   end
 
   -- Lifts the ban.

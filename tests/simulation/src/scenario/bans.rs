@@ -47,7 +47,9 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         let is_rate = !limit.is_override && limit.algorithm != Algorithm::Concurrency;
         is_rate && !limit.shape.is_quota && limit.shape.classes.is_none()
     };
-    let Some(number) = scenario.limits.iter().position(may).filter(|_| random.one_in(4)) else { return };
+    // With QUOTA_MODE the limit of a rule may pass what its ban denies without an answer.
+    let is_wanted = random.one_in(4) && !scenario.modes.quota;
+    let Some(number) = scenario.limits.iter().position(may).filter(|_| is_wanted) else { return };
     let first = random.pick(&[1, 2, 3, 5]) * SECOND;
     let above = scenario.limits[number].shape.below;
     // The reset of one counter resets a ban that other counters share.

@@ -285,18 +285,55 @@ fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Limi
         .collect()
 }
 
-#[test]
-fn the_model_answers_as_the_real_one_does() {
-    let server = Server::start(&[]);
-    let mut real = server.connect();
-    redis::cmd("SET").arg(GENERATION).arg("one").exec(&mut real).expect("it takes a key");
-    let mut both = Both {
-        real,
+fn both(server: &Server) -> Both {
+    Both {
+        real: server.connect(),
         scripts: Scripts::new().expect("Lua starts"),
         database: Database::default(),
         scripts_run_by: RunBy::Both,
         cold: None,
-    };
+    }
+}
+
+#[test]
+fn denials_count_in_whatever_order_nodes_report_them() {
+    let server = Server::start(&[]);
+    let mut both = both(&server);
+    // Denials at so many seconds, in the order in which they are reported at 10 s.
+    for (number, (every_secs, reported, is_banned)) in (0..).zip([
+        (0, [5, 4, 3], true),
+        (1, [5, 3, 4], true),
+        (1, [3, 5, 5], false),
+        (2, [3, 5, 4], false),
+        (2, [5, 1, 3], true),
+        (2, [5, 4, 3], false),
+    ]) {
+        let terms = BanTerms {
+            strikes: 3,
+            within_nanos: 60 * SECOND * 1_000,
+            every_nanos: every_secs * SECOND * 1_000,
+            first_secs: 60,
+            longest_secs: 60,
+        };
+        let (limit, key) = (Limit::ban(&terms), format!("ban:{number}").into_bytes());
+        let mut over = false;
+        for at in reported {
+            let mut call = Call::new(&Whole::default());
+            call.push(key.clone(), &asks(limit), false);
+            call.add_unsynced(((10 - at) * SECOND, 1));
+            let reply = both.call(Purpose::Decide, &call, TODAY + 11 * SECOND, TODAY + 10 * SECOND);
+            let Reply::Bulk(reply) = reply else { panic!("a reply of ours") };
+            over = tidegate_redis::script::numbers(&reply).expect("numbers")[1] > 0;
+        }
+        assert_eq!(over, is_banned, "{every_secs} {reported:?}");
+    }
+}
+
+#[test]
+fn the_model_answers_as_the_real_one_does() {
+    let server = Server::start(&[]);
+    let mut both = both(&server);
+    redis::cmd("SET").arg(GENERATION).arg("one").exec(&mut both.real).expect("it takes a key");
     both.database.run(TODAY, &[b"SET", GENERATION.as_bytes(), b"one"]);
     (0..1_000).for_each(|seed| sequence(&mut both, seed));
     assert!(both.database.count() > 500, "most sequences must have counted something");

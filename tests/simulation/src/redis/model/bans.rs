@@ -10,7 +10,6 @@ pub struct Ban {
     ends: i64,
     /// When bans in a row are forgotten.
     level_ends: i64,
-    struck: i64,
     counts_until: i64,
     /// Bans in a row.
     level: i64,
@@ -25,7 +24,6 @@ impl Ban {
             latest: from.double(),
             ends: from.double(),
             level_ends: from.double(),
-            struck: from.double(),
             counts_until: from.double(),
             level: from.double(),
             strikes: Vec::new(),
@@ -44,17 +42,17 @@ impl Ban {
         let Some((first, longest)) = check.ban_lengths() else { return };
         let doubled = i128::from(first) << self.level.min(40);
         self.ends = self.latest + i64::try_from(doubled.min(longest.into())).unwrap_or(longest);
-        self.level += 1;
         if longest > first {
+            self.level += 1;
             self.level_ends = self.level_ends.max(self.ends + longest);
         }
-        (self.struck, self.counts_until) = (0, 0);
+        self.counts_until = 0;
         self.strikes.clear();
     }
 
     /// Counts a strike at this time, unless it is too close to another.
     fn strike(&mut self, check: &Check<'_>, time: i64) -> bool {
-        let is_close = self.struck > 0 && time < self.struck + check.denominator;
+        let is_close = self.strikes.iter().any(|strike| (strike - time).abs() < check.denominator);
         if self.ends > self.latest || is_close {
             return false;
         }
@@ -63,7 +61,6 @@ impl Ban {
         } else {
             self.strikes.push(time);
             self.strikes.sort_unstable();
-            self.struck = self.struck.max(time);
             self.counts_until = self.counts_until.max(time + check.window);
         }
         true
