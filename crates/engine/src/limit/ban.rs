@@ -57,7 +57,7 @@ impl BanTerms {
     }
 }
 
-/// The state: 72 bytes, and 8 for each strike.
+/// The state: 64 bytes, and 8 for each strike.
 #[derive(Debug, Default)]
 pub(crate) struct Ban {
     latest: Timestamp,
@@ -66,8 +66,7 @@ pub(crate) struct Ban {
     /// Bans in a row, and when they are forgotten.
     level: u32,
     level_until: Timestamp,
-    /// When the last strike was counted, and when it does not count any more.
-    struck: Timestamp,
+    /// When the last strike does not count any more.
     counts_until: Timestamp,
     strikes: Vec<Timestamp>,
 }
@@ -79,12 +78,12 @@ impl Ban {
 
     fn begin(&mut self, terms: &BanTerms) {
         self.until = self.latest.plus(terms.nanos(self.level));
-        self.level = self.level.saturating_add(1);
         if terms.longest_secs > terms.first_secs {
+            self.level = self.level.saturating_add(1);
             let forgotten = self.until.plus(u64::from(terms.longest_secs) * SECOND_NANOS);
             self.level_until = self.level_until.max(forgotten);
         }
-        (self.struck, self.counts_until) = Default::default();
+        self.counts_until = Timestamp::default();
         self.strikes = Vec::new();
     }
 
@@ -124,15 +123,14 @@ impl Counter for Ban {
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let (Some(terms), false) = (limit.ban_terms(), self.is_banned()) else { return };
         let begins_at_once = hits > 1 && hits >= u64::from(terms.strikes);
-        let counts =
-            self.struck == Timestamp::default() || self.latest >= self.struck.plus(terms.every_nanos);
+        let last = self.strikes.last();
+        let counts = last.is_none_or(|last| self.latest >= last.plus(terms.every_nanos));
         if begins_at_once || counts && self.strikes.len() + 1 >= terms.strikes as usize {
             return self.begin(&terms);
         }
         if counts {
             self.push(self.latest);
-            let counts_until = self.counts_until.max(self.latest.plus(limit.window_nanos()));
-            (self.struck, self.counts_until) = (self.latest, counts_until);
+            self.counts_until = self.counts_until.max(self.latest.plus(limit.window_nanos()));
         }
     }
 
@@ -163,7 +161,7 @@ impl Counter for Ban {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let times = [self.latest, self.until, self.level_until, self.struck, self.counts_until];
+        let times = [self.latest, self.until, self.level_until, self.counts_until];
         times.into_iter().for_each(|time| out.u64(time.as_nanos()));
         out.u32(self.level);
         out.u32(self.strikes.len() as u32);
@@ -172,10 +170,9 @@ impl Counter for Ban {
 
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let mut time = || bytes.u64().map(Timestamp::from_nanos);
-        let [latest, until, level_until, struck, counts_until] =
-            [time()?, time()?, time()?, time()?, time()?];
+        let [latest, until, level_until, counts_until] = [time()?, time()?, time()?, time()?];
         let level = bytes.u32()?;
-        let mut state = Self { latest, until, level, level_until, struck, counts_until, strikes: Vec::new() };
+        let mut state = Self { latest, until, level, level_until, counts_until, strikes: Vec::new() };
         let count = bytes.u32()?;
         if count >= STRIKES_MAX {
             return Err("more strikes than a counter holds");
