@@ -155,7 +155,11 @@ fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Deci
     let verdict_of = |place: usize| verdicts.get(place).copied().flatten();
     for (place, candidate) in (plan.steps.len()..).zip(&plan.candidates) {
         let Some(verdict) = verdict_of(place) else { continue };
-        let over = |place| verdict_of(place).is_some_and(|verdict| verdict.over);
+        // What the candidate admits begins no ban.
+        let is_ban = |place| matches!(plan.steps.get(place), Some(Step::Check(check)) if check.is_ban());
+        let over = |place| {
+            verdict_of(place).is_some_and(|verdict| verdict.over && !(is_ban(place) && has_begun(&verdict)))
+        };
         let passes = settle_trial(plan, candidate.rule, over).passes || plan.modes.shadow;
         let limited = limited(&candidate.check, verdict, plan.modes.quota);
         trials.push(Trial { descriptor: candidate.step, passes, limited });
@@ -193,8 +197,7 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
 fn banned<'a>(descriptor: usize, check: &Check<'a>, verdict: &Verdict) -> Option<Banned<'a>> {
     let rule = check.origin.rule()?;
     let is_banned = verdict.over && verdict.is_counted && !check.shadow;
-    // A request only asks; a strike takes a hit.
-    let has_begun = verdict.after > verdict.before;
+    let has_begun = has_begun(verdict);
     is_banned.then_some(Banned {
         descriptor,
         rule,
@@ -202,6 +205,11 @@ fn banned<'a>(descriptor: usize, check: &Check<'a>, verdict: &Verdict) -> Option
         nanos_left: verdict.reset_nanos,
         has_begun,
     })
+}
+
+/// Whether the denial of this request has begun a ban: a request only asks, a strike takes a hit.
+fn has_begun(verdict: &Verdict) -> bool {
+    verdict.after > verdict.before
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {

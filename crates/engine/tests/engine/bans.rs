@@ -339,6 +339,22 @@ fn the_status_of_a_ban_is_that_of_its_limit() {
 }
 
 #[test]
+fn a_candidate_passes_where_its_limit_begins_a_ban() {
+    let candidate = |n| {
+        let limit =
+            format!("rate_limit: {{unit: day, requests_per_unit: 1, candidate: {{requests_per_unit: {n}}}}}");
+        rules(&format!("{limit}, ban: {{after: 1, within: 60s, for: 100s}}"))
+    };
+    for (n, expected) in [(5, [Some(true), Some(true), Some(false)]), (0, [Some(false); 3])] {
+        let (rules, store, request) = (candidate(n), store(), request(&[("user", "a")], 1));
+        let passes = [0.0, 1.0, 2.0].map(|second| {
+            ask_as(&rules, &store, &request, second, |it| it.trials().first().map(|trial| trial.passes))
+        });
+        assert_eq!(passes, expected, "the second request begins a ban, the third is banned");
+    }
+}
+
+#[test]
 fn what_does_not_go_with_a_ban_is_refused() {
     let limit = "rate_limit: {unit: minute, requests_per_unit: 1}";
     let file = |fields: &str| format!("domain: d\ndescriptors:\n- {{key: a, {fields}}}");
