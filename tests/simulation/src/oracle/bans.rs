@@ -192,7 +192,8 @@ impl Counter<'_> {
             }
             let is_unknown = it.outcome == Outcome::Unknown;
             // A call without an answer may have reported them.
-            let is_lost = is_unknown && reports.get(&it.node).is_some_and(|until| *until >= it.asked);
+            let has_no_answer = is_unknown || rules.is_alone(self.limit, it);
+            let is_lost = has_no_answer && reports.get(&it.node).is_some_and(|until| *until >= it.asked);
             let may_strike = it.bans.strikes || is_unknown && it.hits > 0;
             let fails = may_strike && rules.troubles.of(it.node, it.asked, it.answered + SENT).is_some();
             may_repeat |= each_counts && (is_lost || fails);
