@@ -288,6 +288,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             (
                 "status",
                 &[
+                    "serve::bans",
                     "serve::clock",
                     "serve::denied",
                     "serve::health",

@@ -43,6 +43,10 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         }),
         denied: app.denied.clone(),
         denied_for_all: configuration.keep_keys,
+        bans: {
+            let service = Arc::clone(&app.service);
+            Box::new(move || service.known_bans())
+        },
         connections: Box::new(move || workers.connections()),
         events_dropped: {
             let events = app.event_tasks.events.clone();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::admin::{TOKEN, exception, put};
+use crate::admin::{TOKEN, call, exception, put};
 use crate::harness::browser::{Browser, Look};
 use crate::harness::eventually_true;
 use crate::harness::grpc;
@@ -285,6 +285,59 @@ fn a_denied_key_is_explained_and_its_counter_reset_from_its_row() {
     browser.click("#lock");
     browser.wait("document.querySelector('#denied-rows').hidden");
     assert_eq!(browser.eval("document.querySelectorAll('#denied-rows tbody tr').length"), 0);
+}
+
+#[test]
+fn a_ban_is_made_by_hand_listed_and_lifted_and_both_are_audited() {
+    let ban = "    ban: {after: 3 denials, within: 60s, every: 0, for: 1h}\n";
+    let limiter = setup().rules("shop.yaml", &format!("{RULES}{ban}")).start();
+    let mut browser = looking_at(&limiter);
+    assert_eq!(browser.eval("document.querySelector('#bans').hidden"), true, "there is none");
+    (0..6).for_each(|_| _ = passes(&limiter, HOSTILE));
+    await_text(&mut browser, "#bans-about", "1 in force");
+    await_text(&mut browser, "#bans-about", "shown to those who may see values of requests");
+    assert_eq!(browser.eval("document.querySelectorAll('#ban-rows tbody tr').length"), 0);
+
+    give_token(&mut browser);
+    await_text(&mut browser, "#ban-rows", &format!("shop: user={HOSTILE}"));
+    for (field, text) in [("domain", "shop"), ("entries", "user=eve"), ("who", "jane"), ("why", "ticket 17")]
+    {
+        fill(&mut browser, field, text);
+    }
+    browser.click("#ban");
+    await_problem(&mut browser, "for", "is no time from 1 second");
+    assert_eq!(browser.complaints().len(), 1, "the console notes an answer of 400");
+    fill(&mut browser, "for", "2h");
+    browser.click("#ban");
+    await_text(&mut browser, "#exceptions-said", "user=eve is banned for 2h.");
+    assert!(!passes(&limiter, "eve"));
+    await_text(&mut browser, "#bans-about", "2 in force");
+    let first = "document.querySelector('#ban-rows tbody th').innerText";
+    browser.wait(&format!("{first}.includes('shop: user=eve')"));
+    for look in [Look::LIGHT, Look::DARK] {
+        browser.look(look);
+        assert_eq!(browser.audit(), [""; 0], "{look:?}");
+    }
+
+    browser.click("#ban-rows tbody tr:first-child button");
+    await_text(&mut browser, "#exceptions-said", "Press again to lift the ban of user=eve.");
+    assert!(!passes(&limiter, "eve"), "one press lifts nothing");
+    browser.click("#ban-rows tbody tr:first-child button");
+    await_text(&mut browser, "#exceptions-said", "The ban of user=eve is lifted.");
+    assert!(passes(&limiter, "eve"));
+    await_text(&mut browser, "#bans-about", "1 in force");
+    assert_eq!(browser.complaints(), [""; 0]);
+
+    let audit = call(&limiter, "GET", "/admin/audit", &Value::Null).body;
+    for does in ["\"does\":\"ban\"", "\"does\":\"lift_ban\""] {
+        let is_hers =
+            |line: &&str| line.contains(does) && line.contains("jane") && line.contains("ticket 17");
+        assert_eq!(audit.lines().filter(is_hers).count(), 1, "{audit}");
+    }
+
+    browser.click("#lock");
+    browser.wait("document.querySelector('#ban-rows').hidden");
+    assert_eq!(browser.eval("document.querySelectorAll('#ban-rows tbody tr').length"), 0);
 }
 
 #[test]

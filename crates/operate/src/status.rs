@@ -31,6 +31,7 @@ use self::rates::Rates;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::{Failure, SharedStore};
+use tidegate_serve::bans::Ban;
 use tidegate_serve::clock::{self, Clock};
 use tidegate_serve::denied::{self, DeniedKeys};
 use tidegate_serve::health::Health;
@@ -77,8 +78,10 @@ pub struct Parts {
     pub records: Option<(Box<dyn Fn() -> bool + Send + Sync>, StaleMode)>,
     /// The keys that were denied most, if their names are kept.
     pub denied: Option<Arc<DeniedKeys>>,
-    /// Whether everybody may see them, and not only bearers of the admin token.
+    /// Whether everybody may see them and those that are banned, and not only bearers of the admin token.
     pub denied_for_all: bool,
+    /// The bans in force that this node has seen, the one that ends last first, with times of the wall clock.
+    pub bans: Box<dyn Fn() -> Vec<Ban> + Send + Sync>,
     /// The connections of clients that are open now.
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
     /// Events that were dropped.

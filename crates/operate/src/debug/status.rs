@@ -39,6 +39,7 @@ const SCRIPT: &str = concat!(
     include_str!("status/admin.js"),
     include_str!("status/exceptions.js"),
     include_str!("status/exception_form.js"),
+    include_str!("status/bans.js"),
     include_str!("status/updates.js"),
 );
 

@@ -32,6 +32,7 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
         records: None,
         denied: None,
         denied_for_all: false,
+        bans: Box::new(Vec::new),
         connections: Box::new(|| 0),
         events_dropped: Box::new(|| 0),
         exceptions: None,

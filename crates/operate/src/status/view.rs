@@ -17,6 +17,7 @@ use tidegate_engine::request::{Entry, RequestBuf};
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
+use tidegate_serve::bans::Ban;
 use tidegate_serve::clock::Clock;
 use tidegate_serve::denied::DeniedKey;
 use tidegate_serve::reload::{Problem, Reload};
@@ -24,6 +25,9 @@ use tidegate_serve::service::Snapshot;
 
 /// Denied keys that are shown.
 const DENIED_MAX: usize = 12;
+
+/// Bans that are shown.
+const BANS_MAX: usize = 50;
 
 /// Characters of a name that are shown.
 const NAME_CHARS_MAX: usize = 300;
@@ -78,6 +82,7 @@ impl Status {
             "connections": (parts.connections)(),
             "is_for_bearer": view.is_for_bearer,
             "denied": self.denied(&recent, view, now_millis),
+            "bans": self.bans(view),
             "exceptions": parts.exceptions.as_ref().map(|now| exceptions(now())),
             "reloads_known": reloads,
         });
@@ -175,12 +180,22 @@ impl Status {
         }))
     }
 
+    /// Whether keys may be shown: they hold values of requests.
+    fn may_see_keys(&self, view: &View) -> bool {
+        view.is_for_bearer || self.parts.denied_for_all
+    }
+
     fn denied(&self, recent: &Recent, view: &View, now_millis: u64) -> Option<Value> {
-        let may_see = view.is_for_bearer || self.parts.denied_for_all;
-        let denied = self.parts.denied.as_ref().filter(|_| may_see)?;
+        let denied = self.parts.denied.as_ref().filter(|_| self.may_see_keys(view))?;
         let kept = now_millis.saturating_sub(recent.denied_turned_millis) + super::DENIED_PERIOD_MILLIS;
         let keys: Vec<_> = denied.top(DENIED_MAX).iter().map(denied_key).collect();
         Some(json!({"seconds": kept.min(now_millis) / 1_000, "keys": keys}))
+    }
+
+    fn bans(&self, view: &View) -> Value {
+        let bans = (self.parts.bans)();
+        let first = || bans.iter().take(BANS_MAX).map(ban).collect::<Vec<_>>();
+        json!({"count": bans.len(), "first": self.may_see_keys(view).then(first)})
     }
 }
 
@@ -221,6 +236,17 @@ fn denied_key(DeniedKey { name, denials }: &DeniedKey) -> Value {
         "entries": name.entries,
         "denials": denials.json(),
         "question": name.question.as_ref().map(question),
+    })
+}
+
+fn ban(ban: &Ban) -> Value {
+    let entry = |(key, value): &(Box<str>, Box<str>)| json!({"key": key, "value": value});
+    json!({
+        "domain": ban.domain,
+        "rule": shown(&ban.rule),
+        "entries": ban.entries.iter().map(entry).collect::<Vec<_>>(),
+        "since": ban.since.as_nanos() / 1_000_000,
+        "until": ban.until.as_nanos() / 1_000_000,
     })
 }
 

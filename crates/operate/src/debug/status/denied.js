@@ -15,7 +15,7 @@ const deniedRow = ({ rule, entries, question }) => {
 };
 
 /** When a key was first or last denied: the time, with the day unless that is today. */
-const moment = (text) => (new Date(text).toDateString() === new Date().toDateString() ? clockTime(Date.parse(text)) : shortTime(text));
+const moment = (text) => (new Date(text).toDateString() === new Date().toDateString() ? clockTime(new Date(text)) : shortTime(text));
 
 const atLeast = ({ count: number, error }) => (error > 0 ? `at least ${count(number - error)}` : '');
 

@@ -1,7 +1,7 @@
 // The form that makes exceptions. The API checks the values, and its errors are shown at the field that they name.
 
 /** Fields of the API, and where people write them. All other errors are shown below the form. */
-const EXCEPTION_FIELDS = ['token', 'who', 'domain', 'entries', 'effect', 'requests_per_unit', 'burst', 'from', 'until', 'why', 'id'];
+const EXCEPTION_FIELDS = ['token', 'who', 'domain', 'entries', 'effect', 'requests_per_unit', 'burst', 'from', 'until', 'why', 'id', 'for'];
 
 /** An id that a second press of the button replaces. */
 let replaced = null;
@@ -105,7 +105,7 @@ const sayMade = ({ id, done, survives_restart: survives }) => {
 
 const clearForm = () => {
   replaced = null;
-  ['entries', 'requests_per_unit', 'burst', 'from', 'until', 'why', 'id'].forEach((field) => { byId(`exception-${field}`).value = ''; });
+  ['entries', 'requests_per_unit', 'burst', 'from', 'until', 'why', 'id', 'for'].forEach((field) => { byId(`exception-${field}`).value = ''; });
 };
 
 byId('except').addEventListener('submit', (event) => {

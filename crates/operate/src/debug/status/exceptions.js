@@ -37,35 +37,43 @@ const stateOf = (exception) => {
   return exception.until !== undefined && Date.parse(exception.until) <= Date.now() ? 'over' : 'not yet in force';
 };
 
-/** Shows the outcome of a change, or an error that belongs to no field, and scrolls to it. */
-const tellExceptions = (text, isBad) => {
+const sayOfExceptions = (text, isBad) => {
   const said = byId('exceptions-said');
   said.className = isBad ? 'trouble bad' : 'trouble';
   say(said, text);
-  if (text !== '') said.scrollIntoView({ block: 'nearest' });
 };
 
-/** Ends an exception, if the button is pressed twice. */
-const endButton = (id) => {
-  const [word, name] = [element('span', null, 'End'), element('span', { class: 'hidden' }, ` ${id}`)];
+/** Shows the outcome of a change, or an error that belongs to no field, and scrolls to it. */
+const tellExceptions = (text, isBad) => {
+  sayOfExceptions(text, isBad);
+  if (text !== '') byId('exceptions-said').scrollIntoView({ block: 'nearest' });
+};
+
+/** A button that changes something if it is pressed twice: `End`, and what. The button stays where it is meanwhile. */
+const buttonPressedTwice = (verb, what, change) => {
+  const [word, name] = [element('span', null, verb), element('span', { class: 'hidden' }, ` ${what}`)];
   const button = element('button', { type: 'button' }, word, name);
-  const reset = () => say(word, 'End');
+  const reset = () => say(word, verb);
   button.addEventListener('blur', reset);
   button.addEventListener('click', async () => {
-    if (word.textContent === 'End') {
-      say(word, 'Really end');
-      tellExceptions(`Press again to end ${id}.`);
+    if (word.textContent === verb) {
+      say(word, `Really ${verb.toLowerCase()}`);
+      sayOfExceptions(`Press again to ${verb.toLowerCase()} ${what}.`);
       return;
     }
     reset();
     await changing(async () => {
-      await admin.change('DELETE', `exceptions/${encodeURIComponent(id)}`, { body: { who: who() } });
-      tellExceptions(`${id} has ended.`);
+      tellExceptions(await change());
       byId('exception-find').focus();
     });
   });
   return button;
 };
+
+const endButton = (id) => buttonPressedTwice('End', id, async () => {
+  await admin.change('DELETE', `exceptions/${encodeURIComponent(id)}`, { body: { who: who() } });
+  return `${id} has ended.`;
+});
 
 const exceptionRow = (exception) => {
   const cell = (label, ...children) => element('td', { role: 'cell', 'data-label': label }, ...children);

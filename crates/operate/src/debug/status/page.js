@@ -3,7 +3,7 @@
 // text, never as markup, because names of rules and values of requests may be anybody's.
 //
 // Parts, in this order: this file (elements), format, plots, overview, rules, details, ask, denied, admin, exceptions,
-// exception_form, updates.
+// exception_form, bans, updates.
 
 const byId = (id) => document.getElementById(id);
 

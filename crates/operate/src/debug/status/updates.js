@@ -57,6 +57,7 @@ const show = (state) => {
   showStore(state.store, state.redis, samples);
   followExceptions(state);
   showDenied(state.denied);
+  showBans(state.bans);
   if (state.reloads) showReloads(state.reloads);
   reloadsKnown = state.reloads_known;
 };
