@@ -52,6 +52,7 @@ mod kubernetes;
 mod lane;
 mod lifecycle;
 mod listeners;
+mod logins;
 mod logs;
 mod looked_up;
 mod mapping;
