@@ -199,7 +199,10 @@ impl Run {
         let counters = decided.counters.iter().enumerate().map(stands_in);
         // Without the denial that begins a ban there would be none.
         let is_banned = decided.bans.iter().any(|ban| !ban.has_begun);
-        let passes = self.passes(&decided.met, counters.clone()) && !is_banned;
+        // With `deny` a ban without an answer denies too, and the decision does not say so.
+        let refuses = |limit: &LimitSpec| limit.shape.ban.is_some() && limit.failure == StoreFailure::Deny;
+        let is_refused = !said && self.scenario.limits.iter().any(refuses);
+        let passes = self.passes(&decided.met, counters.clone()) && !is_banned && !is_refused;
         if *said != (passes || self.scenario.modes.shadow) {
             is_wrong(format!("would let it pass: {said}, though that is {passes}"));
         }
