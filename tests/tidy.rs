@@ -485,6 +485,11 @@ const OF_THE_RUNTIME: &[&str] = &[
 /// Types with the name of a word of the glossary that have another meaning: the name, the file, and why.
 const OTHER_TYPES: &[(&str, &str, &str)] = &[
     ("Answer", "src/app/inside.rs", "the answer to Envoy, for the module inside it"),
+    (
+        "Ban",
+        "crates/operate/src/bodies/asked.rs",
+        "its form in JSON, by the name of its schema in openapi.json",
+    ),
     ("Counter", "crates/envoy/src/abi.rs", "Envoy's word: a counter of its statistics"),
     ("Entry", "crates/grpc/src/hpack/table.rs", "RFC 7541's word: an entry of a table"),
     (

@@ -31,7 +31,7 @@ use self::rates::Rates;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::{Failure, SharedStore};
-use tidegate_serve::bans::Ban;
+use tidegate_serve::bans::SeenBan;
 use tidegate_serve::clock::{self, Clock};
 use tidegate_serve::denied::{self, DeniedKeys};
 use tidegate_serve::health::Health;
@@ -81,7 +81,7 @@ pub struct Parts {
     /// Whether everybody may see them and those that are banned, and not only bearers of the admin token.
     pub denied_for_all: bool,
     /// The bans in force that this node has seen, the one that ends last first, with times of the wall clock.
-    pub bans: Box<dyn Fn() -> Vec<Ban> + Send + Sync>,
+    pub bans: Box<dyn Fn() -> Vec<SeenBan> + Send + Sync>,
     /// The connections of clients that are open now.
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
     /// Events that were dropped.

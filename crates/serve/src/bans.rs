@@ -26,7 +26,7 @@ const TEXT_CHARS_MAX: usize = 160;
 
 /// A ban, as this node has seen it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ban {
+pub struct SeenBan {
     /// The key of its counter.
     pub key: Key,
     /// The domain.
@@ -44,7 +44,7 @@ pub struct Ban {
 /// The bans that this node has seen.
 #[derive(Debug)]
 pub struct Bans {
-    shards: [Mutex<KeyMap<Ban>>; SHARDS],
+    shards: [Mutex<KeyMap<SeenBan>>; SHARDS],
     keeps_entries: bool,
     /// Requests that a ban denied.
     denied: AtomicU64,
@@ -75,7 +75,7 @@ impl Bans {
         Self { shards, keeps_entries, denied, seen, not_listed }
     }
 
-    fn shard(&self, key: Key) -> &Mutex<KeyMap<Ban>> {
+    fn shard(&self, key: Key) -> &Mutex<KeyMap<SeenBan>> {
         &self.shards[key.0 as usize % SHARDS]
     }
 
@@ -86,7 +86,7 @@ impl Bans {
         request: &Request<'_>,
         banned: &Banned<'_>,
         now: Timestamp,
-    ) -> (Option<Ban>, Option<Ban>) {
+    ) -> (Option<SeenBan>, Option<SeenBan>) {
         self.denied.fetch_add(1, Relaxed);
         let until = now.plus(banned.nanos_left);
         let mut shard = self.shard(banned.key).lock();
@@ -104,7 +104,7 @@ impl Bans {
         let entries = request.descriptors().nth(banned.descriptor).map_or(&[][..], |it| it.entries);
         let text = |text: &str| Box::from(&*cut(text, TEXT_CHARS_MAX));
         let named = |entry: &Entry<'_>| (text(entry.key), text(entry.value));
-        let ban = Ban {
+        let ban = SeenBan {
             key: banned.key,
             domain: text(request.domain()),
             rule: banned.rule.path().into(),
@@ -120,15 +120,15 @@ impl Bans {
     }
 
     /// Forgets a ban that was lifted, and returns it.
-    pub(crate) fn forget(&self, key: Key) -> Option<Ban> {
+    pub(crate) fn forget(&self, key: Key) -> Option<SeenBan> {
         self.shard(key).lock().remove(&key)
     }
 
     /// Forgets the bans that are over, and returns them.
-    pub(crate) fn ended(&self, now: Timestamp) -> Vec<Ban> {
-        let ended = |shard: &Mutex<KeyMap<Ban>>| {
+    pub(crate) fn ended(&self, now: Timestamp) -> Vec<SeenBan> {
+        let ended = |shard: &Mutex<KeyMap<SeenBan>>| {
             let mut shard = shard.lock();
-            let over: Vec<Ban> = shard.values().filter(|ban| ban.until <= now).cloned().collect();
+            let over: Vec<SeenBan> = shard.values().filter(|ban| ban.until <= now).cloned().collect();
             over.iter().for_each(|ban| _ = shard.remove(&ban.key));
             over
         };
@@ -136,8 +136,8 @@ impl Bans {
     }
 
     /// Those that are known, the one that ends last first.
-    pub fn all(&self, now: Timestamp) -> Vec<Ban> {
-        let mut all: Vec<Ban> =
+    pub fn all(&self, now: Timestamp) -> Vec<SeenBan> {
+        let mut all: Vec<SeenBan> =
             self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect();
         all.retain(|ban| ban.until > now);
         all.sort_by(|one, other| other.until.cmp(&one.until).then_with(|| one.key.0.cmp(&other.key.0)));

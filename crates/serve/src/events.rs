@@ -37,7 +37,7 @@ use self::budget::Budgets;
 use self::event::{Counts, Event, KeyEvent, What};
 use self::keys::Keys;
 use self::near::Shares;
-use crate::bans::Ban;
+use crate::bans::SeenBan;
 use crate::clock::Clock;
 use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::key::Key;
@@ -163,7 +163,7 @@ impl Events {
     }
 
     /// The key of this limit is banned, as this node has seen first now.
-    pub fn ban_began(&self, rules: &RuleEvents, limited: &Limited<'_>, ban: Ban, at: Instant) {
+    pub fn ban_began(&self, rules: &RuleEvents, limited: &Limited<'_>, ban: SeenBan, at: Instant) {
         if !self.options.kinds.has(Kind::BanBegan) {
             return;
         }
@@ -175,7 +175,7 @@ impl Events {
     }
 
     /// A ban is over.
-    pub fn ban_ended(&self, ban: Ban, at: Instant) {
+    pub fn ban_ended(&self, ban: SeenBan, at: Instant) {
         self.emit_if_wanted(What::BanEnded(ban), at);
     }
 

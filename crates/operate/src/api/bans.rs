@@ -25,7 +25,7 @@ const SECONDS_MAX: u64 = 366 * 86_400;
 impl AdminApi {
     /// The bans that this node has seen.
     pub(super) fn bans(&self) -> Page {
-        let known = |ban: tidegate_serve::bans::Ban| {
+        let known = |ban: tidegate_serve::bans::SeenBan| {
             let entry = |(key, value): &(Box<str>, Box<str>)| Entry {
                 key: key.to_string(),
                 value: value.to_string(),

@@ -17,7 +17,7 @@ use tidegate_engine::request::{Entry, RequestBuf};
 use tidegate_engine::rule::Rule;
 use tidegate_engine::text::{cut, one_line};
 use tidegate_redis::{Contact, Failure, RedisStore};
-use tidegate_serve::bans::Ban;
+use tidegate_serve::bans::SeenBan;
 use tidegate_serve::clock::Clock;
 use tidegate_serve::denied::DeniedKey;
 use tidegate_serve::reload::{Problem, Reload};
@@ -239,7 +239,7 @@ fn denied_key(DeniedKey { name, denials }: &DeniedKey) -> Value {
     })
 }
 
-fn ban(ban: &Ban) -> Value {
+fn ban(ban: &SeenBan) -> Value {
     let entry = |(key, value): &(Box<str>, Box<str>)| json!({"key": key, "value": value});
     json!({
         "domain": ban.domain,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Decided;
 use super::keys::Notice;
 use super::kind::Kind;
-use crate::bans::Ban;
+use crate::bans::SeenBan;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Limited};
 use tidegate_engine::key::Key;
@@ -48,11 +48,11 @@ pub(super) enum What {
     Key(Notice, KeyEvent),
     /// To a banned key.
     BanBegan {
-        ban: Ban,
+        ban: SeenBan,
         /// Events of its rule that were not emitted since the last one.
         left_out: u32,
     },
-    BanEnded(Ban),
+    BanEnded(SeenBan),
     /// To a set of rules.
     ReloadRefused {
         /// The first of them.
@@ -230,7 +230,7 @@ impl Event {
 }
 
 /// A ban: whose it is, and how long it was to last when this node saw it first.
-fn write_ban(ban: &Ban, names: &KeyNames, fields: &mut Map<String, Value>) {
+fn write_ban(ban: &SeenBan, names: &KeyNames, fields: &mut Map<String, Value>) {
     fields.insert("domain".to_owned(), json!(cut_text(&ban.domain)));
     fields.insert("rule".to_owned(), json!(ban.rule));
     fields.insert("key_hash".to_owned(), json!(names.hash(ban.key)));

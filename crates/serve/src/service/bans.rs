@@ -5,7 +5,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::{Service, ServiceError};
-use crate::bans::{Ban, Bans};
+use crate::bans::{Bans, SeenBan};
 use crate::events::RuleEvents;
 use tidegate_engine::decision::{Decision, Status};
 use tidegate_engine::key::Key;
@@ -40,12 +40,12 @@ impl<R: Runtime> Service<R> {
     }
 
     /// Those that are in force, with times of the wall clock.
-    pub fn known_bans(&self) -> Vec<Ban> {
+    pub fn known_bans(&self) -> Vec<SeenBan> {
         let (now, wall) = (self.now(), self.runtime.wall());
-        let shown = |ban: Ban| {
+        let shown = |ban: SeenBan| {
             let ago = now.nanos_since(ban.since);
             let since = Timestamp::from_nanos(wall.as_nanos().saturating_sub(ago));
-            Ban { since, until: wall.plus(ban.until.nanos_since(now)), ..ban }
+            SeenBan { since, until: wall.plus(ban.until.nanos_since(now)), ..ban }
         };
         self.bans.all(now).into_iter().map(shown).collect()
     }
