@@ -125,7 +125,7 @@ impl Handler {
     /// ended with the answer, or is empty.
     ///
     /// # Panics
-    /// When there are more than [`BATCH_MAX`](tidegate_serve::service::BATCH_MAX).
+    /// When there are more messages than [`BATCH_MAX`](tidegate_serve::service::BATCH_MAX).
     pub fn answer_batch(
         &self,
         front: Front,

@@ -112,7 +112,7 @@ impl Tracer {
         };
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
         let span = self.tracer.build_with_context(builder, &context);
-        // After the end of the process began, nothing is recorded.
+        // Once the process has begun to stop, spans are no longer recorded.
         span.is_recording().then(|| CallSpan(Box::new(span)))
     }
 

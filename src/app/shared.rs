@@ -153,8 +153,8 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
                 samples.push(&[("store", store)], count);
             }
         })
-        .value(Counter, "ratelimit_localcache_hitCount", "Descriptors that were answered from the memory of what is over.", |shared| shared.deny_cache_totals().0)
-        .value(Gauge, "ratelimit_localcache_entryCount", "Counters that are remembered as over.", |shared| shared.deny_cache_totals().1);
+        .value(Counter, "ratelimit_localcache_hitCount", "Descriptors that were answered from the deny cache.", |shared| shared.deny_cache_totals().0)
+        .value(Gauge, "ratelimit_localcache_entryCount", "Counters in the deny cache.", |shared| shared.deny_cache_totals().1);
 }
 
 /// Shows how many leased hits were spent and given back, and hits of reported costs that did not fit.

@@ -61,7 +61,8 @@ pub(super) fn command() -> Command {
     let delete = delete.args(author(false));
     let most = number(("most", "only the first so many")).default_value("1000");
     let list = Command::new("list").about("Lists records").args(prefix()).arg(most);
-    let export = Command::new("export").about("Writes all records, as `load` reads them").args(prefix());
+    let export =
+        Command::new("export").about("Writes all records in a format that `load` reads").args(prefix());
     Command::new("limit")
         .about("Limits for single keys of running limiters: one, or millions")
         .subcommand_required(true)

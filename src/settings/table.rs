@@ -171,7 +171,7 @@ settings! {
         "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy the request, the metadata of the rules that admitted its descriptors, and the exceptions that they met";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
         "RETRY_AFTER_JITTER" retry_after_jitter: Share = "0", "lengthen the wait in each denial at random, by up to this share of it, so that clients that were denied together do not come back together";
-        "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "the answer to a descriptor that would need more than MAX_COUNTER_BYTES";
+        "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "the answer to a descriptor whose counter finds no room in MAX_COUNTER_BYTES";
         optional {
             "BACKEND_TYPE" backend_type: Backend, "where counters live; unset: redis when any REDIS_* below is set, else memory";
             "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "memory for all counters; unset: half of the memory of the cgroup or the machine";

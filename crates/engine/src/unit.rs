@@ -61,7 +61,7 @@ impl Window {
         Some(Self { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()? })
     }
 
-    /// Its length in nanoseconds, or the most that a number holds.
+    /// Its length in nanoseconds, or `u64::MAX` if it is longer than that.
     pub const fn nanos(self) -> u64 {
         self.unit.nanos().saturating_mul(self.multiplier as u64)
     }

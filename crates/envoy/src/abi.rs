@@ -408,7 +408,7 @@ pub struct Host(Pointer);
 
 impl Host {
     /// # Safety
-    /// Envoy hands this configuration to a hook, which runs for as long as the value is used.
+    /// `envoy` is the configuration that Envoy passed to a hook. The value must not be used after that hook returns.
     pub unsafe fn of(envoy: Pointer) -> Self {
         Self(envoy)
     }

@@ -352,7 +352,7 @@ fn numbers(value: Value) -> RedisResult<Vec<i64>> {
         Value::BulkString(reply) => script::numbers(&reply),
         _ => None,
     }
-    .ok_or_else(|| (ErrorKind::Parse, "this is no reply to a script").into())
+    .ok_or_else(|| (ErrorKind::Parse, "not a reply of one of our scripts").into())
 }
 
 fn check_version(info: &str) -> Result<(), ConnectError> {

@@ -102,8 +102,8 @@ impl<R: Runtime> Values<R> {
         }
     }
 
-    /// Waits until as many replicas have the last change of this key as the store waits for. In a Cluster other
-    /// replicas may lack the announcement.
+    /// Waits until as many replicas have the last change of this key as the store's options ask for. In a Cluster this
+    /// covers the value alone: the announcement may be on another server, whose replicas are not waited for.
     /// Fails when there are too few, or the server does not answer.
     pub async fn replicated(&self, key: &[u8]) -> Result<(), ConnectError> {
         match self.store.options().kind {

@@ -210,7 +210,7 @@ impl<O: Observer> Walk<'_, O> {
     }
 
     fn entry(&mut self, path: &Path, name: &str, choose: &impl Choose) -> Result<(), SourceError> {
-        // A name that is skipped both as a file and as a folder need not be readable, nor lead to anything.
+        // This name is skipped, whatever it is: a file that cannot be read, or a broken link, is no error here.
         if let (Choice::Skip, Choice::Skip) = (choose.file(name), choose.folder(name)) {
             return Ok(());
         }

@@ -149,7 +149,7 @@ impl Counter for SlidingLog {
             return if total == 0 && self.stamps.is_empty() {
                 Ok(())
             } else {
-                Err("hits without a time, or the reverse")
+                Err("hits without times, or times without hits")
             };
         }
         let (oldest, newest) = (self.stamps.stamp_through(1), self.stamps.stamp_through(total));

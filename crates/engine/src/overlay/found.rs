@@ -45,7 +45,7 @@ struct OneFound {
     /// The index of the descriptor.
     descriptor: usize,
     record: Record,
-    /// How its rule's limit counts under the record, if not as the rule does.
+    /// How the rule's limit counts under this record. `None`: as it does without a record.
     counting: Option<Box<Counting>>,
 }
 

@@ -99,7 +99,7 @@ fn bound(limit: &mut Limit) {
     }
 }
 
-/// How the limit of a rule counts under the record, if not as the rule does.
+/// How the limit of a rule counts under the record. `None`: as it does without a record.
 #[inline]
 pub(super) fn counting(rule: &Rule, record: &Record) -> Option<Box<Counting>> {
     if record.may_count_apart() { rare_counting(rule, record).map(Box::new) } else { None }

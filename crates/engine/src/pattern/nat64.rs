@@ -61,7 +61,7 @@ impl Nat64 {
 fn embedded(address: Ipv6Addr, len: u8) -> Ipv4Addr {
     let bits = address.to_bits();
     let v4 = match 88_u32.checked_sub(len.into()) {
-        // 120 bits are left, of which `len` and the 32 of the address come first.
+        // Without the bits 64 to 71 there are 120: first the `len` of the prefix, then the 32 of the IPv4 address.
         Some(after) => (bits >> 64 << 56 | bits & BEHIND) >> after,
         None => bits,
     };

@@ -110,7 +110,7 @@ impl InRedis {
         Ok(self.values.end().await?)
     }
 
-    /// The records that changed since then. Some may be left for the next call.
+    /// The records that changed after this position. Some of them may come with the next call only.
     /// Fails when Redis does not answer.
     pub async fn changes(&self, since: &Position) -> Result<Changed, RedisError> {
         let changes = self.values.changes(since).await?;

@@ -22,7 +22,7 @@ pub enum FileError {
     #[error("STATE_DIR: {0}")]
     Io(#[from] DiskError),
     /// A line is no reset.
-    #[error("STATE_DIR: {}:{line}: {problem} (expected resets; without the file there was none)", path.display())]
+    #[error("STATE_DIR: {}:{line}: {problem} (expected resets; if you remove the file, all of them are forgotten)", path.display())]
     Line {
         /// Which file.
         path: PathBuf,

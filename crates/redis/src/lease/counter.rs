@@ -85,7 +85,7 @@ impl LeasedCounter {
         self.now.hits = self.now.hits.saturating_add(hits);
     }
 
-    /// The hits of the busier period, if it was asked more than once.
+    /// The hits of the busier of the last two periods. A period in which it was asked once does not count.
     pub(super) fn expected(&self) -> Option<u64> {
         let often = |seen: &Seen| seen.asks > 1;
         [self.now, self.before].iter().filter(|seen| often(seen)).map(|seen| seen.hits).max()
@@ -142,7 +142,7 @@ impl Lease {
     /// Takes back hits that were not spent.
     pub(super) fn put_back(&mut self, hits: u64) {
         self.left += hits;
-        // After a reset of the counter, `remaining` may include them already.
+        // After a reset of the counter `remaining` may include these hits already, so the limit bounds it.
         let most = u64::from(self.source.limit.capacity());
         self.remaining = self.remaining.saturating_add(hits).min(most);
     }

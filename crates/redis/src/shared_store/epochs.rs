@@ -109,7 +109,7 @@ struct Known {
     trouble: Option<String>,
 }
 
-/// A connection of a server, and the slots of the server.
+/// The slots of a server, and one connection to it.
 type Line<R> = (Arc<Routes<R>>, Arc<Connection<R>>);
 
 /// A server, and the open connections to it.
