@@ -1,7 +1,7 @@
 //! Strikes: which denials of a request count towards a ban.
 //!
 //! In: a plan and its verdicts. Out: strikes, one for each ban whose limit denied the request. A store counts them after
-//! the request: no request waits for that.
+//! the decision, so no request waits for that.
 
 use smallvec::SmallVec;
 
@@ -11,8 +11,8 @@ use crate::plan::{Check, Hits, Plan, Step};
 use crate::settle::settle;
 
 /// The denials that count towards bans: the place of each ban in the plan, and its check, which takes one hit. A denial
-/// counts if the request is denied, and a limit of this rule has no room for it. Not so for a question, in shadow mode,
-/// during a ban, under a limit of 0 (an operator may have set it), or when the counter did not decide.
+/// counts if the request is denied, and a limit of this rule has no room for it. It does not count for a question, in shadow
+/// mode, during a ban, under a limit of 0 (an operator may have set it), or when the counter did not decide.
 pub fn strikes<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> SmallVec<[(usize, Check<'a>); 1]> {
     let mut strikes = SmallVec::new();
     let verdict_of = |place: usize| verdicts.get(place).copied().flatten();
@@ -49,8 +49,7 @@ fn counts(check: &Check<'_>, verdict: &Verdict) -> bool {
     is_hits && asks && !check.shadow && verdict.over && verdict.is_counted
 }
 
-/// Gives the checks that have no verdict one that stands for a counter which need not be asked, because a ban denies the
-/// request.
+/// Fills in the verdicts of the checks that have none: a ban denies the request, so their counters need not be asked.
 pub fn spare(plan: &Plan<'_>, verdicts: &mut Verdicts) {
     for (step, verdict) in plan.steps.iter().zip(verdicts) {
         if let (Step::Check(check), None) = (step, &verdict) {
@@ -66,7 +65,7 @@ pub fn spared(check: &Check<'_>) -> Verdict {
     Verdict { over: false, before: 0, after, remaining, reset_nanos: 0, is_counted: false }
 }
 
-/// The check that begins a ban at once, for so many seconds.
+/// The check that begins a ban of this length at once.
 pub fn beginning<'a>(ban: &Check<'a>, secs: u32) -> Option<Check<'a>> {
     let terms = BanTerms { first_secs: secs, longest_secs: secs, ..ban.limit.ban_terms()? };
     Some(Check { limit: Limit::ban(&terms), hits: Hits::Take(u64::from(terms.strikes).max(2)), ..*ban })
@@ -77,7 +76,7 @@ pub fn lifting<'a>(ban: &Check<'a>) -> Check<'a> {
     Check { hits: Hits::GiveBack(1), ..*ban }
 }
 
-/// The verdict of a ban after a strike, or the one from before: banned if the strike has begun a ban.
+/// The verdict of a ban after a strike: banned if the strike has begun a ban, otherwise the verdict from before.
 pub fn after_strike(before: Verdict, strike: &Verdict) -> Verdict {
     let has_begun = strike.is_counted && !strike.over && strike.remaining == 0;
     if has_begun { Verdict { over: true, ..*strike } } else { before }

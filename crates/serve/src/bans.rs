@@ -1,8 +1,8 @@
 //! The bans that this node has seen: for operators, events and metrics.
 //!
 //! In: decisions, with the bans that denied them. Out: which keys are banned until when, and which bans are new or over.
-//! A ban is known here once it has denied a request of this node, whoever began it. Bounded: [`BANS_MAX`] bans are known;
-//! others deny as well, and are counted.
+//! A ban is known here once it has denied a request of this node, whoever began it. Bounded: at most [`BANS_MAX`] bans are
+//! known. Further ones deny as well, and are counted.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -33,11 +33,11 @@ pub struct SeenBan {
     pub domain: Box<str>,
     /// The path of the rule.
     pub rule: Box<str>,
-    /// The entries of the descriptor that was denied first, cut where they are long. Empty if nobody may see them.
+    /// The entries of the first descriptor that the ban denied here, long texts cut. Empty if nobody may see them.
     pub entries: Box<[(Box<str>, Box<str>)]>,
-    /// When this node saw it first, and when it ends.
+    /// When this node saw it first.
     pub since: Timestamp,
-    /// See above.
+    /// When it ends.
     pub until: Timestamp,
 }
 
@@ -46,9 +46,9 @@ pub struct SeenBan {
 pub struct Bans {
     shards: [Mutex<KeyMap<SeenBan>>; SHARDS],
     keeps_entries: bool,
-    /// Requests that a ban denied.
+    /// Descriptors that a ban denied.
     denied: AtomicU64,
-    /// Bans that were seen first here.
+    /// Bans that were seen.
     seen: AtomicU64,
     /// Those of them that found no room in the list.
     not_listed: AtomicU64,
@@ -79,8 +79,8 @@ impl Bans {
         &self.shards[key.0 as usize % SHARDS]
     }
 
-    /// Notes a ban that denies a descriptor of this request now. Returns what is new: an earlier ban of the key that is
-    /// over, and this one.
+    /// Notes a ban that denies a descriptor of this request now. Returns what is news: an earlier ban of the key if it is
+    /// over, and this ban if it was not known.
     pub(crate) fn observe(
         &self,
         request: &Request<'_>,
@@ -135,7 +135,7 @@ impl Bans {
         self.shards.iter().flat_map(ended).collect()
     }
 
-    /// Those that are known, the one that ends last first.
+    /// The bans that are known and in force, the one that ends last first.
     pub fn all(&self, now: Timestamp) -> Vec<SeenBan> {
         let mut all: Vec<SeenBan> =
             self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect();

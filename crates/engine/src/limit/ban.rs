@@ -1,11 +1,11 @@
 //! `ban`: a key that a limit denied too often is denied for a while, without counting.
 //!
-//! The counter holds strikes: denials by the limit. So many of them within W begin a ban. While it lasts the counter is
-//! over, and strikes are not counted. Each ban in a row is twice as long as the one before, up to the longest; after that
-//! time without a ban the next one is as short as the first.
+//! The counter holds strikes: denials by the limit. A number of them within W begins a ban. While the ban lasts, the counter
+//! is over and counts no strikes. Each ban in a row is twice as long as the one before, up to a longest length. After that
+//! length of time without a ban, the next one is as short as the first.
 //!
-//! - **Invariant:** the strikes are in order, fewer than begin a ban, and all count at `latest`. There are none during a
-//!   ban.
+//! - **Invariant:** the strikes are in order, fewer than begin a ban, and all of them count at `latest`. A banned key has
+//!   none.
 //! - **Error:** none. A strike at s counts at t exactly when s > t − W; a ban that begins at s ends at s + its length.
 //!
 //! ```
@@ -36,20 +36,20 @@ pub const STRIKES_MAX: u32 = 1_000;
 /// What begins a ban, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanTerms {
-    /// So many strikes within W begin a ban: 1 to [`STRIKES_MAX`].
+    /// How many strikes within W begin a ban: 1 to [`STRIKES_MAX`].
     pub strikes: u32,
     /// W.
     pub within_nanos: u64,
-    /// A denial within this time of one that counted does not count. 0: each counts.
+    /// A denial within this time of another that counted does not count. 0: each counts.
     pub every_nanos: u64,
     /// The length of the first ban.
     pub first_secs: u32,
-    /// The length that no ban exceeds, and the time without a ban after which the next one is a first one.
+    /// The length that no ban exceeds. After this time without a ban, the next one has the length of the first.
     pub longest_secs: u32,
 }
 
 impl BanTerms {
-    /// The length of a ban after so many in a row.
+    /// The length of a ban that follows `level` others in a row.
     fn nanos(&self, level: u32) -> u64 {
         let first = u64::from(self.first_secs);
         let doubled = first.checked_mul(1_u64.checked_shl(level.min(40)).unwrap_or(u64::MAX));
@@ -63,7 +63,7 @@ pub(crate) struct Ban {
     latest: Timestamp,
     /// When the ban ends.
     until: Timestamp,
-    /// Bans in a row, and when they are forgotten.
+    /// How many bans there were in a row, and when they are forgotten.
     level: u32,
     level_until: Timestamp,
     /// When the last strike does not count any more.
@@ -103,7 +103,7 @@ impl Counter for Ban {
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         self.latest = self.latest.max(now);
         let now = self.latest;
-        // W may have become longer.
+        // W may have become longer since. Once the last strike has ended by the earlier W, none counts.
         let counts = self.counts_until > now;
         self.strikes.retain(|strike| counts && strike.plus(limit.window_nanos()) > now);
         if self.level_until <= now {
@@ -111,7 +111,7 @@ impl Counter for Ban {
         }
     }
 
-    /// Banned is over, for hits and for questions.
+    /// A banned key is over, for hits and for questions.
     fn look(&self, limit: &Limit, _pending: Pending, _hits: u64) -> Preview {
         let before = self.strikes.len() as u64;
         let left =
@@ -119,7 +119,7 @@ impl Counter for Ban {
         Preview { over: self.is_banned(), left, before }
     }
 
-    /// One hit is a strike. As many as begin a ban begin it at once.
+    /// One hit is a strike. As many hits as a ban takes begin it at once: this is how an operator bans a key.
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let (Some(terms), false) = (limit.ban_terms(), self.is_banned()) else { return };
         let begins_at_once = hits > 1 && hits >= u64::from(terms.strikes);
@@ -147,7 +147,7 @@ impl Counter for Ban {
         self.until.nanos_since(self.latest)
     }
 
-    /// The time until the ban ends, also of one that has just begun.
+    /// The time until the ban ends, also if it has just begun.
     fn reset_nanos(&self, limit: &Limit, _now: Preview, hits: u64, _over: bool) -> u64 {
         self.wait_nanos(limit, hits)
     }
@@ -206,7 +206,7 @@ impl Counter for Ban {
     }
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
-        // Others that were prepared before this one may take the places that are free now.
+        // Checks that were prepared before this one may use the room that is free now.
         self.grown_capacity(self.strikes.len().max(4)) * size_of::<Timestamp>() - self.heap_bytes()
     }
 }

@@ -1,7 +1,7 @@
 -- ban: strikes, and the ban that they begin. A string: the latest time, when the ban ends, when bans in a row are
 -- forgotten, until when strikes count, how many bans in a row there were; then the time of each strike, in order. Nodes
--- report strikes late, so a strike may be older than one that is there. A check has the lengths of the first and of the longest ban behind its numbers. `denominator` is the
--- time after a strike in which another one does not count.
+-- report strikes late, so a strike may be older than one that is there. In a check, the lengths of the first and of the
+-- longest ban follow its numbers, and `denominator` is the time around a strike in which another one does not count.
 kinds[BAN] = function()
   local kind = {}
   local FIELDS = { 'latest', 'ends', 'level_ends', 'counts_until', 'level' }
@@ -62,7 +62,7 @@ kinds[BAN] = function()
     return true
   end
 
-  -- One hit is a strike. As many as begin a ban begin it at once.
+  -- One hit is a strike. As many hits as a ban takes begin it at once.
   function kind.charge(s, c, hits)
     if hits > 1 and hits >= c.requests and s.ends <= s.latest then return begin(s, c) end
     strike(s, c, s.latest)
@@ -75,7 +75,7 @@ kinds[BAN] = function()
     end
   end
 
-  -- Lifts the ban.
+  -- Lifts the ban, and forgets all strikes and earlier bans.
   function kind.refund(s)
     for _, field in ipairs(FIELDS) do if field ~= 'latest' then s[field] = 0 end end
     s.strikes, s.dirty = {}, true

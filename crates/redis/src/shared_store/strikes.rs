@@ -1,7 +1,7 @@
 //! Bans in the shared store: the strikes that lead to them, and which counters need not be asked for a banned key.
 //!
 //! In: a plan and its verdicts. Out: strikes, noted as unsynced hits of the ban's counter. They reach Redis with the next
-//! call that asks for it, or within a fraction of a second; no request waits.
+//! call that asks for that counter, or within a fraction of a second. No request waits for them.
 
 use std::time::Instant;
 
@@ -41,16 +41,16 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Remembers a ban that Redis said when strikes were reported.
+    /// Remembers a ban that Redis replied when strikes were reported.
     pub(super) fn learn_ban(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant) {
         if check.is_ban() && self.options.deny_cache_bytes > 0 {
             self.deny_cache.learn(check, verdict, asked, BAN_REMEMBERED);
         }
     }
 
-    /// Answers checks that need not be asked, because this node remembers a denial of their descriptor: all others where
-    /// it remembers a ban. And the ban where it remembers that the limit is over, unless the key may be banned: the reply
-    /// to its strikes will say when it is.
+    /// Answers checks that need not be asked, because this node remembers a denial of their descriptor. If it remembers a
+    /// ban, these are all other checks. If it remembers that the limit is over, this is the check of the ban, unless the key
+    /// may be banned already. Not asking it is safe: the reply to its strikes says when a ban begins.
     #[cold]
     pub(super) fn spare(&self, plan: &Plan<'_>, remembered: &[usize], now: Instant, verdicts: &mut Verdicts) {
         for place in 0..plan.steps.len() {

@@ -10,7 +10,7 @@ tidegate_engine::named! {
         Denied = "denied",
         /// A key was denied again and again for a whole window.
         DeniedWholeWindow = "denied_whole_window",
-        /// A key is banned, as this node has seen first now.
+        /// A ban denied a request of this node for the first time.
         BanBegan = "ban_began",
         /// A ban is over, or was lifted here.
         BanEnded = "ban_ended",

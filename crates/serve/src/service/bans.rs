@@ -39,7 +39,7 @@ impl<R: Runtime> Service<R> {
         &self.bans
     }
 
-    /// Those that are in force, with times of the wall clock.
+    /// The known bans that are in force, with times of the wall clock.
     pub fn known_bans(&self) -> Vec<SeenBan> {
         let (now, wall) = (self.now(), self.runtime.wall());
         let shown = |ban: SeenBan| {
@@ -50,7 +50,7 @@ impl<R: Runtime> Service<R> {
         self.bans.all(now).into_iter().map(shown).collect()
     }
 
-    /// Notes the bans that deny a request, and emits what is new.
+    /// Notes the bans that deny a request, and emits events of those that began or ended.
     #[cold]
     pub(super) fn note_bans(
         &self,
@@ -69,7 +69,7 @@ impl<R: Runtime> Service<R> {
         }
     }
 
-    /// Forgets the bans that are over, and emits that they are.
+    /// Forgets the bans that are over, and emits an event of each.
     pub(super) fn end_bans(&self) {
         let now = self.runtime.monotonic();
         let ended = self.bans.ended(self.clock.at(now));
