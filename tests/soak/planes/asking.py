@@ -6,12 +6,12 @@ import http.server
 import threading
 import time
 
-# What the application got, and what clients were served, by path.
+# How many requests the application got, and how many clients got a 200, by path.
 GOT, SERVED = collections.Counter(), collections.Counter()
 
 
 class Application(http.server.BaseHTTPRequestHandler):
-    """Counts what it gets, and costs what the request says."""
+    """Counts requests, and reports the cost that a request names."""
 
     protocol_version = "HTTP/1.1"
 
@@ -58,14 +58,14 @@ def expect(what, got, wanted):
 
 
 def exact(what, limit, path, **request):
-    """So many pass, and the next one is denied."""
+    """`limit` requests pass, and the next one is denied."""
     got = statuses(limit + 1, path, **request)
     assert got == [200] * limit + [429], f"{what}: {got}"
     print(f"  {what}: {limit} pass, then 429", flush=True)
 
 
 def play(work, stages):
-    """One after the other; the application has to get what passes, and nothing else."""
+    """Runs the stages in order. After each, the application must have got exactly the requests that passed."""
     began = time.monotonic()
     try:
         for stage in stages:

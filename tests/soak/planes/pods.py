@@ -1,6 +1,6 @@
-"""Pods without a kubelet: a root of its own with what is mounted into it, and a network of its own.
+"""Pods without a kubelet: each has its own root folder with its mounts, and its own network.
 
-Runs in a mount and a network namespace of its own, so nothing of the machine changes and all of it ends with the namespaces.
+A trial runs in its own mount and network namespaces: the machine is not changed, and everything ends with the namespaces.
 """
 
 import os
@@ -16,7 +16,7 @@ LIMITER = "10.77.0.2"
 
 
 def run(*command, **options):
-    """What it wrote; an exception, if it fails."""
+    """Runs a command, and returns its output. Raises if it fails."""
     made = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
     assert made.returncode == 0, f"{command}: {made.stdout}{made.stderr}"
     return made.stdout
@@ -59,7 +59,7 @@ class Process:
 
 
 class Network:
-    """The network of a pod, at LIMITER; this process is in that of the gateway."""
+    """The network of the limiter's pod, with the address LIMITER. This process is in the network of the gateway."""
 
     def __init__(self):
         self.holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
@@ -76,7 +76,7 @@ class Network:
 
 
 def mount(source, target, *options):
-    """The same files in a second place."""
+    """Makes files visible in a second place."""
     if pathlib.Path(source).is_dir():
         target.mkdir(parents=True, exist_ok=True)
     else:
@@ -86,7 +86,7 @@ def mount(source, target, *options):
 
 
 def root(folder, names, mounts):
-    """A root with the machine's programs and libraries, {address: names} of the pods, and mounts: {path in it: source}."""
+    """Makes a root with the machine's programs and libraries. `names` is {address: names}, `mounts` is {path: source}."""
     folder.mkdir()
     run("mount", "-t", "tmpfs", "tmpfs", folder)
     mount("/usr", folder / "usr", "-o", "ro")
@@ -105,7 +105,7 @@ def root(folder, names, mounts):
 
 
 class Secret:
-    """Files as the kubelet mounts those of a Secret: links through `..data`, which a renamed link replaces."""
+    """Files of a Secret, as the kubelet mounts them: links through `..data`, and an update renames a new link to that."""
 
     def __init__(self, folder, source):
         self.folder, self.version = folder, 0
@@ -125,7 +125,7 @@ class Secret:
 
 
 class Limiter:
-    """The container of a Deployment, as nobody, with a read-only root and the files that it names.
+    """The container of a Deployment, run as nobody, with a read-only root and the volumes that it mounts.
 
     `files` has the folders of Secrets and ConfigMaps by their names.
     """
@@ -144,7 +144,7 @@ class Limiter:
         (folder / "bin/ratelimit").symlink_to("tidegate")
         run("mount", "-o", "remount,ro", folder)
         environment = {item["name"]: item["value"] for item in container["env"]}
-        # What users add. The second one, because a busy machine is not what is tested.
+        # DRAIN_GRACE is what users add. The timeout is long, because a busy machine is not what is tested.
         environment |= {"DRAIN_GRACE": "10s", "REDIS_TIMEOUT": "10s"}
         inside = [CHROOT, "--userspec=65534:65534", "--groups=", folder]
         command = network.enter + inside + container.get("command", ["/bin/tidegate"])

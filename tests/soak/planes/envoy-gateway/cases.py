@@ -10,7 +10,7 @@ from pods import LIMITER, eventually
 
 
 def metric(name, **labels):
-    """The sum of the limiter's series of this name that have these labels."""
+    """A metric of the limiter: the sum of all series that have these labels."""
     connection = http.client.HTTPConnection(LIMITER, 19001, timeout=60)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()
@@ -20,7 +20,7 @@ def metric(name, **labels):
 
 
 def descriptor(route):
-    """What Envoy Gateway makes of a route."""
+    """The key that Envoy Gateway gives the descriptor of a route."""
     return f"httproute/default/{route}/rule/0/match/0/*"
 
 
@@ -29,7 +29,7 @@ def of_rule(stat, route):
 
 
 def each_kind_of_limit():
-    """Every policy, from counters at zero to the exact 429."""
+    """Every policy, with counters that begin at zero: N requests pass, and the next one is a 429."""
     expect("no policy", statuses(5, "/open"), [200] * 5)
     for user in ["ann", "bob"]:
         exact(f"3 an hour of each user, {user}", 3, "/users", user=user)
@@ -81,7 +81,7 @@ def each_kind_of_limit():
 
 
 def spend(what, route, passes, each, **headers):
-    """So many responses are paid for when they are sent, and then nothing passes."""
+    """This many responses pass, because their costs are charged when they are sent. Then nothing passes."""
     for number in range(1, passes + 1):
         expect(f"{what}, response {number}", statuses(1, f"/{route}", user="ann", **headers), [200])
         eventually("the cost", lambda: of_rule("total_hits", route) == each * number)
@@ -90,7 +90,7 @@ def spend(what, route, passes, each, **headers):
 
 
 def used_up():
-    """What was used up stays so; nobody gets one too many."""
+    """Limits that were used up stay used up: nobody gets one request too many."""
     expect("users, ann", statuses(2, "/users", user="ann"), [429] * 2)
     expect("orders", statuses(2, "/orders/a/1", method="PUT"), [429] * 2)
     expect("inside", statuses(2, "/inside", address="127.1.3.3"), [429] * 2)
@@ -103,7 +103,7 @@ def used_up():
 
 
 def ask_limiter(user):
-    """The limiter itself, over HTTP: its status for a request of this user to the route `users`."""
+    """Asks the limiter itself, over HTTP, about a request of this user to the route `users`. Returns the status."""
     entries = [{"key": descriptor("users"), "value": descriptor("users")}, {"key": "rule-0-match-0", "value": user}]
     body = json.dumps({"domain": "default/eg/http", "descriptors": [{"entries": entries}]})
     connection = http.client.HTTPConnection(LIMITER, 8080, timeout=60)

@@ -4,7 +4,7 @@ USERS = [{"headers": [{"name": "x-user-id", "type": "Distinct"}]}]
 
 
 def route(name):
-    """Everything below `/name`."""
+    """A route of all paths below `/name`."""
     return {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
@@ -22,7 +22,7 @@ def route(name):
 
 
 def policy(name, rules, routes=None):
-    """These limits for its own route, or for these."""
+    """A policy with these limits, for the routes given or for the one of its own name."""
     targets = [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": route} for route in routes or [name]]
     return {
         "apiVersion": "gateway.envoyproxy.io/v1alpha1",
@@ -33,7 +33,7 @@ def policy(name, rules, routes=None):
 
 
 def rule(requests, unit, selectors=None, of=None, **more):
-    """A limit for these clients; other numbers may be in the metadata `of` that name."""
+    """A limit for these clients. With `of`, metadata of that name may replace its numbers."""
     limit = {"requests": requests, "unit": unit}
     if of:
         limit["fromMetadata"] = {"namespace": "limits", "key": of}
@@ -45,12 +45,12 @@ def network(cidr, kind="Exact", invert=False):
 
 
 def cost(*when):
-    """From metadata: a `number` ends an Envoy Gateway that reads files (unsupported type: uint64)."""
+    """A cost from metadata. A `number` would crash an Envoy Gateway that reads files (unsupported type: uint64)."""
     return {each: {"from": "Metadata", "metadata": {"namespace": "costs", "key": each}} for each in when}
 
 
 def policies(users=3):
-    """All policies by name, with so many requests an hour for each user of the route `users`."""
+    """All policies by name. `users`: the requests an hour of each user on the route `users`."""
     writes = [{"methods": [{"value": "POST"}, {"value": "PUT"}], "path": {"type": "PathPrefix", "value": "/orders/a"}}]
     made = [
         policy("users", [rule(users, "Hour", USERS)]),

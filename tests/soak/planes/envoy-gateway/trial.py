@@ -2,9 +2,9 @@
 """The real Envoy Gateway with a real Envoy, and the limiter in place of the one that it deploys.
 
 Envoy Gateway runs as it does outside of a cluster: it reads resources from files and starts Envoy itself. The limiter is
-started as the container of the Deployment that Envoy Gateway would make (the one in its sources, with all environment and
-mounts of it), and later as the container of our chart. Arguments: a folder; the binaries of Envoy Gateway, Envoy, and the limiter;
-the folder of Envoy Gateway's sources; helm.
+started as the container of the Deployment that Envoy Gateway would make (the one in its sources, with its environment and its
+mounts), and later as the container of our chart. Arguments: a folder; the binaries of Envoy Gateway, Envoy, and the limiter; the
+folder of Envoy Gateway's sources; helm.
 """
 
 import pathlib
@@ -52,9 +52,9 @@ class Gateway:
         return self.home / "config/certs" / name
 
     def apply(self, made):
-        """These policies, and what is always there."""
+        """Puts these policies in force, with the resources that are always there."""
         fixed = (HERE / "gateway.yaml").read_text().replace("0.0.0", self.version)
-        # As an editor would: a file that it reads has everything.
+        # Renamed, as editors do it, so that Envoy Gateway never reads half of a file.
         next_one = self.work / "next.yaml"
         next_one.write_text(fixed + "---\n" + yaml.safe_dump_all(ROUTES + list(made.values())))
         next_one.rename(self.resources / "all.yaml")
@@ -92,11 +92,11 @@ class Trial:
         self.limiter = Limiter(self.work, self.network, NAMES, self.program, workload, files)
 
     def deployment(self):
-        """The one that Envoy Gateway would make."""
+        """The Deployment that Envoy Gateway would make."""
         return yaml.safe_load((self.golden / "deployments/default.yaml").read_text())
 
     def chart(self):
-        """That of our chart."""
+        """The Deployment of our chart."""
         chart = HOUSE / "packaging/helm/tidegate"
         values = ["--values", chart / "values-envoy-gateway.yaml", "--set", "store.redis.url=redis.redis.svc:6379"]
         command = [self.helm, "template", "tidegate", chart, "--kube-version", "1.31.0", *values]
@@ -104,7 +104,7 @@ class Trial:
         return next(document for document in made if document and document["kind"] == "Deployment")
 
     def finds(self, workload):
-        """Whether Envoy Gateway's Service finds the pods of this one, and their ports."""
+        """Whether Envoy Gateway's Service selects the pods of this Deployment, and finds their ports."""
         service = yaml.safe_load((self.golden / "services/envoy-ratelimit-service-default.yaml").read_text())["spec"]
         pod = workload["spec"]["template"]
         ports = [port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]]
@@ -112,14 +112,14 @@ class Trial:
         return by_port and service["selector"].items() <= pod["metadata"]["labels"].items()
 
     def following(self, change):
-        """Waits until the limiter has a state that it gets after this change."""
+        """Makes a change, and waits until the limiter has loaded rules after it."""
         loads = "ratelimit_service_config_load_success"
         before = metric(loads)
         change()
         eventually("rules", lambda: metric(loads) > before)
 
     def the_limiter_starts(self):
-        """It is what Envoy Gateway would deploy."""
+        """The limiter is the container that Envoy Gateway would deploy."""
         self.gateway.apply(policies())
         self.gateway.start()
         self.start_limiter(self.deployment())
@@ -127,7 +127,7 @@ class Trial:
         cases.each_kind_of_limit()
 
     def the_limiter_is_killed(self):
-        """And another one takes its place, which our chart deploys."""
+        """The container of our chart takes its place."""
         expect("dan uses 1 of 3", statuses(1, "/users", user="dan"), [200])
         self.limiter.process.kill()
         expect("without a limiter", statuses(1, "/users", user="dan"), [500])
@@ -139,7 +139,7 @@ class Trial:
         exact("dan has 2 left", 2, "/users", user="dan")
 
     def envoy_gateway_is_away(self):
-        """Its limits stay in force meanwhile; then it comes back with another one."""
+        """Its limits stay in force meanwhile. It comes back with another limit."""
         self.gateway.process.stop()
         expect("the limiter alone, ann", ask_limiter("ann"), 429)
         expect("the limiter alone, eve", ask_limiter("eve"), 200)
@@ -150,7 +150,7 @@ class Trial:
         cases.used_up()
 
     def a_policy_goes_and_comes(self):
-        """Its counters stay."""
+        """The counters of the policy stay."""
         without = policies(users=5)
         del without["day"]
         self.following(lambda: self.gateway.apply(without))
@@ -160,7 +160,7 @@ class Trial:
         exact("bob has 1 left", 1, "/day", user="bob")
 
     def certificates_rotate(self):
-        """All of them, and their authority. Envoy Gateway and its Envoy start again with them, the limiter goes on."""
+        """All certificates and their authority change. Envoy Gateway and its Envoy restart with them, the limiter does not."""
         self.gateway.make_certificates()
         authority = self.gateway.certificates("envoy-gateway") / "ca.crt"
         expect("the limiter shows a certificate of the new authority", cases.shows(authority), False)

@@ -1,4 +1,4 @@
-"""As much of a Kubernetes API server as istiod needs to start: nothing is there, and what is written is accepted."""
+"""As much of a Kubernetes API server as istiod needs to start: it has no objects, and accepts those that are written."""
 
 import http.server
 import json
@@ -13,7 +13,7 @@ NOTHING = {"metadata": {"resourceVersion": "1"}, "items": []}
 
 
 def is_list(path):
-    """`/api/v1/pods`, `/apis/GROUP/VERSION/leases`, and both below `namespaces/NAME`; an object has its name in addition."""
+    """Whether a path is that of a list: `/api/v1/pods`, `/apis/GROUP/VERSION/leases`, or the same in `namespaces/NAME`."""
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     return len(parts) == (3 if parts[0] == "namespaces" and len(parts) > 2 else 1)
@@ -34,7 +34,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.respond(status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": status})
 
     def watch(self):
-        """Nothing ever happens."""
+        """Never reports a change."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -46,7 +46,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         if path in VERSIONS:
             self.respond(200, VERSIONS[path])
         elif "sendInitialEvents=true" in query:
-            # It lists then.
+            # After this refusal istiod lists the objects instead.
             self.refuse(422, "Invalid")
         elif "watch=" in query:
             self.watch()
@@ -67,7 +67,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 def serve():
-    """Starts one, and returns the configuration of its clients."""
+    """Starts the server, and returns the kubeconfig of its clients."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return {

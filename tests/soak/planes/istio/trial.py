@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The real istiod with real Envoys, an ingress gateway and a sidecar, and the limiter in place of Istio's sample.
 
-istiod reads resources from files, and finds nothing in its cluster (cluster.py). EnvoyFilters are those of Istio's sources,
-unchanged, and ours (examples/kubernetes/istio.yaml). The limiter is started as the container of Istio's sample. Envoys are those
-of the Envoy project, so the filters that only Istio's own build has are switched off. Arguments: a folder; the binaries of istiod,
-Envoy, and the limiter; the folder of Istio's sources.
+istiod reads resources from files, and its cluster is empty (cluster.py). The EnvoyFilters are those in Istio's sources,
+unchanged, and ours (examples/kubernetes/istio.yaml). The limiter is started as the container of Istio's sample. The Envoys
+are builds of the Envoy project, so filters that only Istio's own build has are switched off. Arguments: a folder; the
+binaries of istiod, Envoy, and the limiter; the folder of Istio's sources.
 """
 
 import json
@@ -26,13 +26,13 @@ GATEWAY = "router~10.77.0.1~ingressgateway.istio-system~istio-system.svc.cluster
     "NAMESPACE": "istio-system",
     "LABELS": {"istio": "ingressgateway"},
 }
-# Nothing redirects its connections: it listens where the application would be.
+# Connections are not redirected to it by iptables: it listens on the address of the application.
 SIDECAR = "sidecar~127.0.0.1~clt.default~default.svc.cluster.local", {
     "NAMESPACE": "default",
     "LABELS": {"app": "clt"},
     "INTERCEPTION_MODE": "NONE",
 }
-# No agent hands out certificates.
+# No mutual TLS: there is no agent that hands out certificates.
 MESH = {"configSources": [{"address": "fs:///config"}], "enableAutoMtls": False}
 SWITCHED_OFF = {"PILOT_ENABLE_METADATA_EXCHANGE": "false", "PILOT_ENABLE_ALPN_FILTER": "false"}
 PAGE = """domain: productpage-ratelimit
@@ -47,7 +47,7 @@ def documents(path):
 
 
 def dump(admin):
-    """What an Envoy is configured to do."""
+    """The configuration of an Envoy."""
     return urllib.request.urlopen(f"http://127.0.0.1:{admin}/config_dump", timeout=60).read().decode()
 
 
@@ -90,7 +90,7 @@ class Trial:
         self.limiter = Limiter(self.work, self.network, NAMES, self.program, of_limiter[0], files)
 
     def write_rules(self):
-        """Of Istio's page about limits, but for an hour; of its integration test; and of our manifests."""
+        """Rules of Istio's page about limits (an hour in place of a minute), of its integration test, and of our manifests."""
         test = self.sources / "tests/integration/telemetry/policy/testdata/rate-limit-configmap.yaml"
         manifest = documents(HOUSE / "examples/kubernetes/tidegate.yaml")
         ours = next(each for each in manifest if each["kind"] == "ConfigMap")
@@ -99,7 +99,7 @@ class Trial:
             (self.rules / name).write_text(text)
 
     def apply(self, text):
-        """These EnvoyFilters, in place of others."""
+        """Replaces the EnvoyFilters by these."""
         (self.work / "next.yaml").write_text(text)
         (self.work / "next.yaml").rename(self.config / "filters.yaml")
 
@@ -115,7 +115,7 @@ class Trial:
             return False
 
     def a_gateway_with_the_sample_of_istio(self):
-        """Its EnvoyFilter and its Deployment, unchanged but for the image."""
+        """The EnvoyFilter and the Deployment of the sample, unchanged but for the image."""
         self.write_rules()
         self.apply(self.sample())
         self.start_istiod()
@@ -126,7 +126,7 @@ class Trial:
         exact("100 of /api", 100, "/api")
 
     def a_gateway_with_our_example(self):
-        """100 a minute of each address. A busy machine is not what is tested, and nothing passes without an answer."""
+        """100 a minute for each address. Timeouts are long, as the machine may be busy; nothing passes without an answer."""
         text = (HOUSE / "examples/kubernetes/istio.yaml").read_text()
         self.apply(text.replace("0.05s", "10s").replace("failure_mode_deny: false", "failure_mode_deny: true"))
         eventually("our filter", lambda: "x-ratelimit-limit" in ask("/", address="127.0.0.2")[1])
@@ -141,7 +141,7 @@ class Trial:
         expect("the address that has no more", statuses(2, "/", address="127.0.0.3"), [429] * 2)
 
     def istiod_is_away(self):
-        """It comes back with the sample, whose counters go on."""
+        """It comes back with the sample, whose counters continue."""
         self.istiod.stop()
         expect("the address that has no more", statuses(2, "/", address="127.0.0.3"), [429] * 2)
         self.apply(self.sample())
@@ -150,7 +150,7 @@ class Trial:
         expect("/productpage, /api", [ask("/productpage")[0], ask("/api")[0]], [429] * 2)
 
     def a_sidecar_with_the_test_of_istio(self):
-        """Of its integration test: one request of `/`, and a hundred of each other path."""
+        """Limits of Istio's integration test: one request of `/`, a hundred of each other path."""
         text = (self.sources / "tests/integration/telemetry/policy/testdata/enable_envoy_ratelimit.yaml").read_text()
         self.apply(text.replace("{{ .RateLimitNamespace }}", "default").replace("{{ .EchoNamespace }}", "echo"))
         self.sidecar = self.start_proxy("sidecar", SIDECAR, 15001)
