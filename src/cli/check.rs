@@ -149,7 +149,7 @@ impl Report {
                     let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
                     self.add(true, format!("{no_rules}{remedy}"));
                 }
-                self.limits += rules.rules().len();
+                self.limits += rules.limits().count();
                 self.domains += rules.domains().count();
                 self.sets.push(rules);
                 self.diagnostics(false, warnings, &contents.files);

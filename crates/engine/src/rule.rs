@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
-use crate::limit::{Limit, Share, Slot};
+use crate::limit::{BanTerms, Limit, Share, Slot};
 use crate::metric_name::MetricName;
 use crate::prefix::{Addresses, CountedAs, Prefixes};
 use crate::request::Entry;
@@ -161,6 +161,11 @@ impl Rule {
     pub fn write_path(&self, out: &mut impl fmt::Write) -> fmt::Result {
         out.write_str(&self.domain)?;
         self.metric_name.rolled_up().iter().try_for_each(|name| write!(out, ".{name}"))
+    }
+
+    /// Its terms, if it is the ban of the rules before it, which share its node.
+    pub fn ban_terms(&self) -> Option<BanTerms> {
+        self.limit.as_ref()?.ban_terms()
     }
 
     /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.

@@ -174,7 +174,7 @@ impl Installer {
     }
 
     fn install(&self, rules: RuleSet, warnings: &Report, files: usize) {
-        let (limits, domains) = (rules.rules().len(), rules.domains().count());
+        let (limits, domains) = (rules.limits().count(), rules.domains().count());
         let hash = rules.hash().clone();
         if let Some(window_max) = self.cold_window_max {
             warn_of_exempt(rules.rules(), window_max);

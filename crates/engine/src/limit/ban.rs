@@ -25,6 +25,9 @@
 //! assert_eq!([13, 72, 73].map(is_banned), [true, true, false]);
 //! ```
 
+use std::fmt;
+use std::time::Duration;
+
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending};
 use crate::limit::{Limit, Preview};
@@ -54,6 +57,17 @@ impl BanTerms {
         let first = u64::from(self.first_secs);
         let doubled = first.checked_mul(1_u64.checked_shl(level.min(40)).unwrap_or(u64::MAX));
         doubled.unwrap_or(u64::MAX).min(u64::from(self.longest_secs)) * SECOND_NANOS
+    }
+}
+
+/// The terms as people read them: `5 denials within 600s, every 1s, for 3600s, doubling to 86400s`.
+impl fmt::Display for BanTerms {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { strikes, within_nanos, every_nanos, first_secs, longest_secs } = self;
+        let [within, every] = [within_nanos, every_nanos].map(|nanos| Duration::from_nanos(*nanos));
+        let plural = if *strikes == 1 { "" } else { "s" };
+        write!(out, "{strikes} denial{plural} within {within:?}, every {every:?}, for {first_secs}s")?;
+        if longest_secs > first_secs { write!(out, ", doubling to {longest_secs}s") } else { Ok(()) }
     }
 }
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::cost::{Cost, CostUse};
 use crate::key::{Key, KeySecret};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, BanTerms, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
@@ -90,6 +90,16 @@ impl RuleSet {
     #[inline]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The same without bans: those that count hits or calls.
+    pub fn limits(&self) -> impl Iterator<Item = &Rule> + Clone {
+        self.rules.iter().filter(|rule| rule.ban_terms().is_none())
+    }
+
+    /// The terms of the ban that denials by this rule begin.
+    pub fn ban_of(&self, rule: &Rule) -> Option<BanTerms> {
+        self.rule(rule.id + rule.further)?.ban_terms()
     }
 
     /// The rule with this id.

@@ -55,7 +55,7 @@ impl AdminApi {
 
     /// The same for the first rules, a line each. Rules that somebody has asked about are watched already.
     fn top_of_all(&self, live: &Snapshot, most: usize) -> Answer {
-        let limited = live.rules().rules().iter().filter(|rule| rule.limit.is_some());
+        let limited = live.rules().limits().filter(|rule| rule.limit.is_some());
         let (first, left) = (limited.clone().take(ALL_MAX), limited.count().saturating_sub(ALL_MAX));
         let top = |rule: &rules::Rule| {
             let watched = self.service.watched(live.in_force(), rule.id, most);

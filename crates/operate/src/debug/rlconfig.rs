@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use tidegate_engine::limit::Limit;
+use tidegate_engine::limit::{BanTerms, Limit};
 use tidegate_engine::rules::{Cost, Rule};
 use tidegate_engine::text::{json_line, one_line};
 use tidegate_engine::time::SECOND_NANOS;
@@ -51,20 +51,28 @@ impl Iterator for Listing {
         let order = self.rules.as_ref().map_or(&[][..], Snapshot::by_path);
         let rules = self.rules.as_ref().map_or(&[][..], |rules| rules.rules().rules());
         let (begin, end) = if self.format == Format::Json { ("{\"limits\":[", "]}\n") } else { ("", "") };
-        let mut piece = if listed == 0 { begin.to_owned() } else { String::new() };
+        // The first rule of a node is before its ban.
+        let mut is_first = listed == 0;
+        let mut piece = if is_first { begin.to_owned() } else { String::new() };
         while let Some(&id) = order.get(listed)
             && piece.len() < PIECE_BYTES
         {
+            listed += 1;
             let (rule, path) = (&rules[id], rules[id].path());
+            // A ban is a part of the rule that it belongs to.
+            if rule.ban_terms().is_some() {
+                continue;
+            }
+            let ban = self.rules.as_ref().and_then(|set| set.rules().ban_of(rule));
             match self.format {
-                Format::Lines => piece += &line(&path, rule),
-                Format::Yaml => piece += &yaml(&limit(&path, rule)),
+                Format::Lines => piece += &line(&path, rule, ban.as_ref()),
+                Format::Yaml => piece += &yaml(&limit(&path, rule, ban.as_ref())),
                 Format::Json => {
-                    piece += if listed == 0 { "" } else { "," };
-                    piece += &json_line(&limit(&path, rule).to_string());
+                    piece += if is_first { "" } else { "," };
+                    piece += &json_line(&limit(&path, rule, ban.as_ref()).to_string());
                 }
             }
-            listed += 1;
+            is_first = false;
         }
         self.listed = (listed < order.len()).then_some(listed);
         if self.listed.is_none() {
@@ -74,7 +82,7 @@ impl Iterator for Listing {
     }
 }
 
-fn line(path: &str, rule: &Rule) -> String {
+fn line(path: &str, rule: &Rule, ban: Option<&BanTerms>) -> String {
     let Rule { shadow_mode, quota_mode, .. } = rule;
     let path = one_line(path);
     let (unit, requests, own) = match (&rule.limit, &rule.call_id) {
@@ -95,9 +103,10 @@ fn line(path: &str, rule: &Rule) -> String {
         (None, _) => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
     let cost = if rule.cost.is_reported() { "" } else { ", cost: asked" };
+    let ban = ban.map(|terms| format!(", ban: {terms}")).unwrap_or_default();
     format!(
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
-         quota_mode: {quota_mode}, {own}{cost}\n"
+         quota_mode: {quota_mode}, {own}{cost}{ban}\n"
     )
 }
 
@@ -107,7 +116,7 @@ fn ttl(limit: &Limit) -> String {
 }
 
 /// Everything about a limit.
-fn limit(path: &str, rule: &Rule) -> Value {
+fn limit(path: &str, rule: &Rule, ban: Option<&BanTerms>) -> Value {
     let written = &rule.written;
     let mut shown = json!({
         "path": path,
@@ -147,6 +156,9 @@ fn limit(path: &str, rule: &Rule) -> Value {
     if let Some(classes) = &rule.classes {
         let shares = classes.shares.iter().map(|(name, share)| (name.to_string(), share.as_f64().into()));
         shown["classes"] = json!({"key": &*classes.key, "shares": Value::Object(shares.collect())});
+    }
+    if let Some(terms) = ban {
+        shown["ban"] = terms.to_string().into();
     }
     if let Some(prefixes) = &rule.prefixes {
         shown["prefix"] = prefixes.to_string().into();
@@ -221,6 +233,24 @@ descriptors:
             (&limit["ttl"], &limit["id"], &limit["unit"]),
             (&json!("90s"), &json!("call"), &Value::Null)
         );
+    }
+
+    #[tokio::test]
+    async fn a_ban_is_a_part_of_its_limit() {
+        let rules = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 9}, \
+                     ban: {after: 5 denials, within: 10m, for: 1h, doubling_to: 24h}}]";
+        let terms = "5 denials within 600s, every 1s, for 3600s, doubling to 86400s";
+        assert_eq!(
+            pieces(Some(rules), Format::Lines).await.concat(),
+            format!(
+                "d.user: unit=MINUTE requests_per_unit=9, shadow_mode: false, quota_mode: false, unit_multiplier: 1, \
+                 algorithm: sliding_window, ban: {terms}\n"
+            )
+        );
+        let page: Value =
+            serde_json::from_str(&pieces(Some(rules), Format::Json).await.concat()).expect("JSON");
+        assert_eq!(page["limits"].as_array().map(Vec::len), Some(1));
+        assert_eq!(page["limits"][0]["ban"], terms);
     }
 
     #[tokio::test]

@@ -122,7 +122,7 @@ impl Status {
         };
         json!({
             "hash": rules.map(|rules| &**rules.rules().hash()),
-            "limits": rules.map_or(0, |rules| rules.rules().rules().len()),
+            "limits": rules.map_or(0, |rules| rules.rules().limits().count()),
             "domains": rules.map_or(0, |rules| rules.rules().domains().count()),
             "rows": series.iter().filter_map(|series| self.row(recent, *series, rules)).collect::<Vec<_>>(),
         })
@@ -134,8 +134,10 @@ impl Status {
         let (domain, path) = metrics.limit_name(series as usize)?;
         let rate = recent.rates.rate(series);
         let limits = rules.map(|rules| {
-            let mut counting = metrics.rules_of(rules.by_series(), series as usize);
-            (counting.next().map(|id| limit(&rules.rules().rules()[id])), counting.count())
+            let all = metrics.rules_of(rules.by_series(), series as usize);
+            let all = all.map(|id| &rules.rules().rules()[id]);
+            let mut counting = all.filter(|rule| rule.ban_terms().is_none());
+            (counting.next().map(limit), counting.count())
         });
         let (limit, more) = limits.unwrap_or_default();
         Some(json!({

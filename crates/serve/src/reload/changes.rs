@@ -2,7 +2,7 @@
 //!
 //! In: the rules in force, and those that replace them. Out: a text for people, of bounded length. Limits are the
 //! same if their paths are; limits that share a path are compared in the order of their files, and bounds on calls in
-//! flight with one another.
+//! flight and bans with one another.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -49,7 +49,10 @@ pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
 }
 
 fn by_path(rules: &RuleSet) -> Vec<((String, bool), &Rule)> {
-    let of = |rule: &Rule| (rule.path(), rule.call_id.is_some());
+    let of = |rule: &Rule| {
+        let ban = rule.ban_terms().map_or("", |_| " (ban)");
+        (rule.path() + ban, rule.call_id.is_some())
+    };
     let mut all: Vec<_> = rules.rules().iter().map(|rule| (of(rule), rule)).collect();
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
     all
@@ -126,7 +129,11 @@ impl<'r> Terms<'r> {
 /// What is different, old → new.
 fn differences(before: &Rule, after: &Rule) -> String {
     let limit = |rule: &Rule| {
-        let of = |limit: &Limit| (rule.counts_text(limit), limit.algorithm().name());
+        let counts = |limit: &Limit| match limit.ban_terms() {
+            Some(terms) => terms.to_string(),
+            None => rule.counts_text(limit),
+        };
+        let of = |limit: &Limit| (counts(limit), limit.algorithm().name());
         rule.limit.as_ref().map_or_else(|| ("unlimited".to_owned(), ""), of)
     };
     let ((old, old_algorithm), (new, new_algorithm)) = (limit(before), limit(after));
@@ -172,6 +179,20 @@ mod tests {
 
     fn limit(key: &str, more: &str) -> String {
         format!("{{key: {key}, rate_limit: {{unit: day, requests_per_unit: {more}}}}}")
+    }
+
+    #[test]
+    fn a_ban_that_is_added_or_changed_is_named() {
+        let banning = |lasts: &str| {
+            let ban = format!("}}, ban: {{after: 3 denials, within: 60s, for: {lasts}}}");
+            rules(&limit("a", "5").replace("}}", &(ban + "}")))
+        };
+        let (none, short, long) = (rules(&limit("a", "5")), banning("1h"), banning("2h"));
+        assert!(text(&none, &short).starts_with("1 added (shop.a (ban))"), "{}", text(&none, &short));
+        assert_eq!(
+            text(&short, &long),
+            "1 changed (shop.a (ban): 3 denials within 60s, every 1s, for 3600s → 3 denials within 60s, every 1s, for 7200s)"
+        );
     }
 
     #[test]

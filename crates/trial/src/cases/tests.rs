@@ -140,6 +140,34 @@ fn each_case_has_counters_of_its_own_and_a_request_may_be_http() {
 }
 
 #[test]
+fn a_ban_begins_and_ends_at_the_times_of_a_case() {
+    let ban = "    ban: {after: 3 denials, within: 60s, every: 1s, for: 1h, doubling_to: 24h}\n";
+    let banning = RULES.replace("requests_per_unit: 2", "requests_per_unit: 1") + ban;
+    let banning = |_: &Path| Ok(rules(banning.as_bytes(), "rules.yaml"));
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = folder.path().join("cases.yaml");
+    let cases = "rules: rules.yaml
+cases:
+  - name: three denials ban, the next time for twice as long
+    steps:
+      - {request: {user: alice}, expect: OK}
+      - {request: {user: alice}, expect: OVER_LIMIT}
+      - {after: 500ms, request: {user: alice}, expect: OVER_LIMIT}
+      - {after: 500ms, request: {user: alice}, expect: OVER_LIMIT}
+      - {after: 1s, request: {user: alice}, expect: {code: OVER_LIMIT, rule: per_user, remaining: 0, wait: 3600s}}
+      - {after: 10s, request: {user: alice}, expect: {code: OVER_LIMIT, wait: 3590s}}
+      - {request: {user: bob}, expect: OK}
+      - {after: 3589s, request: {user: alice}, expect: {code: OVER_LIMIT, wait: 1s}}
+      - {after: 1s, request: {user: alice}, expect: OK}
+      - {every: 1s x 3, request: {user: alice}, expect: OVER_LIMIT}
+      - {request: {user: alice}, expect: {code: OVER_LIMIT, wait: 7200s}}
+";
+    fs::write(&path, cases).expect("the folder is ours");
+    let result = run(&path, Modes::default(), false, banning);
+    assert!(result.is_good(), "{}", text(&[result]));
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_reported_with_its_place() {
     for (steps, expected) in [
         ("      - {request: {user: a}}\n", "5:9: `expect` is missing"),

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use tidegate_engine::Timestamp;
 use tidegate_engine::heavy::Heavy;
+use tidegate_engine::limit::BanTerms;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -131,14 +132,14 @@ impl SideReport {
             *denied = known.max(*denied);
         }
         let rules = side.rules.rules();
-        let rows =
-            rules.iter().zip(&side.numbers).zip(&per_rule).map(|((rule, numbers), &(keys, denied_keys))| {
-                let (path, place, limit) = (rule.path(), rule.written.to_string(), limit_text(rule));
-                let candidate = rule.candidate.as_deref();
-                let candidate =
-                    candidate.map(|it| (rule.counts_text(&it.limit), side.trials.of_rule(rule.id)));
-                RuleReport { path, place, limit, numbers: numbers.clone(), candidate, keys, denied_keys }
-            });
+        let rows = side.rules.limits().map(|rule| {
+            let (numbers, (keys, denied_keys)) = (&side.numbers[rule.id], per_rule[rule.id]);
+            let (path, place, limit) =
+                (rule.path(), rule.written.to_string(), limit_text(rule, side.rules.ban_of(rule)));
+            let candidate = rule.candidate.as_deref();
+            let candidate = candidate.map(|it| (rule.counts_text(&it.limit), side.trials.of_rule(rule.id)));
+            RuleReport { path, place, limit, numbers: numbers.clone(), candidate, keys, denied_keys }
+        });
         Self {
             rules: rows.collect(),
             keys: top(&side.keys, rules),
@@ -198,10 +199,11 @@ fn most<'k, M: Ord>(
 }
 
 /// A rule's limit: `100 per minute, sliding_window`.
-fn limit_text(rule: &Rule) -> String {
+fn limit_text(rule: &Rule, ban: Option<BanTerms>) -> String {
     let Some(limit) = &rule.limit else { return "unlimited".to_owned() };
     let mode = if rule.shadow_mode { ", shadow" } else { "" };
-    format!("{}, {}{mode}", rule.counts_text(limit), limit.algorithm().name())
+    let ban = ban.map(|terms| format!(", ban: {terms}")).unwrap_or_default();
+    format!("{}, {}{mode}{ban}", rule.counts_text(limit), limit.algorithm().name())
 }
 
 fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {

@@ -227,11 +227,13 @@ fn outcome(limited: &Limited<'_>, at: Timestamp, passes: bool, is_changed: bool)
     }
 }
 
-/// The rule and the check of a step that has both.
+/// The rule and the check of a step that counts hits of a rule.
 #[inline]
 fn counted<'s, 'r>(step: &'s Step<'r>) -> Option<(&'r Rule, &'s Check<'r>)> {
     match step {
-        Step::Check(check @ Check { origin: Origin::Rule { rule, .. }, .. }) => Some((rule, check)),
+        Step::Check(check @ Check { origin: Origin::Rule { rule, .. }, .. }) => {
+            rule.ban_terms().is_none().then_some((rule, check))
+        }
         _ => None,
     }
 }

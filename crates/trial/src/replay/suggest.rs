@@ -162,7 +162,7 @@ pub fn suggest(
         Limited::Map { .. } => Options { domain: Some(domain(options).to_owned()), ..options.clone() },
     };
     let is_bucket = |rule: &Rule| rule.limit.is_some_and(|limit| !has_peaks(&limit));
-    if !rules.rules().is_empty() && rules.rules().iter().all(is_bucket) {
+    if !rules.rules().is_empty() && rules.limits().all(is_bucket) {
         return Err(SuggestError::NoPeaks);
     }
     let mut search = Searching { rules: &rules, promise, options: &options, logs, progress, uncounted: 0 };

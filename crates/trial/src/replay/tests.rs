@@ -182,6 +182,41 @@ fn a_class_denies_what_its_share_of_the_limit_would_deny() {
     }
 }
 
+/// A ban denies the lines that a naive list of denials says, and is a part of its rule in the report.
+#[test]
+fn a_ban_denies_what_a_naive_oracle_says() {
+    let (n, w, within, every, lasts) = (2, 10, 300, 2, 1_800);
+    let ban = format!("    ban: {{after: 3 denials, within: {within}s, every: {every}s, for: {lasts}s}}\n");
+    let limit = per_address(n, w, ", algorithm: sliding_log");
+    let (rules, without) = (rules(&(limit.clone() + &ban)), rules(&limit));
+    let (mut denied, mut denied_by_ban) = (0, 0);
+    let mut clients: BTreeMap<&str, (Vec<u64>, Vec<u64>, u64)> = BTreeMap::new();
+    for (at, address) in requests_of(LOG) {
+        let (hits, strikes, until) = clients.entry(address).or_default();
+        let fits = hits.iter().filter(|hit| **hit + w > at).count() < n as usize;
+        let is_banned = *until > at;
+        match (is_banned, fits) {
+            (true, _) => denied_by_ban += 1,
+            (false, true) => hits.push(at),
+            (false, false) if strikes.last().is_some_and(|last| at < last + every) => {}
+            (false, false) => strikes.push(at),
+        }
+        denied += u64::from(is_banned || !fits);
+        if strikes.iter().filter(|strike| **strike + within > at).count() == 3 {
+            strikes.clear();
+            *until = at + lasts;
+        }
+    }
+    let options = options("remote_address=$remote_addr");
+    let report = replayed(&rules, Some(&without), &options, LOG.as_bytes()).expect("good");
+    assert_eq!(report.totals.denied, denied);
+    assert!(denied_by_ban > 100 && report.totals.newly_denied > 50, "{:?}", report.totals);
+    assert_eq!((report.side.keys_total, report.side.rules.len()), (clients.len() as u64, 1));
+    let text = report.to_string();
+    assert!(text.contains("ban: 3 denials within 300s, every 2s, for 1800s"), "{text}");
+    assert!(!text.contains("rules that no request met"), "{text}");
+}
+
 #[test]
 fn slots_that_are_not_counted_are_named() {
     let slots = "domain: shop\ndescriptors:\n  - {key: host, concurrency: {slots: 1, ttl: 1h, id: call}}\n";

@@ -299,22 +299,29 @@ fn a_rule_file_keeps_all_but_its_numbers_and_comments_do_not_pile_up() {
     assert!(matches!(run(shared), Err(SuggestError::Edit(_))));
 }
 
-/// Bounds on calls in flight and shorter prefixes have no number of their own to suggest.
+/// Bounds on calls in flight, bans and shorter prefixes have no number of their own to suggest.
 #[test]
 fn of_several_limits_of_a_rule_the_first_gets_a_number() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let rules = folder.path().join("rules.yaml");
     let slots = "concurrency: {slots: 3, ttl: 1m, id: request_id}";
-    let text = format!(
-        "domain: shop\ndescriptors:\n  - key: user\n    {slots}\n    prefix: {{v4: {{24: 1, 16: 2}}}}\n    \
-         rate_limit: {{unit: minute, requests_per_unit: 1}}\n  - {{key: other, {slots}}}\n"
-    );
-    fs::write(&rules, text).expect("the folder is ours");
+    let ban = "ban: {after: 3 denials, within: 60s, for: 1h}";
     let log = log(&traffic(3, 300, 10, |_, _| 1.0));
     let options = options("$msec $user", "user=$user");
-    let suggestion = suggested(&Limited::Rules(rules), "5 % of keys", &options, &log).expect("good").text;
-    assert!(suggestion.contains(slots) && !suggestion.contains("requests_per_unit: 1}"), "{suggestion}");
-    assert_eq!(suggestion.matches("peaks of").count(), 2, "of one limit in two halves: {suggestion}");
+    for further in [slots, ban] {
+        let text = format!(
+            "domain: shop\ndescriptors:\n  - key: user\n    {further}\n    prefix: {{v4: {{24: 1, 16: 2}}}}\n    \
+             rate_limit: {{unit: minute, requests_per_unit: 1}}\n  - {{key: other, {slots}}}\n"
+        );
+        fs::write(&rules, text).expect("the folder is ours");
+        let limited = Limited::Rules(rules.clone());
+        let suggestion = suggested(&limited, "5 % of keys", &options, &log).expect("good").text;
+        assert!(
+            suggestion.contains(further) && !suggestion.contains("requests_per_unit: 1}"),
+            "{suggestion}"
+        );
+        assert_eq!(suggestion.matches("peaks of").count(), 2, "of one limit in two halves: {suggestion}");
+    }
 }
 
 #[test]
