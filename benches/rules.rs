@@ -17,13 +17,14 @@ fn options() -> LoadOptions {
     LoadOptions::new(KeySecret::new([7; 16]))
 }
 
-/// A file with this many rules, each with a value of its own.
+/// A file with this many rules, each with a value of its own: a text, or a pattern in braces.
 fn file(rules: usize, value: impl Fn(usize) -> String) -> SourceFile {
     let mut text = "domain: shop\ndescriptors:\n".to_owned();
     for index in 0..rules {
         let value = value(index);
+        let value = if value.starts_with('{') { value } else { format!("'{value}'") };
         let rule = "    rate_limit:\n      unit: minute\n      requests_per_unit: 100\n";
-        write!(text, "  - key: user\n    value: '{value}'\n{rule}").expect("a string takes everything");
+        write!(text, "  - key: user\n    value: {value}\n{rule}").expect("a string takes everything");
     }
     SourceFile { name: "rules.yaml".to_owned(), bytes: text.into_bytes(), presumed: false }
 }
@@ -64,6 +65,14 @@ fn plan(c: &mut Criterion) {
     bench("contains, 10,000 rules, all in one value of 59 kB", file(10_000, contains), &all_pieces);
     let between = |index: usize| format!("user-*-{index}-*-x");
     bench("one start, one end, 10,000 middles", file(10_000, between), "user-and-9999-and-x");
+    let range = |at: usize| format!("{{cidr: {}.{}.{}.0/24}}", 11 + at / 65_536, at / 256 % 256, at % 256);
+    bench("ranges of addresses, 100,000", file(100_000, range), "12.47.209.9");
+    bench("ranges of addresses, 100,000, none matches", file(100_000, range), "2001:db8:1:2:3:4:5:6");
+    let expression = |index: usize| format!("{{regex: '^/api/v[0-9]+/{index}-[a-z]+'}}");
+    let path = "/api/v1/777-abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz";
+    bench("regular expressions, 1,000, a value of 64 bytes", file(1_000, expression), path);
+    let hostile = "/api/v1".to_owned() + &"1".repeat(1_000);
+    bench("regular expressions, 1,000, a hostile value of 1 kB", file(1_000, expression), &hostile);
     group.finish();
 }
 

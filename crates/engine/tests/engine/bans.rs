@@ -375,7 +375,8 @@ fn what_does_not_go_with_a_ban_is_refused() {
         (ban("after: 5, within: 10m"), "`for` is missing"),
         (ban("after: 0, within: 10m, for: 1h"), "`after` is `0` (expected 1 to 1000 denials"),
         (ban("after: many, within: 10m, for: 1h"), "`after` is `many`"),
-        (ban("after: 5, within: 0s, for: 1h"), "a window of 0 seconds"),
+        (ban("after: 5, within: 0s, for: 1h"), "a `within` of 0 seconds"),
+        (ban("after: 5, within: 10m, for: 0s"), "a `for` of 0 seconds (expected 1 second to 366 days)"),
         (ban("after: 5, within: 10m, for: 0s"), "0 seconds"),
         (ban("after: 5, within: 10m, for: 1500ms"), "`for` is `1500ms` (expected whole seconds"),
         (

@@ -133,7 +133,10 @@ impl Checker<'_, '_> {
     /// A time of this many seconds, in nanoseconds. `name` is the field that says it.
     fn bounded(&mut self, at: Place, name: &str, secs: u64) -> Option<u64> {
         if !WINDOW_SECS.contains(&secs) {
-            let what = if name == "ttl" { "a `ttl`" } else { "a window" };
+            let what = match name {
+                "unit" | "window" => "a window".to_owned(),
+                of_its_own => format!("a `{of_its_own}`"),
+            };
             self.reader.error(at, || format!("{what} of {secs} seconds (expected 1 second to 366 days)"));
             return None;
         }
