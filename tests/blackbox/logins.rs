@@ -11,14 +11,14 @@ use crate::harness::proxy::Proxy;
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 
-const PAGE: &str = include_str!("../../docs/proxies.md");
 const RIGHT: &str = "right";
 /// What the rule on the page lets pass.
 const FAILURES: u64 = 4;
 
-/// The blocks of this language in a section of the page.
-fn blocks(title: &str, language: &str) -> Vec<String> {
-    let section = PAGE.split(&format!("# {title}\n")).nth(1).expect("the section is there");
+/// The blocks of this language in a section of docs/proxies.md.
+pub fn blocks(title: &str, language: &str) -> Vec<String> {
+    let page = include_str!("../../docs/proxies.md");
+    let section = page.split(&format!("# {title}\n")).nth(1).expect("the section is there");
     let section =
         section.split("\n## ").next().expect("it has a text").split("\n### ").next().expect("it has a text");
     let fence = format!("```{language}\n");
@@ -29,7 +29,7 @@ fn blocks(title: &str, language: &str) -> Vec<String> {
         .collect()
 }
 
-fn indented(text: &str, spaces: usize) -> String {
+pub fn indented(text: &str, spaces: usize) -> String {
     text.lines().map(|line| format!("{}{line}\n", " ".repeat(spaces))).collect()
 }
 

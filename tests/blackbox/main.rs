@@ -40,6 +40,7 @@ mod envoy_descriptors;
 mod events;
 mod exceptions_shared;
 mod explained;
+mod fingerprints;
 mod footprint;
 mod fronts;
 mod gates;
