@@ -187,11 +187,12 @@ impl MemoryStore {
                 verdicts[place] = Some(verdict);
             }
         }
-        match (is_banned, plan.descriptors()) {
+        // Other descriptors may report costs, and trials need the verdicts of candidates.
+        let is_alone = plan.descriptors() == 1 && plan.candidates.is_empty();
+        match (is_banned, is_alone) {
             (false, _) => self.apply_checks(plan, now, verdicts),
-            (true, 1) => spare(plan, verdicts),
-            // Other descriptors may report costs.
-            (true, _) => self.apply_many(plan, now, verdicts),
+            (true, true) => spare(plan, verdicts),
+            (true, false) => self.apply_many(plan, now, verdicts),
         }
         for (place, check) in strikes(plan, verdicts) {
             let strike = self.decide(&check, now);

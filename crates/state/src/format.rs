@@ -228,7 +228,8 @@ mod tests {
         let names = Algorithm::ALL.map(Algorithm::name);
         let known = ["sliding_log", "sliding_window", "sliding_window_weighted"];
         assert_eq!(names[..3], known);
-        assert_eq!(names[3..], ["fixed_window", "token_bucket", "leaky_bucket", "calendar", "concurrency"]);
+        assert_eq!(names[3..7], ["fixed_window", "token_bucket", "leaky_bucket", "calendar"]);
+        assert_eq!(names[7..], ["concurrency", "ban"]);
     }
 
     /// A changed length allocates no memory: it is noticed before anything is read.
