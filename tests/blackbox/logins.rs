@@ -2,8 +2,9 @@
 //! begins a ban, and nothing else counts.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
+use crate::harness::application;
 use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::eventually_true;
 use crate::harness::http::{self, Client};
@@ -43,15 +44,7 @@ fn limiter(redis: Option<&Redis>) -> Tidegate {
 
 /// Starts an application that answers 200 to the right password, and 401 to others. Returns its port.
 fn application() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it is bound").port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // An error is the end of the connection.
-            std::thread::spawn(move || serve(&stream));
-        }
-    });
-    port
+    application::serving(serve)
 }
 
 fn serve(mut stream: &TcpStream) -> io::Result<()> {

@@ -59,8 +59,8 @@ pub struct Limit {
     /// Buckets of `sliding_window` in `buckets_nanos`, as a reduced fraction: bucket = ⌊t · `buckets` / `buckets_nanos`⌋.
     /// At most [`DEFAULT_BUCKETS`].
     buckets: u8,
-    /// `concurrency`: the slot that a check is about, or zeros. `ban`: its terms. Else the divisor `buckets_nanos`. Limits are copied several
-    /// times a request: with both, a request of four descriptors took 4 % more instructions.
+    /// `concurrency`: the slot that a check is about, or zeros. `ban`: its terms. Else the divisor `buckets_nanos`. Limits are
+    /// copied several times a request: with both, a request of four descriptors took 4 % more instructions.
     detail: [u64; 2],
     /// The periods of `calendar`.
     periods: Option<Periods>,

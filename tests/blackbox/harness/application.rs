@@ -11,6 +11,11 @@ const OTHER: &str = "other";
 
 /// Starts it. Returns its port; it serves as long as the tests run.
 pub fn start() -> u16 {
+    serving(serve)
+}
+
+/// Starts an application that answers each connection like this. Returns its port.
+pub fn serving(serve: fn(&TcpStream) -> io::Result<()>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
     std::thread::spawn(move || {

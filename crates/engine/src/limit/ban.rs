@@ -29,7 +29,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
-use crate::limit::counter::{Counter, Pending};
+use crate::limit::counter::{Counter, Pending, grown_capacity};
 use crate::limit::{Limit, Preview};
 use crate::time::{SECOND_NANOS, Timestamp};
 
@@ -101,14 +101,9 @@ impl Ban {
         self.strikes = Vec::new();
     }
 
-    fn grown_capacity(&self, more: usize) -> usize {
-        let needed = self.strikes.len() + more;
-        if needed <= self.strikes.capacity() { self.strikes.capacity() } else { needed.next_power_of_two() }
-    }
-
     /// Grows by as much as [`growth_bytes`](Counter::growth_bytes) says.
     fn push(&mut self, at: Timestamp) {
-        self.strikes.reserve_exact(self.grown_capacity(1) - self.strikes.len());
+        self.strikes.reserve_exact(grown_capacity(&self.strikes, 1) - self.strikes.len());
         self.strikes.push(at);
     }
 }
@@ -216,11 +211,11 @@ impl Counter for Ban {
     }
 
     fn growth_bytes(&self, _limit: &Limit) -> usize {
-        self.grown_capacity(1) * size_of::<Timestamp>() - self.heap_bytes()
+        grown_capacity(&self.strikes, 1) * size_of::<Timestamp>() - self.heap_bytes()
     }
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
         // Checks that were prepared before this one may use the room that is free now.
-        self.grown_capacity(self.strikes.len().max(4)) * size_of::<Timestamp>() - self.heap_bytes()
+        grown_capacity(&self.strikes, self.strikes.len().max(4)) * size_of::<Timestamp>() - self.heap_bytes()
     }
 }

@@ -28,7 +28,7 @@
 use std::num::NonZeroU64;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
-use crate::limit::counter::{Counter, Pending, look_at_count};
+use crate::limit::counter::{Counter, Pending, grown_capacity, look_at_count};
 use crate::limit::{Limit, Preview};
 use crate::time::{SECOND_NANOS, Timestamp};
 
@@ -95,14 +95,9 @@ impl Concurrency {
         self.place_of(slot).ok().filter(|&place| self.held[place].slot == slot)
     }
 
-    fn grown_capacity(&self, more: usize) -> usize {
-        let needed = self.held.len() + more;
-        if needed <= self.held.capacity() { self.held.capacity() } else { needed.next_power_of_two() }
-    }
-
     /// Grows by as much as [`growth_bytes`](Counter::growth_bytes) says: counters from a file need no more room than before.
     fn insert(&mut self, place: usize, held: Held) {
-        self.held.reserve_exact(self.grown_capacity(1) - self.held.len());
+        self.held.reserve_exact(grown_capacity(&self.held, 1) - self.held.len());
         self.held.insert(place, held);
     }
 
@@ -245,12 +240,12 @@ impl Counter for Concurrency {
         if limit.slot().is_some_and(|slot| self.exact_place_of(slot).is_some()) {
             return 0;
         }
-        Self::bytes_of(self.grown_capacity(1)) - self.heap_bytes()
+        Self::bytes_of(grown_capacity(&self.held, 1)) - self.heap_bytes()
     }
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
         // Others that were prepared before this one may take the places that are free now.
-        Self::bytes_of(self.grown_capacity(self.held.len().max(4))) - self.heap_bytes()
+        Self::bytes_of(grown_capacity(&self.held, self.held.len().max(4))) - self.heap_bytes()
     }
 }
 

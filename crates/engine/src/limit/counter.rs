@@ -140,6 +140,13 @@ impl Pending {
     }
 }
 
+/// The capacity of a list that takes so many items more. Lists grow by exactly this, so that counters from a file need no
+/// more room than before.
+pub(crate) fn grown_capacity<T>(list: &Vec<T>, more: usize) -> usize {
+    let needed = list.len() + more;
+    if needed <= list.capacity() { list.capacity() } else { needed.next_power_of_two() }
+}
+
 /// The most hits that a report adds to a count of 32 bits.
 pub(crate) fn report_max_of_count(count: u64) -> u64 {
     u64::from(u32::MAX).saturating_sub(count)

@@ -107,7 +107,7 @@ impl<R: Runtime> SharedStore<R> {
             (Algorithm::Concurrency | Algorithm::Ban, Hits::GiveBack(_), _) => StoreFailure::Error,
             (Algorithm::Ban, Hits::Take(1..), _) => StoreFailure::Error,
             (Algorithm::Concurrency, Hits::Take(_), StoreFailure::Local) => StoreFailure::Deny,
-            // The limit beside it is decided here. Redis hears of its denials later.
+            // The limit of its rule is decided here, and its denials are reported to Redis later.
             (Algorithm::Ban, _, StoreFailure::Local) => StoreFailure::Allow,
             _ => mode,
         }
