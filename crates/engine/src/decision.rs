@@ -177,8 +177,9 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
             {
                 shown.deny_for(verdict.reset_nanos);
             }
-            let banned = banned(descriptor, check, &verdict);
-            decision.rare.get_or_insert_default().bans.extend(banned);
+            if let Some(banned) = banned(descriptor, check, &verdict) {
+                decision.rare.get_or_insert_default().bans.push(banned);
+            }
             continue;
         }
         match &mut decision.statuses[descriptor] {

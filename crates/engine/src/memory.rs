@@ -25,7 +25,7 @@ use crate::look::Looks;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle, settle_trial};
-use crate::strikes::{after_strike, spare, strikes};
+use crate::strikes::{after_strike, has_bans, spare, strikes};
 use crate::sync::AtomicU64;
 use crate::time::Timestamp;
 use crate::unit::{Unit, Window};
@@ -152,9 +152,9 @@ impl MemoryStore {
             return verdicts.push(Some(self.decide(check, now)));
         }
         verdicts.resize(plan.places(), None);
-        match plan.further.is_empty() {
-            true => self.apply_checks(plan, now, verdicts),
-            false => self.apply_with_bans(plan, now, verdicts),
+        match has_bans(plan) {
+            false => self.apply_checks(plan, now, verdicts),
+            true => self.apply_with_bans(plan, now, verdicts),
         }
     }
 
@@ -173,7 +173,7 @@ impl MemoryStore {
         }
     }
 
-    /// The same for a request that may have bans. They are asked first, each by itself: a ban that begins meanwhile is for
+    /// The same for a request with bans. They are asked first, each by itself: a ban that begins meanwhile is for
     /// the next request.
     #[inline(never)] // Few rules have any: the way of all others stays short.
     fn apply_with_bans(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
@@ -191,7 +191,7 @@ impl MemoryStore {
         let is_alone = plan.descriptors() == 1 && plan.candidates.is_empty();
         match (is_banned, is_alone) {
             (false, _) => self.apply_checks(plan, now, verdicts),
-            (true, true) => spare(plan, verdicts),
+            (true, true) => return spare(plan, verdicts),
             (true, false) => self.apply_many(plan, now, verdicts),
         }
         for (place, check) in strikes(plan, verdicts) {

@@ -16,7 +16,7 @@ pub struct Plan<'a> {
     pub steps: SmallVec<[Step<'a>; 8]>,
     /// For each further step, the index of its descriptor: its rule has more than one limit. All limits of a request hold
     /// together, whatever descriptors they belong to.
-    pub further: Vec<usize>,
+    pub further: SmallVec<[usize; 2]>,
     /// Candidates of the steps' limits, in the order of their steps; at most one for each step.
     pub candidates: Vec<Candidate<'a>>,
     /// The request's domain has rules.
@@ -34,7 +34,7 @@ impl<'a> Plan<'a> {
     pub fn empty(modes: Modes) -> Self {
         Self {
             steps: SmallVec::new(),
-            further: Vec::new(),
+            further: SmallVec::new(),
             candidates: Vec::new(),
             domain_known: false,
             learns_costs: false,

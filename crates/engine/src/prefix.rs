@@ -32,7 +32,15 @@ pub struct Prefixes(pub Box<[Option<Prefix>]>);
 /// The addresses in the values of a descriptor, by level. `None`: the level has no prefix, or the value is no address.
 pub(crate) type Addresses = SmallVec<[Option<IpAddr>; 4]>;
 
-/// What a value counts as: a part of a counter's key.
+/// What stands for a value in a counter's key.
+pub(crate) enum KeyPart<'e> {
+    /// The value itself.
+    Value(&'e str),
+    /// The [bytes](Range::key_bytes) of a range.
+    Range([u8; 19]),
+}
+
+/// What a value counts as.
 #[derive(Clone, Debug)]
 pub enum CountedAs<'e> {
     /// The value itself.
@@ -96,18 +104,14 @@ impl Prefixes {
             .all(|(prefix, address)| prefix.as_ref().is_none_or(|prefix| counts(prefix, address)))
     }
 
-    /// What stands in the counter's key for each level whose value counts as a range, or is the text of one: in Redis these
-    /// have one key.
-    pub(crate) fn key_parts<'e>(
-        &self,
-        addresses: &Addresses,
-        values: impl Iterator<Item = &'e str>,
-    ) -> SmallVec<[Option<[u8; 19]>; 4]> {
-        let part = |((prefix, address), value): ((&Option<Prefix>, &Option<IpAddr>), &str)| {
-            let range = prefix.as_ref()?.range_of(*address).or_else(|| Range::of_text(value))?;
-            Some(range.key_bytes())
-        };
-        self.0.iter().zip(addresses).zip(values).map(part).collect()
+    /// What stands in the counter's key for the value of a level. That is a range if the value counts as one, or is the
+    /// text of one: in Redis these have one key.
+    pub(crate) fn key_part<'e>(&self, level: usize, addresses: &Addresses, value: &'e str) -> KeyPart<'e> {
+        let range = self.of_level(level).and_then(|prefix| {
+            let address = addresses.get(level).copied().flatten();
+            prefix.range_of(address).or_else(|| Range::of_text(value))
+        });
+        range.map_or(KeyPart::Value(value), |range| KeyPart::Range(range.key_bytes()))
     }
 
     /// Whether any of them denies the value of its level.
@@ -116,6 +120,15 @@ impl Prefixes {
             .iter()
             .zip(values)
             .any(|(prefix, value)| prefix.as_ref().is_some_and(|prefix| prefix.denies(value)))
+    }
+}
+
+impl AsRef<[u8]> for KeyPart<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Value(value) => value.as_bytes(),
+            Self::Range(range) => range,
+        }
     }
 }
 

@@ -4,8 +4,6 @@ use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
@@ -259,17 +257,13 @@ impl Rule {
     }
 
     fn key_under(&self, seed: &KeySeed, entries: &[Entry<'_>], addresses: Option<&Addresses>) -> Key {
-        let ranges = match (&self.prefixes, addresses) {
+        let keyed = self.keyed(entries);
+        match (&self.prefixes, addresses) {
             (Some(prefixes), Some(addresses)) => {
-                prefixes.key_parts(addresses, entries.iter().map(|entry| entry.value))
+                seed.key_of(keyed.map(|(level, entry)| prefixes.key_part(level, addresses, entry.value)))
             }
-            _ => SmallVec::new(),
-        };
-        let range = |level: usize| ranges.get(level).and_then(Option::as_ref);
-        seed.key_of_bytes(self.keyed(entries).map(|(level, entry)| match range(level) {
-            Some(range) => &range[..],
-            None => entry.value.as_bytes(),
-        }))
+            _ => seed.key(keyed.map(|(_, entry)| entry.value)),
+        }
     }
 
     /// The keys whose values are part of the counter's key, for a request whose entries matched this rule; and what each

@@ -38,7 +38,7 @@ pub fn strikes<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> SmallVec<[(usize, Ch
 }
 
 /// Whether a plan asks for a ban.
-fn has_bans(plan: &Plan<'_>) -> bool {
+pub(crate) fn has_bans(plan: &Plan<'_>) -> bool {
     plan.steps[plan.descriptors()..].iter().any(|step| matches!(step, Step::Check(check) if check.is_ban()))
 }
 

@@ -76,13 +76,14 @@ impl<'a> Locked<'a> {
             }
             seen[index] = usual;
         }
-        let over = |place: usize| seen.get(place).copied().flatten().is_some_and(|usual| usual.preview.over);
+        let usual_at = |place: usize| seen.get(place).and_then(Option::as_ref);
+        let over = |place| usual_at(place).is_some_and(|usual| usual.preview.over);
         let settlement = settle(plan, over);
         for (index, check) in plan.checks() {
-            let Some(usual) = seen[index] else { continue };
+            let Some(usual) = usual_at(index) else { continue };
             let charged = settlement.charged(check, usual.preview.over);
             let shard = &mut self.guards[self.targets[index].guard].1;
-            verdicts[index] = Some(shard.charge_seen(&usual, check, charged));
+            verdicts[index] = Some(shard.charge_seen(usual, check, charged));
         }
         true
     }

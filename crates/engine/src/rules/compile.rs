@@ -359,7 +359,6 @@ impl<'f> Compiler<'_, 'f> {
             counting: Counting { window, seed, shared },
             factor: None,
             candidate: None,
-            is_plain: false,
             keyed_levels,
             ..limited
         }

@@ -213,7 +213,8 @@ impl RuleSet {
                 }
                 let key = rule.key_by(descriptor.entries, addresses.as_ref());
                 let check = Check { reported, ..Check::of(rule, limit, key, hits) };
-                plan.steps.push(Step::Check(not_plain(check, rule, &descriptor)));
+                let check = if rule.is_plain { check } else { not_plain(check, rule, &descriptor) };
+                plan.steps.push(Step::Check(check));
                 plan.further.push(index);
             }
             if names_slot {

@@ -59,7 +59,7 @@ pub(super) enum Asked<'r> {
 #[derive(Debug)]
 pub(super) struct Other<'r> {
     steps: SmallVec<[Step<'r>; 2]>,
-    further: Vec<usize>,
+    further: SmallVec<[usize; 2]>,
     candidates: Vec<Candidate<'r>>,
     /// For each step, the name of its key, if it has no numbers of its own. Empty: all have.
     names: Vec<Option<Box<str>>>,
