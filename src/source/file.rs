@@ -87,8 +87,8 @@ pub enum SourceError {
         #[source]
         error: io::Error,
     },
-    /// It is a fifo, a socket or a device. Reading it could block.
-    #[error("{}: neither a file nor a folder", shown(path))]
+    /// It is a fifo, a socket or a device, which could block who reads it, or a folder where a list should be.
+    #[error("{}: no regular file", shown(path))]
     NotAFile { path: PathBuf },
     /// The folder holds more than rules would.
     #[error("{}: more than {max} {what}", shown(path))]

@@ -146,6 +146,47 @@ fn one_bad_file_refuses_the_whole_set() {
     assert_eq!(remaining(&client, "shop"), 8);
 }
 
+/// A list of ranges that breaks while the program runs, in each of these ways.
+#[test]
+fn a_list_that_cannot_be_read_leaves_its_ranges_in_force() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: ip, value: {cidr_file: scanners.txt}, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+    let setup = Setup::new().rules("shop.yaml", RULES).rules("scanners.txt", "198.51.100.0/24\n");
+    let (list, events) = (setup.folder().join("scanners.txt"), setup.outside().join("events.jsonl"));
+    let limiter = setup.env("EVENTS_LOG", &events.display().to_string()).start();
+    let client = limiter.client();
+    let is_limited = |ip: &str| {
+        let answer = client.ask(ask_only("shop", &[&[("ip", ip)]]));
+        answer.statuses[0].current_limit.is_some()
+    };
+    let event = |problem: &str| {
+        let text = fs::read_to_string(&events).unwrap_or_default();
+        text.lines().any(|line| line.contains(r#""event":"reload_refused""#) && line.contains(problem))
+    };
+
+    let put = |bytes: &[u8]| fs::write(&list, bytes).expect("the folder is ours");
+    for (failures, (broken, problem)) in (1..).zip([
+        (Some(&b"203.0.113.0/24\nscanner\n"[..]), "scanners.txt:2:1: "),
+        (Some(b"203.0.113.0/24\n\xff\n"), "scanners.txt:2:1: "),
+        (None, "scanners.txt: No such file"),
+    ]) {
+        match broken {
+            Some(bytes) => put(bytes),
+            None => fs::remove_file(&list).expect("the folder is ours"),
+        }
+        eventually_true("the failure to be counted", || {
+            limiter.metric("ratelimit_service_config_load_error") == f64::from(failures)
+        });
+        eventually_true("the event", || event(problem));
+        assert!(is_limited("198.51.100.7") && !is_limited("203.0.113.7"), "{problem}");
+    }
+    put(b"203.0.113.0/24\n");
+    eventually_true("the new ranges", || is_limited("203.0.113.7") && !is_limited("198.51.100.7"));
+}
+
 #[test]
 fn without_a_single_file_the_rules_in_force_stay() {
     let (limiter, client) = start();
