@@ -13,6 +13,7 @@ mod rules_load;
 mod rules_match;
 mod rules_patterns;
 mod rules_prefix;
+mod rules_ranges;
 mod rules_refused;
 mod rules_warned;
 

@@ -75,7 +75,7 @@ fn address(random: &mut Random) -> IpAddr {
 }
 
 /// One of the spellings of an address.
-fn spelled(random: &mut Random, address: IpAddr) -> String {
+pub(crate) fn spelled(random: &mut Random, address: IpAddr) -> String {
     let port = random.below(65_536);
     match address {
         IpAddr::V4(v4) => match random.below(6) {
