@@ -112,11 +112,11 @@ pub fn explain<'a>(
         let (step, status) = (&plan.steps[index], decision.statuses[index]);
         let walk = rules.walk(request.domain(), descriptor.entries);
         let replaced_by = replacing(plan, index);
+        let banned = decision.bans().iter().find(|ban| ban.descriptor == index);
         let why = match (step, &status) {
             (Step::Replaced(rule), _) => replaced(plan, rule, replaced_by),
             (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
-            (_, Status::Limited(limited)) => match decision.bans().iter().find(|ban| ban.descriptor == index)
-            {
+            (_, Status::Limited(limited)) => match banned {
                 Some(ban) => format!("banned for {} more", span(ceil_secs(ban.nanos_left))),
                 None => counted(limited),
             },
@@ -125,7 +125,8 @@ pub fn explain<'a>(
         let shown = status.shown(plan, index);
         let settled = match (shown, &status) {
             (Some((_, check)), Status::Limited(limited)) => {
-                Some(Settled::of(check, limited, settlement, &denying))
+                let no_room = if banned.is_some() { "its key is banned" } else { "the hits do not fit" };
+                Some(Settled::of(check, limited, settlement, &denying, no_room))
             }
             _ => None,
         };

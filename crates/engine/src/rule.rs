@@ -139,6 +139,8 @@ pub struct Rule {
     pub keyed_levels: u32,
     /// The prefixes by which levels of its path count addresses, if any does.
     pub prefixes: Option<Prefixes>,
+    /// If it is a ban: the keys that `on` names. Without `on` there are none.
+    pub ban_on: Box<[Box<str>]>,
     /// How many levels its path has. A descriptor may have one entry more, which names its class or its call.
     pub levels: usize,
     /// The key of the entry that names a call, with `concurrency`.

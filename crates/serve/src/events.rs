@@ -162,7 +162,7 @@ impl Events {
         }
     }
 
-    /// The key of this limit is banned, as this node has seen first now.
+    /// This node sees for the first time that a key of this limit is banned.
     pub fn ban_began(&self, rules: &RuleEvents, limited: &Limited<'_>, ban: SeenBan, at: Instant) {
         if !self.options.kinds.has(Kind::BanBegan) {
             return;

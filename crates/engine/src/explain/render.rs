@@ -145,7 +145,10 @@ impl Explained<'_> {
         if let Some(leaving) = &look.leaving {
             writeln!(out, "            {}", drawing::leaving(leaving))?;
         }
-        writeln!(out, "  capacity  {}", capacity(limited, look))
+        match &self.ban {
+            Some((_, ban)) if ban.verdict.over => writeln!(out, "  capacity  none while its key is banned"),
+            _ => writeln!(out, "  capacity  {}", capacity(limited, look)),
+        }
     }
 }
 

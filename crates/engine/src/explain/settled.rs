@@ -17,12 +17,13 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    /// `denying` are the indices of the descriptors that deny the request.
+    /// `denying` are the indices of the descriptors that deny the request. `no_room`: why this one is over, if it is.
     pub(super) fn of(
         check: &Check<'_>,
         limited: &Limited<'_>,
         settlement: Settlement,
         denying: &[usize],
+        no_room: &str,
     ) -> Self {
         let over = limited.verdict.over;
         let charged = settlement.charged(check, over);
@@ -32,7 +33,7 @@ impl Settled {
             }
             Hits::Take(0) => "charges nothing: it only asks".to_owned(),
             Hits::Take(_) if charged == 0 => {
-                format!("charges nothing: {}", why_nothing(over, settlement, denying))
+                format!("charges nothing: {}", why_nothing(over, settlement, denying, no_room))
             }
             Hits::Take(_) if settlement.passes && !over => format!("charges {charged}: the request passes"),
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => {
@@ -46,16 +47,16 @@ impl Settled {
     }
 }
 
-fn why_nothing(over: bool, settlement: Settlement, denying: &[usize]) -> String {
+fn why_nothing(over: bool, settlement: Settlement, denying: &[usize], no_room: &str) -> String {
     if settlement.passes {
         return match over {
-            true => "the hits do not fit".to_owned(),
+            true => no_room.to_owned(),
             false => "another limit of the request is over, and fixed windows stop then".to_owned(),
         };
     }
     let numbers: Vec<String> = denying.iter().map(|index| (index + 1).to_string()).collect();
     match &numbers[..] {
-        [_] if over => "the hits do not fit".to_owned(),
+        [_] if over => no_room.to_owned(),
         [] => "the request is denied".to_owned(),
         [one] => format!("the request is denied by descriptor {one}"),
         several => format!("the request is denied by descriptors {}", several.join(", ")),

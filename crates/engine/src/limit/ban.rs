@@ -64,9 +64,12 @@ impl BanTerms {
 impl fmt::Display for BanTerms {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { strikes, within_nanos, every_nanos, first_secs, longest_secs } = self;
-        let [within, every] = [within_nanos, every_nanos].map(|nanos| Duration::from_nanos(*nanos));
+        let [within, every] = [within_nanos, every_nanos].map(|nanos| match nanos {
+            0 => "0s".to_owned(),
+            nanos => format!("{:?}", Duration::from_nanos(*nanos)),
+        });
         let plural = if *strikes == 1 { "" } else { "s" };
-        write!(out, "{strikes} denial{plural} within {within:?}, every {every:?}, for {first_secs}s")?;
+        write!(out, "{strikes} denial{plural} within {within}, every {every}, for {first_secs}s")?;
         if longest_secs > first_secs { write!(out, ", doubling to {longest_secs}s") } else { Ok(()) }
     }
 }

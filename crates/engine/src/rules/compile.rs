@@ -52,7 +52,11 @@ pub(super) fn compile(
 
 /// An example request for the rule at the end of this path.
 fn example(domain: &Arc<str>, path: &[Level<'_>]) -> Example {
-    let entries = path.iter().map(|level| (level.node.key.clone(), level.node.value.example())).collect();
+    let value = |node: &CheckedNode| match (&node.value, &node.prefix) {
+        (Matcher::Any, Some(_)) => "203.0.113.7".to_owned(),
+        (value, _) => value.example(),
+    };
+    let entries = path.iter().map(|Level { node, .. }| (node.key.clone(), value(node))).collect();
     Example { domain: domain.clone(), entries }
 }
 
@@ -359,6 +363,7 @@ impl<'f> Compiler<'_, 'f> {
             counting: Counting { window, seed, shared },
             factor: None,
             candidate: None,
+            ban_on: on.unwrap_or_default().iter().map(|(_, key)| key.as_str().into()).collect(),
             keyed_levels,
             ..limited
         }
@@ -416,6 +421,7 @@ impl<'f> Compiler<'_, 'f> {
             prefixes,
             levels: path.len(),
             call_id: checked.call_id.clone(),
+            ban_on: Box::default(),
             keyed_levels: keyed_levels(path),
         }
     }

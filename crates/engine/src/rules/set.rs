@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::cost::{Cost, CostUse};
 use crate::key::{Key, KeySecret};
-use crate::limit::{Algorithm, BanTerms, Limit};
+use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
@@ -97,9 +97,12 @@ impl RuleSet {
         self.rules.iter().filter(|rule| rule.ban_terms().is_none())
     }
 
-    /// The terms of the ban that denials by this rule begin.
-    pub fn ban_of(&self, rule: &Rule) -> Option<BanTerms> {
-        self.rule(rule.id + rule.further)?.ban_terms()
+    /// The ban that denials by this rule begin, for people: its terms, and what `on` says.
+    pub fn ban_text(&self, rule: &Rule) -> Option<String> {
+        let ban = self.rule(rule.id + rule.further)?;
+        let on =
+            if ban.ban_on.is_empty() { String::new() } else { format!(", on {}", ban.ban_on.join(" and ")) };
+        Some(format!("{}{on}", ban.ban_terms()?))
     }
 
     /// The rule with this id.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, Status, conclude};
+use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
 use tidegate_engine::path::{Path, PathEntry};
@@ -320,6 +321,14 @@ fn an_operator_bans_and_lifts() {
     let (_, ban) = plan.checks().find(|(_, check)| check.is_ban()).expect("a ban");
     assert!(!store.decide(&beginning(ban, 7).expect("a ban"), at(1.0)).over);
     assert_eq!(banned_for(&rules, &store, "a", 2.0), Some(6.0));
+    let explained = explain(&rules, &request, &plan, store.look(&plan, at(2.0))).to_string();
+    for line in [
+        "capacity  none while its key is banned",
+        "settled   charges nothing: its key is banned",
+        "answer    OVER_LIMIT: banned for 6 s more",
+    ] {
+        assert!(explained.contains(line), "{explained}");
+    }
     store.decide(&lifting(ban), at(3.0));
     assert_eq!((banned_for(&rules, &store, "a", 3.0), ask(&rules, &store, "a", 3.0)), (None, Code::Ok));
 }

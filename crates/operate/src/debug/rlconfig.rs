@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use tidegate_engine::limit::{BanTerms, Limit};
+use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::{Cost, Rule};
 use tidegate_engine::text::{json_line, one_line};
 use tidegate_engine::time::SECOND_NANOS;
@@ -63,13 +63,13 @@ impl Iterator for Listing {
             if rule.ban_terms().is_some() {
                 continue;
             }
-            let ban = self.rules.as_ref().and_then(|set| set.rules().ban_of(rule));
+            let ban = self.rules.as_ref().and_then(|set| set.rules().ban_text(rule));
             match self.format {
-                Format::Lines => piece += &line(&path, rule, ban.as_ref()),
-                Format::Yaml => piece += &yaml(&limit(&path, rule, ban.as_ref())),
+                Format::Lines => piece += &line(&path, rule, ban.as_deref()),
+                Format::Yaml => piece += &yaml(&limit(&path, rule, ban.as_deref())),
                 Format::Json => {
                     piece += if is_first { "" } else { "," };
-                    piece += &json_line(&limit(&path, rule, ban.as_ref()).to_string());
+                    piece += &json_line(&limit(&path, rule, ban.as_deref()).to_string());
                 }
             }
             is_first = false;
@@ -82,7 +82,7 @@ impl Iterator for Listing {
     }
 }
 
-fn line(path: &str, rule: &Rule, ban: Option<&BanTerms>) -> String {
+fn line(path: &str, rule: &Rule, ban: Option<&str>) -> String {
     let Rule { shadow_mode, quota_mode, .. } = rule;
     let path = one_line(path);
     let (unit, requests, own) = match (&rule.limit, &rule.call_id) {
@@ -103,7 +103,7 @@ fn line(path: &str, rule: &Rule, ban: Option<&BanTerms>) -> String {
         (None, _) => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
     let cost = if rule.cost.is_reported() { "" } else { ", cost: asked" };
-    let ban = ban.map(|terms| format!(", ban: {terms}")).unwrap_or_default();
+    let ban = ban.map(|ban| format!(", ban: {ban}")).unwrap_or_default();
     format!(
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
          quota_mode: {quota_mode}, {own}{cost}{ban}\n"
@@ -116,7 +116,7 @@ fn ttl(limit: &Limit) -> String {
 }
 
 /// Everything about a limit.
-fn limit(path: &str, rule: &Rule, ban: Option<&BanTerms>) -> Value {
+fn limit(path: &str, rule: &Rule, ban: Option<&str>) -> Value {
     let written = &rule.written;
     let mut shown = json!({
         "path": path,
@@ -157,8 +157,8 @@ fn limit(path: &str, rule: &Rule, ban: Option<&BanTerms>) -> Value {
         let shares = classes.shares.iter().map(|(name, share)| (name.to_string(), share.as_f64().into()));
         shown["classes"] = json!({"key": &*classes.key, "shares": Value::Object(shares.collect())});
     }
-    if let Some(terms) = ban {
-        shown["ban"] = terms.to_string().into();
+    if let Some(ban) = ban {
+        shown["ban"] = ban.into();
     }
     if let Some(prefixes) = &rule.prefixes {
         shown["prefix"] = prefixes.to_string().into();
@@ -238,8 +238,8 @@ descriptors:
     #[tokio::test]
     async fn a_ban_is_a_part_of_its_limit() {
         let rules = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 9}, \
-                     ban: {after: 5 denials, within: 10m, for: 1h, doubling_to: 24h}}]";
-        let terms = "5 denials within 600s, every 1s, for 3600s, doubling to 86400s";
+                     ban: {after: 5 denials, within: 10m, for: 1h, doubling_to: 24h, on: [user]}}]";
+        let terms = "5 denials within 600s, every 1s, for 3600s, doubling to 86400s, on user";
         assert_eq!(
             pieces(Some(rules), Format::Lines).await.concat(),
             format!(

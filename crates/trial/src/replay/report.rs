@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 
 use tidegate_engine::Timestamp;
 use tidegate_engine::heavy::Heavy;
-use tidegate_engine::limit::BanTerms;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -135,7 +134,7 @@ impl SideReport {
         let rows = side.rules.limits().map(|rule| {
             let (numbers, (keys, denied_keys)) = (&side.numbers[rule.id], per_rule[rule.id]);
             let (path, place, limit) =
-                (rule.path(), rule.written.to_string(), limit_text(rule, side.rules.ban_of(rule)));
+                (rule.path(), rule.written.to_string(), limit_text(rule, side.rules.ban_text(rule)));
             let candidate = rule.candidate.as_deref();
             let candidate = candidate.map(|it| (rule.counts_text(&it.limit), side.trials.of_rule(rule.id)));
             RuleReport { path, place, limit, numbers: numbers.clone(), candidate, keys, denied_keys }
@@ -199,10 +198,10 @@ fn most<'k, M: Ord>(
 }
 
 /// A rule's limit: `100 per minute, sliding_window`.
-fn limit_text(rule: &Rule, ban: Option<BanTerms>) -> String {
+fn limit_text(rule: &Rule, ban: Option<String>) -> String {
     let Some(limit) = &rule.limit else { return "unlimited".to_owned() };
     let mode = if rule.shadow_mode { ", shadow" } else { "" };
-    let ban = ban.map(|terms| format!(", ban: {terms}")).unwrap_or_default();
+    let ban = ban.map(|ban| format!(", ban: {ban}")).unwrap_or_default();
     format!("{}, {}{mode}{ban}", rule.counts_text(limit), limit.algorithm().name())
 }
 
