@@ -280,10 +280,17 @@ fn exceptions_and_resets_lift_a_ban() {
     };
     assert_eq!(under(Effect::Unlimited), (Code::Ok, 0));
     assert_eq!(under(Effect::Limit { requests: Some(9), burst: None }), (Code::OverLimit, 1));
-    let mut epochs = Epochs::default();
-    epochs.raise(ResetPath { path, reach: Reach::Counter }, 1);
-    let reset = rules.clone().in_epochs(&epochs);
-    assert_eq!(ask(&reset, &store, "a", 3.0), Code::Ok);
+    // Of this key's counter, and of all counters of its rule.
+    let of_rule = Path { entries: vec![PathEntry { key: "user".into(), value: None }], ..path.clone() };
+    for (path, reach) in [(path, Reach::Counter), (of_rule, Reach::Below)] {
+        let mut epochs = Epochs::default();
+        epochs.raise(ResetPath { path, reach }, 1);
+        let reset = rules.clone().in_epochs(&epochs);
+        assert_eq!(
+            (ask(&rules, &store, "a", 3.0), ask(&reset, &store, "a", 3.0)),
+            (Code::OverLimit, Code::Ok)
+        );
+    }
 }
 
 #[test]
