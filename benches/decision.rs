@@ -96,15 +96,12 @@ struct Ours {
 impl Ours {
     fn new(algorithm: Algorithm, max_bytes: u64) -> Self {
         let seed = KeySecret::new([5; 16]).seed([b"bench".as_slice()]);
-        let check = Check {
-            origin: Origin::Override { window: Window::of(Unit::Minute) },
-            limit: Limit::new(algorithm, 10_000_000, 60 * SECOND_NANOS),
-            key: seed.key([]),
-            hits: Hits::Take(1),
-            reported: false,
-            shadow: false,
-            quota: false,
-        };
+        let check = Check::new(
+            Origin::Override { window: Window::of(Unit::Minute) },
+            Limit::new(algorithm, 10_000_000, 60 * SECOND_NANOS),
+            seed.key([]),
+            Hits::Take(1),
+        );
         let store = Arc::new(MemoryStore::new(MemoryOptions::new(max_bytes)));
         Self { store, seed, check }
     }

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use smallvec::SmallVec;
 
 use crate::key::Key;
-use crate::limit::{Algorithm, Limit, Slot, Verdict};
+use crate::limit::{Algorithm, Found, Limit, RETRY_NANOS, Slot, Verdict};
 use crate::named;
 use crate::overlay::Met;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
@@ -58,6 +58,19 @@ pub struct Rare<'a> {
     pub not_shown: SmallVec<[(usize, Limited<'a>); 1]>,
     /// The bans that deny it.
     pub bans: SmallVec<[Banned<'a>; 1]>,
+    /// What is held of its limits.
+    pub held: SmallVec<[Held; 1]>,
+}
+
+/// What reservations hold of the limit of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The index of the descriptor.
+    pub descriptor: usize,
+    /// Hits that other reservations hold.
+    pub others: u64,
+    /// What was found under the id of the request's reservation. `None`: it has none, or the counter did not decide.
+    pub found: Option<Found>,
 }
 
 /// A ban that denies a descriptor.
@@ -182,6 +195,19 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
             }
             continue;
         }
+        if check.is_of_holds() {
+            let held = held(descriptor, check, &verdict);
+            if let Status::Limited(shown) = &mut decision.statuses[descriptor] {
+                if further.is_denied() {
+                    shown.deny_for(verdict.reset_nanos);
+                } else if shown.verdict.over && held.others > 0 {
+                    let retry_nanos = check.origin.rule().map_or(RETRY_NANOS, |rule| rule.retry_nanos);
+                    shown.verdict.reset_nanos = shown.verdict.reset_nanos.max(retry_nanos);
+                }
+            }
+            decision.rare.get_or_insert_default().held.push(held);
+            continue;
+        }
         match &mut decision.statuses[descriptor] {
             Status::Limited(shown) => {
                 if further.says_more_than(shown) {
@@ -192,6 +218,13 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
             status => *status = Status::Limited(further),
         }
     }
+}
+
+/// What this verdict on the check of holds says.
+fn held(descriptor: usize, check: &Check<'_>, verdict: &Verdict) -> Held {
+    let names_one = verdict.is_counted && check.limit.slot().is_some() && check.hits != Hits::Take(0);
+    let found = names_one.then(|| Found::numbered(verdict.remaining));
+    Held { descriptor, others: if verdict.is_counted { verdict.before } else { 0 }, found }
 }
 
 /// The ban of a descriptor, if this verdict on its check says that the key is banned.
@@ -213,7 +246,12 @@ fn has_begun(verdict: &Verdict) -> bool {
     verdict.after > verdict.before
 }
 
-fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {
+fn limited<'a>(check: &Check<'a>, mut verdict: Verdict, quota_mode: bool) -> Limited<'a> {
+    if let (Algorithm::Concurrency, true, Origin::Rule { rule, .. }) =
+        (check.limit.algorithm(), verdict.over, check.origin)
+    {
+        verdict.reset_nanos = verdict.reset_nanos.max(rule.retry_nanos);
+    }
     Limited {
         origin: check.origin,
         limit: check.limit,
@@ -246,6 +284,11 @@ impl<'a> Decision<'a> {
     /// The bans that deny it.
     pub fn bans(&self) -> &[Banned<'a>] {
         self.rare.as_ref().map_or(&[], |rare| &rare.bans)
+    }
+
+    /// What is held of its limits.
+    pub fn held(&self) -> &[Held] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.held)
     }
 
     /// The exceptions that its descriptors met.

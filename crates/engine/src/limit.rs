@@ -22,6 +22,7 @@ pub(crate) mod calendar;
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
 mod gcra;
+pub(crate) mod holds;
 pub(crate) mod leaky_bucket;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
@@ -34,9 +35,11 @@ pub use algorithm::Algorithm;
 pub(crate) use algorithm::with_algorithms;
 pub use ban::{BanTerms, STRIKES_MAX};
 pub(crate) use bytes::{Append, Damage, Reader};
+pub(crate) use concurrency::RETRY_NANOS;
 pub use concurrency::Slot;
 pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
+pub use holds::{Found, HOLDS_MAX, HoldTerms};
 pub use periods::{Periods, TABLES_MAX};
 pub use remote::{RemoteCounter, RemoteState};
 pub use share::Share;
@@ -59,10 +62,11 @@ pub struct Limit {
     /// Buckets of `sliding_window` in `buckets_nanos`, as a reduced fraction: bucket = ⌊t · `buckets` / `buckets_nanos`⌋.
     /// At most [`DEFAULT_BUCKETS`].
     buckets: u8,
-    /// `concurrency`: the slot that a check is about, or zeros. `ban`: its terms. Else the divisor `buckets_nanos`. Limits are
-    /// copied several times a request: with both, a request of four descriptors took 4 % more instructions.
+    /// `concurrency` and `holds`: the slot or hold that a check is about, or zeros. `ban`: its terms. Else the divisor
+    /// `buckets_nanos`. Limits are copied several times a request: with both, a request of four descriptors took 4 % more
+    /// instructions.
     detail: [u64; 2],
-    /// The periods of `calendar`.
+    /// The periods of `calendar`, or those by which expired `holds` count.
     periods: Option<Periods>,
 }
 
@@ -153,13 +157,45 @@ impl Limit {
         Some(terms).filter(|_| self.algorithm == Algorithm::Ban)
     }
 
-    /// Sets the slot that a check of `concurrency` takes or releases. Other limits have none.
+    /// Hits that are held by these terms. In place of N and `burst` it has the time after an expiry.
+    pub fn holds(terms: &HoldTerms) -> Self {
+        let HoldTerms { ttl_nanos, after_nanos, periods } = *terms;
+        let (requests, burst) = ((after_nanos >> 32) as u32, after_nanos as u32);
+        let limit = Self::new(Algorithm::Holds, requests, ttl_nanos);
+        Self { detail: [0; 2], buckets: 0, burst, periods, ..limit }
+    }
+
+    /// The terms of `holds`.
+    pub fn hold_terms(&self) -> Option<HoldTerms> {
+        let after_nanos = u64::from(self.requests) << 32 | u64::from(self.burst);
+        let terms = HoldTerms { ttl_nanos: self.window_nanos(), after_nanos, periods: self.periods };
+        Some(terms).filter(|_| self.algorithm == Algorithm::Holds)
+    }
+
+    /// Makes a check of `holds` end the hold that it is about.
+    #[must_use]
+    pub fn ending_hold(self) -> Self {
+        Self { buckets: u8::from(self.algorithm == Algorithm::Holds).max(self.buckets), ..self }
+    }
+
+    /// Whether a check of `holds` ends the hold that it is about.
+    #[inline]
+    pub fn ends_hold(&self) -> bool {
+        self.algorithm == Algorithm::Holds && self.buckets == 1
+    }
+
+    /// Sets the slot that a check of `concurrency` takes or releases, or the hold that one of `holds` is about. Other limits
+    /// have none.
     #[must_use]
     pub fn for_slot(mut self, slot: Slot) -> Self {
-        if self.algorithm == Algorithm::Concurrency {
+        if self.has_slots() {
             self.detail = [slot.id.get(), slot.number];
         }
         self
+    }
+
+    fn has_slots(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Concurrency | Algorithm::Holds)
     }
 
     /// Sets the width of the buckets of `sliding_window`, clamped to W / [`BUCKETS_MAX`]..=W.
@@ -216,12 +252,12 @@ impl Limit {
 
     /// What distinguishes its counters from those of other limits of the same path, for the constant part of their
     /// keys: algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not, nor do the zone and the
-    /// anchor of a calendar, nor the `ttl` of slots, nor the terms of a ban: slots that are held and bans stay when
-    /// they change.
+    /// anchor of a calendar, nor the `ttl` of slots and holds, nor the terms of a ban: slots that are held, holds and bans
+    /// stay when they change.
     pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
         let (window, (numerator, denominator)) = match self.algorithm {
             Algorithm::SlidingWindow => (self.window_nanos(), self.buckets()),
-            Algorithm::Concurrency | Algorithm::Ban => (0, (0, 0)),
+            Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => (0, (0, 0)),
             _ => (self.window_nanos(), (0, 0)),
         };
         (self.algorithm.name(), [window, numerator, denominator].map(u64::to_le_bytes))
@@ -269,11 +305,11 @@ impl Limit {
         self.periods
     }
 
-    /// The slot that a check of `concurrency` takes or releases.
+    /// The slot that a check of `concurrency` takes or releases, or the hold that one of `holds` is about.
     #[inline]
     pub fn slot(&self) -> Option<Slot> {
         let [id, number] = self.detail;
-        NonZeroU64::new(id).filter(|_| self.algorithm == Algorithm::Concurrency).map(|id| Slot { id, number })
+        NonZeroU64::new(id).filter(|_| self.has_slots()).map(|id| Slot { id, number })
     }
 
     /// N, and what it is for, given the window of its answers: `100 per 5 minutes`, `20 in flight, ttl 3600 s`.

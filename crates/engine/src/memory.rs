@@ -239,7 +239,7 @@ impl MemoryStore {
     pub fn take(&self, limit: &Limit, key: Key, hits: u64, now: Timestamp) -> Verdict {
         let origin = Origin::Override { window: Window::of(Unit::Second) };
         let hits = Hits::Take(hits);
-        let check = Check { origin, limit: *limit, key, hits, reported: false, shadow: false, quota: false };
+        let check = Check::new(origin, *limit, key, hits);
         self.decide(&check, now)
     }
 
@@ -269,6 +269,8 @@ impl MemoryStore {
         if locked.decide_usual(plan, now, &self.cold, verdicts) {
             return;
         }
+        let owed = locked.owed(plan, now, &self.budget);
+        let plan = owed.as_ref().unwrap_or(plan);
         let prepared = locked.prepare_all(plan, now, &self.budget, self.full, &self.cold);
         let over = |place: usize| prepared.get(place).copied().flatten().is_some_and(|it| it.preview.over);
         let mut settlements: SmallVec<[Settlement; 1]> = smallvec![settle(plan, over)];

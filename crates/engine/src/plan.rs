@@ -100,6 +100,21 @@ impl<'a> Plan<'a> {
         std::iter::once(descriptor).chain(further.map(|(place, _)| place))
     }
 
+    /// The place of the check of a descriptor's holds, if its limit has any.
+    pub fn hold_of(&self, descriptor: usize) -> Option<usize> {
+        let mut places = self.places_of(descriptor);
+        places.find(|&place| matches!(&self.steps[place], Step::Check(check) if check.is_of_holds()))
+    }
+
+    /// The checks of holds, each with its place, and the place of the limit whose hits they hold.
+    pub fn holds(&self) -> impl Iterator<Item = (usize, usize, &Check<'a>)> {
+        let further = (self.descriptors()..).zip(&self.further);
+        further.filter_map(|(place, &of)| match &self.steps[place] {
+            Step::Check(check) if check.is_of_holds() => Some((place, of, check)),
+            _ => None,
+        })
+    }
+
     /// How many places for verdicts the plan has: first those of the steps, then those of the candidates.
     #[inline]
     pub fn places(&self) -> usize {
@@ -192,14 +207,35 @@ pub struct Check<'a> {
     pub shadow: bool,
     /// Quota mode: over only when every quota-mode descriptor of the request is.
     pub quota: bool,
+    /// What the hits have to do with a reservation.
+    pub reservation: ReservationStep,
+}
+
+/// What a limit's check does for a reservation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReservationStep {
+    /// Nothing: its hits are charged if they fit, or reported.
+    #[default]
+    None,
+    /// Its hits are held, if they fit, and not charged.
+    Hold,
+    /// Its hits are the cost of a commit, of which an expired hold may have paid a part.
+    Commit,
 }
 
 impl<'a> Check<'a> {
-    /// What a rule asks of one of its counters. Nothing is reported.
+    /// The check of a counter, enforced. Nothing is reported or reserved.
+    #[inline]
+    pub fn new(origin: Origin<'a>, limit: Limit, key: Key, hits: Hits) -> Self {
+        let (reported, reservation) = (false, ReservationStep::None);
+        Self { origin, limit, key, hits, reported, shadow: false, quota: false, reservation }
+    }
+
+    /// What a rule asks of one of its counters, in its modes.
     #[inline]
     pub fn of(rule: &'a Rule, limit: Limit, key: Key, hits: Hits) -> Self {
         let (shadow, quota) = (rule.shadow_mode, rule.quota_mode);
-        Self { origin: Origin::of(rule), limit, key, hits, reported: false, shadow, quota }
+        Self { shadow, quota, ..Self::new(Origin::of(rule), limit, key, hits) }
     }
 
     /// Makes it the check of a slot of `concurrency` of this name: the id of a call that takes it, or the token that
@@ -228,6 +264,12 @@ impl<'a> Check<'a> {
     #[inline]
     pub fn is_ban(&self) -> bool {
         self.limit.algorithm() == Algorithm::Ban
+    }
+
+    /// Whether it is about the holds of a limit.
+    #[inline]
+    pub fn is_of_holds(&self) -> bool {
+        self.limit.algorithm() == Algorithm::Holds
     }
 
     /// The unit that the limit was written in.

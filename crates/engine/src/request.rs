@@ -54,11 +54,25 @@ impl DescriptorOptions {
     }
 }
 
+/// A reservation that a request makes, or whose cost it commits, with every limit that it meets and that has `reserve`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation<'a> {
+    /// Its id, which is not empty. It belongs to each counter: elsewhere the same id is another reservation.
+    pub id: &'a str,
+    /// The hits to hold, or the actual cost.
+    pub hits: u64,
+    /// It lasts no longer than this. `None`: as long as the rule says.
+    pub ttl_nanos: Option<u64>,
+    /// It ends the reservation, and charges the cost.
+    pub is_commit: bool,
+}
+
 /// A request: may these hits pass?
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     domain: &'a str,
     hits_addend: u32,
+    reservation: Option<Reservation<'a>>,
     entries: SmallVec<[Entry<'a>; 16]>,
     descriptors: SmallVec<[Span; 8]>,
 }
@@ -91,7 +105,13 @@ impl<'a> Request<'a> {
     /// each descriptor that has none.
     #[inline]
     pub fn new(domain: &'a str, hits_addend: u32) -> Self {
-        Self { domain, hits_addend, entries: SmallVec::new(), descriptors: SmallVec::new() }
+        Self {
+            domain,
+            hits_addend,
+            reservation: None,
+            entries: SmallVec::new(),
+            descriptors: SmallVec::new(),
+        }
     }
 
     /// Adds a descriptor.
@@ -105,7 +125,7 @@ impl<'a> Request<'a> {
     #[doc(hidden)]
     #[inline]
     pub fn begin(&mut self, domain: &'a str, hits_addend: u32) {
-        (self.domain, self.hits_addend) = (domain, hits_addend);
+        (self.domain, self.hits_addend, self.reservation) = (domain, hits_addend, None);
         self.entries.clear();
         self.descriptors.clear();
     }
@@ -137,6 +157,18 @@ impl<'a> Request<'a> {
     pub fn descriptor(mut self, entries: &[(&'a str, &'a str)]) -> Self {
         self.push(entries.iter().map(|&(key, value)| Entry { key, value }), DescriptorOptions::default());
         self
+    }
+
+    /// Makes it one that reserves, or commits.
+    #[must_use]
+    pub fn with_reservation(self, reservation: Reservation<'a>) -> Self {
+        Self { reservation: Some(reservation), ..self }
+    }
+
+    /// What it reserves or commits, if it does.
+    #[inline]
+    pub fn reservation(&self) -> Option<&Reservation<'a>> {
+        self.reservation.as_ref()
     }
 
     /// The domain.

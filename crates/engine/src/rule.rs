@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
-use crate::limit::{BanTerms, Limit, Share, Slot};
+use crate::limit::{BanTerms, HoldTerms, Limit, Share, Slot};
 use crate::metric_name::MetricName;
 use crate::prefix::{Addresses, CountedAs, Prefixes};
 use crate::request::Entry;
@@ -145,6 +145,8 @@ pub struct Rule {
     pub levels: usize,
     /// The key of the entry that names a call, with `concurrency`.
     pub call_id: Option<Arc<str>>,
+    /// The wait of a request that is denied by slots or holds alone: nobody knows when they end.
+    pub retry_nanos: u64,
 }
 
 impl Rule {
@@ -166,6 +168,11 @@ impl Rule {
     /// Its terms, if it is the ban of the rules before it, which share its node.
     pub fn ban_terms(&self) -> Option<BanTerms> {
         self.limit.as_ref()?.ban_terms()
+    }
+
+    /// The terms of its holds, if it is those of the rule before it.
+    pub fn hold_terms(&self) -> Option<HoldTerms> {
+        self.limit.as_ref()?.hold_terms()
     }
 
     /// The numbers of a limit of this rule, its own or its candidate's: `100 per minute, burst 20`.

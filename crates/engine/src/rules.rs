@@ -23,6 +23,7 @@ mod keys;
 mod lint;
 mod lists;
 mod quote;
+mod reservations;
 mod url_path;
 mod scalar;
 mod set;

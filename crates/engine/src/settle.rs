@@ -2,7 +2,7 @@
 //! is charged. All or nothing; every store follows these functions.
 
 use crate::limit::Algorithm;
-use crate::plan::{Check, Hits, Plan, Step};
+use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
 
 /// What was decided for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +70,14 @@ impl Settlement {
     ///   one descriptor is over, only the hits of those that are). But not the hits of a banned request.
     /// - A reported cost: all hits, whatever the answer, as they are already spent. Stores drop what a counter cannot
     ///   hold.
+    /// - What a reservation holds is not charged: the check of its holds takes it.
     /// - Everything else: all hits if the request passes and they fit, else nothing.
     #[inline]
     pub fn charged(&self, check: &Check<'_>, over: bool) -> u64 {
         let Hits::Take(hits) = check.hits else { return 0 };
+        if check.reservation == ReservationStep::Hold {
+            return 0;
+        }
         if check.limit.algorithm() == Algorithm::FixedWindow {
             let stops = self.stop_increment && !over || self.is_banned && !check.reported;
             return if stops { 0 } else { hits };

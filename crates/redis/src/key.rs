@@ -47,9 +47,14 @@ impl KeyStyle {
         if self.hash { self.hashed(&key) } else { key.into_bytes() }
     }
 
+    /// The key of the holds of the counter under this key: in its slot, as the key of a candidate's counter.
+    pub fn holds(&self, of: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), b"{", of, b"}h"].concat()
+    }
+
     /// The key of a candidate's counter. In a Cluster it is in the slot of the rule's counter, because the key of
     /// that is its hash tag. It begins with the prefix, to which a user's rights in Redis may be limited. It differs
-    /// from all other keys, because only here a brace follows the prefix.
+    /// from all keys but those of holds, because only there a brace follows the prefix.
     pub fn candidate(&self, of: &[u8]) -> Vec<u8> {
         [self.prefix.as_bytes(), b"{", of, b"}"].concat()
     }

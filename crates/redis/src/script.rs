@@ -13,7 +13,7 @@ use tidegate_engine::limit::{
     Algorithm, BanTerms, Limit, Periods, RemoteCounter, RemoteState, Slot, Verdict, gcd,
 };
 use tidegate_engine::memory::remembered_nanos;
-use tidegate_engine::plan::{Candidate, Check, Hits};
+use tidegate_engine::plan::{Candidate, Check, Hits, ReservationStep};
 use tidegate_engine::time::Timestamp;
 
 /// The clock of a script.
@@ -149,6 +149,7 @@ fn counter(algorithm: Algorithm) -> &'static str {
         Algorithm::Calendar => include_str!("lua/calendar.lua"),
         Algorithm::Concurrency => include_str!("lua/concurrency.lua"),
         Algorithm::Ban => include_str!("lua/ban.lua"),
+        Algorithm::Holds => include_str!("lua/holds.lua"),
     }
 }
 
@@ -169,15 +170,21 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
-/// 16 bytes more: the names of a slot, or the lengths of bans.
+/// 16 bytes more: the names of a slot, or the lengths of bans. 32 bytes for a hold: its names, and a period of a calendar.
 const DETAIL: u8 = 64;
+/// The hits are held and not charged: another check holds them.
+const RESERVES: u8 = 128;
 /// The offsets in a packed check of the algorithm, the flags, the window, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
+const REQUESTS: Range<usize> = 6..10;
+const BURST: Range<usize> = 10..14;
 const WINDOW: Range<usize> = 14..22;
 const NUMERATOR: usize = 22;
 const DENOMINATOR: Range<usize> = 23..31;
 const HITS: Range<usize> = 31..39;
+/// The period of a calendar, in a check that makes a hold.
+const PERIOD: Range<usize> = HITS.end + 16..HITS.end + 32;
 /// The bytes of a check that asks for a lease and holds no unsynced hits.
 const LEASE_BYTES: usize = HITS.end + 16;
 
@@ -256,16 +263,21 @@ impl Call {
     }
 
     /// The arguments after the first of a call that decides. Those of `calendar` contain the period that holds the
-    /// deadline.
+    /// deadline, those of holds of such a budget the one that holds the expiry of a hold that is made then.
     pub fn args_until(&self, deadline_micros: u64) -> Cow<'_, [Vec<u8>]> {
         let mut args = Cow::Borrowed(&*self.args);
-        let is_budget = |check: &Vec<u8>| check.get(ALGORITHM) == Some(&Algorithm::Calendar.number());
-        if self.args.iter().any(is_budget) {
+        let is_of = |check: &Vec<u8>, of: Algorithm| check.get(ALGORITHM) == Some(&of.number());
+        let is_budget = |check: &Vec<u8>| is_of(check, Algorithm::Calendar);
+        let makes_hold = |check: &Vec<u8>| is_of(check, Algorithm::Holds) && check.len() >= PERIOD.end;
+        if self.args.iter().any(|check| is_budget(check) || makes_hold(check)) {
             let deadline = Timestamp::from_nanos(deadline_micros.saturating_mul(1_000));
-            args.to_mut()
-                .iter_mut()
-                .filter(|check| is_budget(check))
-                .for_each(|check| name_period(check, deadline));
+            for check in args.to_mut() {
+                if is_budget(check) {
+                    name_period(check, deadline);
+                } else if makes_hold(check) {
+                    name_period_of_hold(check, deadline);
+                }
+            }
         }
         args
     }
@@ -293,8 +305,17 @@ impl Call {
         let flags = gives
             | flag(check.reported, REPORTED)
             | flag(check.shadow, SHADOW)
+            | flag(check.reservation == ReservationStep::Hold, RESERVES)
             | flag(check.quota || quota, QUOTA);
         self.args.push(packed(place, &check.limit, flags, hits));
+    }
+
+    /// Makes the last check one of the holds of the limit whose check is at `place`, counted from 0.
+    pub fn holds_of(&mut self, place: usize) {
+        let place = u32::try_from(place + 1).unwrap_or_default();
+        if let Some(check) = self.args.last_mut() {
+            check[REQUESTS].copy_from_slice(&place.to_le_bytes());
+        }
     }
 
     /// Adds the check of a candidate's counter under `key`: it replaces the check at `place`, counted from 0. All
@@ -363,6 +384,17 @@ fn name_period(check: &mut [u8], at: Timestamp) {
     check[DENOMINATOR].copy_from_slice(&double(end.as_nanos() / 1_000));
 }
 
+/// Puts the period in which a hold expires that is made at this time into its check, if it is of a calendar budget.
+fn name_period_of_hold(check: &mut [u8], at: Timestamp) {
+    let ttl_micros = check[WINDOW].try_into().map_or(0.0, f64::from_le_bytes) as u64;
+    let has_periods = check[BURST].iter().any(|&byte| byte > 0);
+    let Some(periods) = Periods::numbered(check[NUMERATOR]).filter(|_| has_periods) else { return };
+    let expires = at.plus(ttl_micros.saturating_mul(1_000));
+    let (begin, end) = Limit::calendar(0, ttl_micros, periods).period_around(expires);
+    let period = [begin, end].map(|time| double(time.as_nanos() / 1_000));
+    check[PERIOD].copy_from_slice(period.as_flattened());
+}
+
 /// A check in the form that the script unpacks.
 fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
@@ -371,6 +403,10 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
         algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
         Algorithm::Calendar => limit.periods().map_or((0, 0), |periods| (periods.number().into(), 1)),
         Algorithm::SlidingWindow => buckets_per_micro(&limit),
+        Algorithm::Holds => (
+            limit.periods().map_or(0, |periods| periods.number().into()),
+            limit.hold_terms().map_or(0, |terms| terms.after_nanos.div_ceil(1_000)),
+        ),
         Algorithm::Ban => (0, limit.ban_terms().map_or(0, |terms| terms.every_nanos / 1_000)),
         _ => (0, 0),
     };
@@ -380,14 +416,21 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let detail = detail(&limit);
     packed.extend([limit.algorithm().number(), flags | detail.map_or(0, |_| DETAIL)]);
     // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class.
-    let requests = if limit.algorithm().is_bucket() { limit.requests() } else { limit.capacity() };
+    let (requests, burst) = match limit.algorithm() {
+        Algorithm::Holds => (0, u32::from(limit.periods().is_some())),
+        algorithm if algorithm.is_bucket() => (limit.requests(), limit.capacity()),
+        _ => (limit.capacity(), limit.capacity()),
+    };
     packed.extend(requests.to_le_bytes());
-    packed.extend(limit.capacity().to_le_bytes());
+    packed.extend(burst.to_le_bytes());
     packed.extend(double(limit.window_nanos() / 1_000));
     packed.push(u8::try_from(numerator).expect("limits in whole microseconds have few buckets in one"));
     packed.extend(double(denominator));
     packed.extend(double(hits.min(MOST)));
     packed.extend(detail.iter().flatten().flatten());
+    if detail.is_some() && limit.algorithm() == Algorithm::Holds {
+        packed.extend([0; 16]);
+    }
     packed
 }
 
@@ -546,14 +589,21 @@ fn read_one(numbers: &[i64], check: &Check<'_>, since: Since) -> Option<CounterA
     };
     let natural = |number: i64| u64::try_from(number).ok();
     let limit = &in_micros(&check.limit);
-    let (over, is_cold) = (over & 1 != 0, over & 2 != 0);
+    let (over, is_cold, is_only_held) = (over & 1 != 0, over & 2 != 0, over & 4 != 0);
     let (before, remaining, wanted) = (natural(before)?, natural(left)?, natural(wanted)?);
     let remote = RemoteCounter { latest: micros(latest)?, state: state(limit, one, other)? };
+    let charged = natural(charged)?;
     let hits = match check.hits {
+        // Of the cost of a commit, what an expired hold has paid is left out.
+        Hits::Take(_) if check.reservation == ReservationStep::Commit => charged,
         Hits::Take(hits) => hits,
         Hits::GiveBack(_) => 0,
     };
-    let reset_nanos = if is_cold { since.cold_nanos(limit) } else { remote.reset_nanos(limit, wanted, over) };
+    let reset_nanos = match (is_cold, is_only_held) {
+        (true, _) => since.cold_nanos(limit),
+        (false, true) => 0,
+        (false, false) => remote.reset_nanos(limit, wanted, over),
+    };
     let verdict = Verdict {
         over,
         before,
@@ -562,7 +612,7 @@ fn read_one(numbers: &[i64], check: &Check<'_>, since: Since) -> Option<CounterA
         reset_nanos,
         is_counted: !is_cold,
     };
-    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, [one, other], third.first())?);
+    let stamp = stamp(limit, latest, [one, other], third.first())?;
     let quiet_nanos = remote.latest.nanos_since(newest(limit, remote.latest, other));
     Some(CounterAnswered { verdict, charged, stamp, quiet_nanos })
 }
@@ -594,6 +644,7 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
         },
         (Algorithm::Calendar, _) => RemoteState::Period(micros(other)?),
         (Algorithm::Concurrency, _) => RemoteState::Slots,
+        (Algorithm::Holds, _) => RemoteState::Room,
         (Algorithm::Ban, end) => RemoteState::Banned(micros(end)?),
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, hits) => {
             let (hits, rest) = (u128::try_from(hits).ok()?, u128::try_from(other).ok()?);
@@ -611,8 +662,8 @@ fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<
         Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => {
             Stamp::of(latest * 1_000 / limit.window_nanos())
         }
-        // 1: the slot was held before.
-        Algorithm::Concurrency => Stamp::of(natural(one)),
+        // 1: the slot or the hold was there before.
+        Algorithm::Concurrency | Algorithm::Holds => Stamp::of(natural(one)),
         Algorithm::Ban => Stamp::default(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let taken_back = u64::try_from(*taken_back?).ok()?;

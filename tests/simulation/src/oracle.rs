@@ -287,7 +287,9 @@ fn in_windows_up_to(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], share:
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             windows.find_map(|(from, own)| too_fast(rules, limit, (own, share), from))
         }
-        Algorithm::Concurrency | Algorithm::Ban => unreachable!("they have judges of their own"),
+        Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => {
+            unreachable!("they have judges of their own")
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The algorithms, in one list: the enum, the names, the numbers and the memory store's tables all follow from it.
 
 /// Calls a macro with every algorithm: documentation, variant (also the type of its counters) and module (also its
-/// name in rule files). The number of an algorithm is its place in this list. The last three cannot be named in rules.
+/// name in rule files). The number of an algorithm is its place in this list. The last four cannot be named in rules.
 macro_rules! with_algorithms {
     ($call:ident) => {
         $call! {
@@ -25,6 +25,8 @@ macro_rules! with_algorithms {
             Concurrency: concurrency,
             /// Strikes, and the ban that they begin. Rules choose it by `ban`.
             Ban: ban,
+            /// Hits that reservations hold. Rules choose it by `reserve`.
+            Holds: holds,
         }
     };
 }
@@ -56,12 +58,13 @@ macro_rules! define {
 with_algorithms!(define);
 
 impl Algorithm {
-    /// Those that rules, records and settings may name: all but `calendar`, `concurrency` and `ban`.
-    pub const NAMED: [Self; Self::ALL.len() - 3] = *Self::ALL.first_chunk().expect("it is shorter by three");
+    /// Those that rules, records and settings may name: all but `calendar`, `concurrency`, `ban` and `holds`.
+    pub const NAMED: [Self; Self::ALL.len() - 4] = *Self::ALL.first_chunk().expect("it is shorter by four");
 
-    /// Those whose counters count hits: all but `concurrency`, whose counters hold slots, and `ban`.
+    /// Those whose counters count hits: all but `concurrency`, whose counters hold slots, `ban` and `holds`.
     #[doc(hidden)]
-    pub const OF_HITS: [Self; Self::ALL.len() - 2] = *Self::ALL.first_chunk().expect("it is shorter by two");
+    pub const OF_HITS: [Self; Self::ALL.len() - 3] =
+        *Self::ALL.first_chunk().expect("it is shorter by three");
 
     /// What a text should have been that names none of them.
     #[doc(hidden)]
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_last_three_are_named_and_expected() {
+    fn all_but_the_last_four_are_named_and_expected() {
         assert_eq!(Algorithm::NAMED, Algorithm::ALL[..6]);
         let names = Algorithm::NAMED.map(Algorithm::name).join(" ");
         assert_eq!(Algorithm::EXPECTED, format!("an algorithm (expected one of: {names})"));

@@ -115,21 +115,33 @@ pub(crate) trait Counter: Default {
 /// counter's state does not include them yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
-    /// Hits to be charged now.
+    /// Hits to be charged now, and those that reservations hold.
     pub(crate) taken: u64,
     /// Hits to be taken back from the state.
     pub(crate) given_back: u64,
+    /// Those of `taken` that reservations hold.
+    pub(crate) held: u64,
 }
 
 impl Pending {
+    /// The pending hits of a counter, of which reservations hold so many.
+    pub(crate) fn held(held: u64) -> Self {
+        Self { taken: held, given_back: 0, held }
+    }
+
+    /// The hits to be charged now.
+    pub(crate) fn charged(self) -> u64 {
+        self.taken - self.held
+    }
+
     pub(crate) fn take(&mut self, hits: u64) {
         self.taken = self.taken.saturating_add(hits);
     }
 
     /// Takes hits back, first from those to be charged. The order does not change the count: new hits weigh as much
-    /// as any other, or are the first to be taken back anyway (`sliding_window_weighted`).
+    /// as any other, or are the first to be taken back anyway (`sliding_window_weighted`). Held hits are not taken back.
     pub(crate) fn give_back(&mut self, hits: u64) {
-        let newest = hits.min(self.taken);
+        let newest = hits.min(self.charged());
         self.taken -= newest;
         self.given_back = self.given_back.saturating_add(hits - newest);
     }

@@ -60,7 +60,7 @@ impl Periods {
 
     /// When the period that holds `at` begins, and when the next one does.
     #[inline]
-    pub(super) fn around(self, at: Timestamp) -> (Timestamp, Timestamp) {
+    pub(crate) fn around(self, at: Timestamp) -> (Timestamp, Timestamp) {
         self.table().map_or((Timestamp::default(), Timestamp::MAX), |table| table.around(at))
     }
 

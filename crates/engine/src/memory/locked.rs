@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::decision::Verdicts;
 use crate::key::Key;
-use crate::limit::Pending;
+use crate::limit::{Found, Pending, Verdict};
 use crate::look::Looks;
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
@@ -12,7 +12,7 @@ use crate::memory::cold::Cold;
 use crate::memory::due::Due;
 use crate::memory::kind::{Guard, Kinds, Place};
 use crate::memory::shard::{Prepared, Reserved, Usual};
-use crate::plan::{Check, Hits, Plan};
+use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
 use crate::settle::{Settlement, settle};
 use crate::time::Timestamp;
 
@@ -62,7 +62,7 @@ impl<'a> Locked<'a> {
         cold: &Cold,
         verdicts: &mut Verdicts,
     ) -> bool {
-        if !plan.candidates.is_empty() {
+        if !plan.candidates.is_empty() || plan.holds().next().is_some() {
             return false;
         }
         let mut seen: SmallVec<[Option<Usual>; 8]> = smallvec![None; plan.places()];
@@ -88,6 +88,43 @@ impl<'a> Locked<'a> {
         true
     }
 
+    /// The plan of a commit, with what is still to be charged of its cost in place of the cost.
+    pub(super) fn owed<'p>(&mut self, plan: &Plan<'p>, now: Timestamp, budget: &Budget) -> Option<Plan<'p>> {
+        let ends = |check: &Check<'_>| check.limit.ends_hold() && check.hits != Hits::Take(0);
+        plan.holds().any(|(.., check)| ends(check)).then(|| {
+            let mut owed = plan.clone();
+            for (place, of, holds) in plan.holds().filter(|(.., check)| ends(check)) {
+                let shard = &mut self.guards[self.targets[place].guard].1;
+                let prepared =
+                    shard.prepare(holds, now, Pending::default(), &mut Reserved::default(), budget);
+                if let Step::Check(Check { hits: Hits::Take(cost), .. }) = &mut owed.steps[of] {
+                    *cost = Found::numbered(prepared.preview.left).owes(*cost);
+                }
+            }
+            owed
+        })
+    }
+
+    /// Prepares the checks of holds. What is held is pending in the counters of their limits.
+    fn prepare_holds(
+        &mut self,
+        plan: &Plan<'_>,
+        now: Timestamp,
+        (budget, full, cold): (&Budget, StoreFull, &Cold),
+        (reserved, pending): (&mut [Reserved], &mut [Pending]),
+        all: &mut [Option<Prepared>],
+    ) {
+        for (place, of, check) in plan.holds() {
+            let Target { guard, .. } = self.targets[place];
+            let shard = &mut self.guards[guard].1;
+            let prepared = shard.prepare(check, now, Pending::default(), &mut reserved[guard], budget);
+            pending[self.targets[of].first_place] = Pending::held(prepared.preview.before);
+            // What ends a hold finds it in a cold counter too.
+            let cold_nanos = if check.limit.ends_hold() { 0 } else { cold.nanos_left_of(&check.limit, now) };
+            all[place] = Some(prepared.while_cold(check, cold_nanos).answered(full));
+        }
+    }
+
     /// Prepares every check before anything is charged, in request order. Candidates come last, so that they take no
     /// room from checks that are answered.
     pub(super) fn prepare_all(
@@ -101,7 +138,14 @@ impl<'a> Locked<'a> {
         let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.places()];
         let mut reserved: SmallVec<[Reserved; 8]> = smallvec![Reserved::default(); self.guards.len()];
         let mut all: SmallVec<[Option<Prepared>; 8]> = smallvec![None; plan.places()];
+        if !plan.further.is_empty() {
+            let (reserved, pending) = (&mut reserved[..], &mut pending[..]);
+            self.prepare_holds(plan, now, (budget, full, cold), (reserved, pending), &mut all);
+        }
         for (index, check) in plan.checks() {
+            if all[index].is_some() {
+                continue;
+            }
             let Target { guard, first_place } = self.targets[index];
             let prepared = self.guards[guard]
                 .1
@@ -110,6 +154,9 @@ impl<'a> Locked<'a> {
                 .answered(full);
             match check.hits {
                 Hits::GiveBack(hits) => pending[first_place].give_back(hits),
+                Hits::Take(hits) if check.reservation == ReservationStep::Hold => {
+                    pending[first_place].take(if prepared.preview.over { 0 } else { hits });
+                }
                 Hits::Take(_) => {
                     let charged = prepared.charged(Settlement::PASSES, check, prepared.charge_max);
                     pending[first_place].take(charged);
@@ -150,8 +197,14 @@ impl<'a> Locked<'a> {
             let (_, shard, due) = &mut self.guards[guard];
             let (slot, charge_max) = shard.find_report_max(check);
             let charged = prepared.charged(settlements[candidate], check, charge_max);
-            let uncharged = prepared.pending.taken.saturating_sub(charged_so_far[first_place]);
-            verdicts[index] = Some(shard.finish_at(slot, check, now, &prepared, charged, uncharged));
+            let uncharged = prepared.pending.charged().saturating_sub(charged_so_far[first_place]);
+            let verdict = shard.finish_at(slot, check, now, &prepared, charged, uncharged);
+            let reserved = match (check.reservation, check.hits) {
+                (ReservationStep::Hold, Hits::Take(hits)) if settlements[0].passes && !verdict.over => hits,
+                _ => 0,
+            };
+            let remaining = verdict.remaining.saturating_sub(prepared.pending.held).saturating_sub(reserved);
+            verdicts[index] = Some(Verdict { remaining, ..verdict });
             due.note(shard.earliest_secs());
             charged_so_far[first_place] = charged_so_far[first_place].saturating_add(charged);
             if candidate == 0 {

@@ -2,13 +2,13 @@
 //! shard's lock.
 
 use crate::key::Key;
-use crate::limit::{Algorithm, Counter, Limit, Pending, Preview, Verdict};
+use crate::limit::{Algorithm, Counter, Limit, Pending, Preview, RETRY_NANOS, Verdict};
 use crate::look::{Leaving, Look};
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::due::whole_seconds;
 use crate::memory::table::{Removed, Table};
-use crate::plan::{Check, Hits};
+use crate::plan::{Check, Hits, ReservationStep};
 use crate::settle::Settlement;
 use crate::time::{SECOND_NANOS, Timestamp};
 
@@ -479,8 +479,8 @@ impl<S: Counter> ShardOps for Shard<S> {
         };
         let (limit, Preview { over, before, left }) = (&check.limit, prepared.preview);
         let hits = hits_taken(check);
-        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(prepared.pending.taken) };
-        let (_, reset_nanos) = state.status(limit, wanted, over);
+        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(prepared.pending.charged()) };
+        let (_, reset_nanos) = status(state, check, prepared, wanted);
         let verdict = Verdict {
             over,
             before,
@@ -489,9 +489,10 @@ impl<S: Counter> ShardOps for Shard<S> {
             reset_nanos,
             is_counted: true,
         };
-        let one_fits = !state.look(limit, Pending::default(), 1).over;
+        let fits = |held| !state.look(limit, Pending::held(held), 1).over;
         let wait_one_nanos = match prepared.cold_nanos {
-            0 if one_fits => 0,
+            0 if fits(prepared.pending.held) => 0,
+            0 if fits(0) => RETRY_NANOS,
             0 => state.wait_nanos(limit, 1),
             cold => cold,
         };
@@ -531,10 +532,11 @@ impl<S: Counter> ShardOps for Shard<S> {
         // A client that reports a cost does not ask for it again.
         let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(uncharged) };
         let (remaining, reset_nanos) = match slot {
-            Some(slot) => self.table.state(slot).status(limit, wanted, over),
-            None => unused::<S>(check, now).status(limit, wanted, over),
+            Some(slot) => status(self.table.state(slot), check, prepared, wanted),
+            None => status(&unused::<S>(check, now), check, prepared, wanted),
         };
-        let after = before.saturating_add(hits);
+        let is_cost = check.reservation == ReservationStep::Commit;
+        let after = before.saturating_add(if is_cost { charged } else { hits });
         prepared.verdict_if_warm(Verdict { over, before, after, remaining, reset_nanos, is_counted: true })
     }
 }
@@ -546,6 +548,20 @@ fn state_invariants<S: Counter>(state: &S, limit: &Limit, now: Timestamp) -> Res
         return Err("a counter expires while hits count");
     }
     state.invariants(limit)
+}
+
+/// What is left apart from what is held, and the reset time. What only holds make over waits for nothing that is known; what
+/// was found under the name of a hold stays as it was.
+fn status<S: Counter>(state: &S, check: &Check<'_>, prepared: &Prepared, wanted: u64) -> (u64, u64) {
+    let (limit, over) = (&check.limit, prepared.preview.over);
+    if check.is_of_holds() {
+        return (prepared.preview.left, 0);
+    }
+    let is_held = over && prepared.pending.held > 0;
+    if is_held && !state.look(limit, Pending::default(), wanted).over {
+        return (state.status(limit, wanted, false).0, 0);
+    }
+    state.status(limit, wanted, over)
 }
 
 /// The hits that a check takes; none when it gives back.

@@ -258,15 +258,9 @@ fn deny(check: &mut Check<'_>) {
 fn denied<'p>(rule: &'p Rule, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
     let limit = rule.limit.unwrap_or_else(|| Limit::new(Algorithm::SlidingWindow, 0, SECOND_NANOS));
     let hits = request.hits_of(&descriptor.options);
-    let mut check = Check {
-        origin: Origin::of(rule),
-        limit,
-        key: rule.rare_key(&rule.counting.seed, descriptor.entries),
-        hits: if descriptor.options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) },
-        reported: false,
-        shadow: false,
-        quota: false,
-    };
+    let hits = if descriptor.options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+    let key = rule.rare_key(&rule.counting.seed, descriptor.entries);
+    let mut check = Check::new(Origin::of(rule), limit, key, hits);
     deny(&mut check);
     Step::Check(check)
 }

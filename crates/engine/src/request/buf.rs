@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::request::{DescriptorOptions, Entry, Request};
+use crate::request::{DescriptorOptions, Entry, Request, Reservation};
 
 /// Bytes of the keys and values of the usual request.
 const TEXT_BYTES: usize = 120;
@@ -21,6 +21,16 @@ pub struct RequestBuf {
     entries: SmallVec<[(usize, usize); 8]>,
     /// Where the entries of each descriptor end, and its options.
     descriptors: SmallVec<[(usize, DescriptorOptions); 4]>,
+    reservation: Option<Box<OwnReservation>>,
+}
+
+/// A [`Reservation`] that owns its id.
+#[derive(Clone, Debug)]
+struct OwnReservation {
+    id: Box<str>,
+    hits: u64,
+    ttl_nanos: Option<u64>,
+    is_commit: bool,
 }
 
 impl RequestBuf {
@@ -38,6 +48,7 @@ impl RequestBuf {
         (self.domain_end, self.hits) = (domain.len(), None);
         self.entries.clear();
         self.descriptors.clear();
+        self.reservation = None;
     }
 
     /// Sets the hits of each descriptor, instead of 1; 0 only asks.
@@ -50,6 +61,11 @@ impl RequestBuf {
         for (_, options) in &mut self.descriptors {
             (options.hits_addend, options.is_negative_hits) = (Some(0), true);
         }
+    }
+
+    /// Makes it a request that makes this reservation, or commits it.
+    pub fn reserve(&mut self, Reservation { id, hits, ttl_nanos, is_commit }: Reservation<'_>) {
+        self.reservation = Some(Box::new(OwnReservation { id: id.into(), hits, ttl_nanos, is_commit }));
     }
 
     /// Makes it a request that renews slots, with all complete descriptors, and takes no hits.
@@ -147,7 +163,12 @@ impl RequestBuf {
             );
             first = end;
         }
-        request
+        match self.reservation.as_deref() {
+            None => request,
+            Some(&OwnReservation { ref id, hits, ttl_nanos, is_commit }) => {
+                request.with_reservation(Reservation { id, hits, ttl_nanos, is_commit })
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod limits_from;
 mod metadata;
 mod period;
 mod prefix;
+mod reserve;
 mod value;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::unit::Window;
 pub(super) use ban::CheckedBan;
 pub(super) use classes::CheckedClasses;
 pub(super) use prefix::CheckedPrefix;
+pub(super) use reserve::CheckedReserve;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
 /// How deep descriptors may nest.
@@ -71,6 +73,7 @@ pub(super) struct CheckedNode {
     pub(super) limit: Option<CheckedLimit>,
     pub(super) concurrency: Option<CheckedLimit>,
     pub(super) ban: Option<CheckedBan>,
+    pub(super) reserve: Option<CheckedReserve>,
     pub(super) classes: Option<CheckedClasses>,
     /// The place of `limits_from: store`: keys may have records.
     pub(super) limits_from_store: Option<Place>,
@@ -96,6 +99,8 @@ pub(super) struct CheckedLimit {
     pub(super) near: Option<f64>,
     /// `id` of `concurrency`: the key of the entry that names a call.
     pub(super) call_id: Option<Arc<str>>,
+    /// `retry` of `concurrency`.
+    pub(super) retry_nanos: u64,
 }
 
 impl CheckedNode {
@@ -241,6 +246,7 @@ impl Checker<'_, '_> {
         let limit = self.limit(&fields.all("rate_limit"));
         let concurrency = self.concurrency(&fields, &fields.all("concurrency"));
         let ban = self.ban(&fields, limit.as_ref());
+        let reserve = self.reserve(&fields, limit.as_ref());
         let limits_from_store = self.limits_from(&fields, limit.as_ref());
         let classes = self.classes(&fields, limit.as_ref());
         let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
@@ -262,6 +268,7 @@ impl Checker<'_, '_> {
             limit,
             concurrency,
             ban,
+            reserve,
             classes,
             limits_from_store,
             misplaced: fields.misplaced,

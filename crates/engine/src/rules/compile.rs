@@ -15,7 +15,7 @@ use crate::prefix::Prefixes;
 use crate::rule::{CandidateLimit, Counting, Sync};
 use crate::rules::actions::Actions;
 use crate::rules::check::{
-    CheckedBan, CheckedClasses, CheckedFile, CheckedLimit, CheckedNode, CheckedPrefix,
+    CheckedBan, CheckedClasses, CheckedFile, CheckedLimit, CheckedNode, CheckedPrefix, CheckedReserve,
 };
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
@@ -260,6 +260,12 @@ impl<'f> Compiler<'_, 'f> {
             let ban = self.ban(scope, ban, limited, level, path);
             self.set.rules.push(ban);
         }
+        if let (Some(reserve), Some(limited)) = (&node.reserve, self.set.rules.get_mut(first)) {
+            (limited.sync, limited.retry_nanos) = (Some(Sync::Strict), reserve.retry_nanos);
+            let holds = holds(reserve, limited.clone());
+            self.refuse_shorter(scope, first, node.at);
+            self.set.rules.push(holds);
+        }
         let rules = &mut self.set.rules[first..];
         rules.iter_mut().enumerate().for_each(|(place, rule)| rule.id = first + place);
         let further = rules.len().saturating_sub(1);
@@ -317,6 +323,15 @@ impl<'f> Compiler<'_, 'f> {
             });
         }
         rules
+    }
+
+    /// Refuses prefixes of several lengths for a limit with `reserve`.
+    fn refuse_shorter(&mut self, scope: Scope<'_, '_>, first: usize, at: Place) {
+        if self.set.rules[first..].iter().any(|rule| rule.factor.is_some_and(|factor| factor > 1)) {
+            self.errors.add(scope.file, at, || {
+                "`reserve` with a `prefix` of several lengths (expected one length)".to_owned()
+            });
+        }
     }
 
     /// The ban of a rule. Its key is made of the values that it is about.
@@ -422,8 +437,22 @@ impl<'f> Compiler<'_, 'f> {
             levels: path.len(),
             call_id: checked.call_id.clone(),
             ban_on: Box::default(),
+            retry_nanos: checked.retry_nanos,
             keyed_levels: keyed_levels(path),
         }
+    }
+}
+
+/// The holds of a rule. They have a counter beside each of the rule's: in Redis its key follows from the key of that.
+fn holds(reserve: &CheckedReserve, limited: Rule) -> Rule {
+    let seed = limited.counting.seed.with([b"holds".as_slice()]);
+    Rule {
+        limit: Some(Limit::holds(&reserve.terms)),
+        counting: Counting { seed, ..limited.counting },
+        factor: None,
+        is_plain: false,
+        records: None,
+        ..limited
     }
 }
 

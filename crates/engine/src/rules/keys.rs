@@ -19,6 +19,7 @@ pub(super) enum Section {
     Period,
     Concurrency,
     Ban,
+    Reserve,
     Candidate,
     Replaces,
     /// An item of `rate_limits`.
@@ -49,7 +50,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 34] = [
+const KEYS: [(&str, &[Section]); 35] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -57,6 +58,7 @@ const KEYS: [(&str, &[Section]); 34] = [
     ("rate_limit", &[Section::Descriptor]),
     ("concurrency", &[Section::Descriptor]),
     ("ban", &[Section::Descriptor]),
+    ("reserve", &[Section::Descriptor]),
     ("shadow_mode", &[Section::Descriptor]),
     ("quota_mode", &[Section::Descriptor]),
     ("detailed_metric", &[Section::Descriptor]),
@@ -127,8 +129,11 @@ impl Section {
             Self::Prefix => &["v4", "v6", "not_an_address", "nat64"],
             Self::Classes => &["key", "shares"],
             Self::Period => &["calendar", "tz", "anchor"],
-            Self::Concurrency => &["slots", "ttl", "id", "name", "replaces", "on_store_failure", "near"],
+            Self::Concurrency => {
+                &["slots", "ttl", "id", "retry", "name", "replaces", "on_store_failure", "near"]
+            }
             Self::Ban => &["after", "within", "every", "for", "doubling_to", "on"],
+            Self::Reserve => &["ttl", "expired", "retry"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
@@ -201,6 +206,7 @@ impl Section {
                 return format!("unknown key {} in `concurrency` (expected {own})", quote(key));
             }
             Self::Ban => return format!("unknown key {} in `ban` (expected {own})", quote(key)),
+            Self::Reserve => return format!("unknown key {} in `reserve` (expected {own})", quote(key)),
             _ => {}
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
@@ -223,6 +229,7 @@ impl Section {
                 | Self::Period
                 | Self::Concurrency
                 | Self::Ban
+                | Self::Reserve
                 | Self::Candidate
                 | Self::Replaces
         )
@@ -292,6 +299,7 @@ mod tests {
             ("/definitions/period", Section::Period),
             ("/definitions/concurrency", Section::Concurrency),
             ("/definitions/ban", Section::Ban),
+            ("/definitions/reserve", Section::Reserve),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),
             ("/definitions/rate_limits", Section::Actions),

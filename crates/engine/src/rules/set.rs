@@ -9,14 +9,14 @@ use smallvec::SmallVec;
 
 use crate::cost::{Cost, CostUse};
 use crate::key::{Key, KeySecret};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, HoldTerms, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::epochs::Begun;
 use crate::rules::tree::{NodeId, Tree};
-use crate::rules::{BadCallId, calls, hash};
+use crate::rules::{BadCallId, calls, hash, reservations};
 use crate::rules::{LoadOptions, Rule};
 use crate::unit::Window;
 
@@ -92,9 +92,14 @@ impl RuleSet {
         &self.rules
     }
 
-    /// The same without bans: those that count hits or calls.
+    /// The same without bans and holds: those that count hits or calls.
     pub fn limits(&self) -> impl Iterator<Item = &Rule> + Clone {
-        self.rules.iter().filter(|rule| rule.ban_terms().is_none())
+        self.rules.iter().filter(|rule| rule.ban_terms().is_none() && rule.hold_terms().is_none())
+    }
+
+    /// How holds of this rule's limit end, if it has `reserve`.
+    pub fn holds_of(&self, rule: &Rule) -> Option<HoldTerms> {
+        self.rule(rule.id + rule.further)?.hold_terms()
     }
 
     /// The ban that denials by this rule begin, for people: its terms, and what `on` says.
@@ -170,7 +175,7 @@ impl RuleSet {
         plan.learns_costs = learns_costs;
         plan.further.clear();
         plan.candidates.clear();
-        if self.has_more {
+        if self.has_more || request.reservation().is_some() {
             self.plan_more(request, plan);
         }
     }
@@ -179,6 +184,7 @@ impl RuleSet {
     fn plan_more<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         self.add_further(request, plan);
         drop_replaced(&mut plan.steps);
+        reservations::keep_own(request, plan);
         if self.counts_calls {
             calls::take_once(plan);
         }
@@ -215,8 +221,16 @@ impl RuleSet {
                     hits = Hits::Take(0);
                 }
                 let key = rule.key_by(descriptor.entries, addresses.as_ref());
-                let check = Check { reported, ..Check::of(rule, limit, key, hits) };
-                let check = if rule.is_plain { check } else { not_plain(check, rule, &descriptor) };
+                let mut check = Check { reported, ..Check::of(rule, limit, key, hits) };
+                if check.is_of_holds() {
+                    let limited = match &mut plan.steps[index] {
+                        Step::Check(limited) => Some(limited),
+                        _ => None,
+                    };
+                    reservations::reserve(request, rule, limited, &mut check);
+                } else if !rule.is_plain {
+                    check = not_plain(check, rule, &descriptor);
+                }
                 plan.steps.push(Step::Check(check));
                 plan.further.push(index);
             }
@@ -322,13 +336,13 @@ impl RuleSet {
         let window_nanos = window.nanos().min(OVERRIDE_WINDOW_MAX_NANOS);
         let key = seed.key(entries.iter().flat_map(|entry| [entry.key, entry.value]));
         Check {
-            origin: Origin::Override { window },
-            limit: Limit::new(self.default_algorithm, requests_per_unit, window_nanos),
-            key,
-            hits,
             reported,
-            shadow: false,
-            quota: false,
+            ..Check::new(
+                Origin::Override { window },
+                Limit::new(self.default_algorithm, requests_per_unit, window_nanos),
+                key,
+                hits,
+            )
         }
     }
 }

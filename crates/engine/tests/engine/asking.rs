@@ -16,15 +16,7 @@ pub(crate) fn key(number: u64) -> Key {
 
 /// A check of hits on a counter, in no mode.
 pub(crate) fn check(limit: Limit, key: Key, hits: Hits) -> Check<'static> {
-    Check {
-        origin: Origin::Override { window: Window::of(Unit::Second) },
-        limit,
-        key,
-        hits,
-        reported: false,
-        shadow: false,
-        quota: false,
-    }
+    Check::new(Origin::Override { window: Window::of(Unit::Second) }, limit, key, hits)
 }
 
 /// A plan of these checks.

@@ -73,7 +73,7 @@ impl Naive {
                 }
                 (level, w)
             }
-            Algorithm::Concurrency | Algorithm::Ban => unreachable!("they count no hits"),
+            Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => unreachable!("they count no hits"),
         }
     }
 
@@ -122,7 +122,7 @@ impl Naive {
                 let (level, unit) = self.load(terms, at);
                 ((most * unit - level).max(0) / unit) as u64
             }
-            Algorithm::Concurrency | Algorithm::Ban => 0,
+            Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => 0,
         }
     }
 
@@ -174,7 +174,7 @@ impl Naive {
                     (event.1, left) = (event.1 - back, left - back);
                 }
             }
-            Algorithm::Concurrency | Algorithm::Ban => {}
+            Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => {}
         }
         self.events.retain(|event| event.1 != 0);
     }

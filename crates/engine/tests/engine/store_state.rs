@@ -158,7 +158,7 @@ fn a_counter_takes_few_bytes() {
             Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Calendar => 40,
             Algorithm::SlidingWindow => 42,
             Algorithm::SlidingLog => 44,
-            Algorithm::Concurrency | Algorithm::Ban => unreachable!("they count no hits"),
+            Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => unreachable!("they count no hits"),
         };
         assert_eq!(bytes, 1_000 * most, "{algorithm:?}");
     }

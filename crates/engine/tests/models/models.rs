@@ -35,15 +35,12 @@ fn key(shard: u64, number: u64) -> Key {
 /// Takes a hit from each counter, in this order, in one request. Returns whether it passed.
 fn request(store: &MemoryStore, counters: &[(Limit, Key)], now: Timestamp) -> bool {
     let check = |&(limit, key): &(Limit, Key)| {
-        Step::Check(Check {
-            origin: Origin::Override { window: Window::of(Unit::Hour) },
+        Step::Check(Check::new(
+            Origin::Override { window: Window::of(Unit::Hour) },
             limit,
             key,
-            hits: Hits::Take(1),
-            reported: false,
-            shadow: false,
-            quota: false,
-        })
+            Hits::Take(1),
+        ))
     };
     let steps = counters.iter().map(check).collect();
     let verdicts = store.apply(&Plan { steps, domain_known: true, ..Plan::empty(Modes::default()) }, now);

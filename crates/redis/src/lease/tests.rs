@@ -14,15 +14,12 @@ fn millis(millis: u64) -> Duration {
 }
 
 fn check(requests: u32, hits: u64) -> Check<'static> {
-    Check {
-        origin: Origin::Override { window: Window { unit: Unit::Second, multiplier: 10 } },
-        limit: Limit::new(Algorithm::SlidingLog, requests, WINDOW.as_nanos() as u64),
-        key: Key(7),
-        hits: Hits::Take(hits),
-        reported: false,
-        shadow: false,
-        quota: false,
-    }
+    Check::new(
+        Origin::Override { window: Window { unit: Unit::Second, multiplier: 10 } },
+        Limit::new(Algorithm::SlidingLog, requests, WINDOW.as_nanos() as u64),
+        Key(7),
+        Hits::Take(hits),
+    )
 }
 
 fn source(limit: Limit, stamp: u64) -> Source {

@@ -7,7 +7,7 @@
 -- charged, latest, wanted, and the two numbers of its algorithm's state, three for a bucket; then for each lease
 -- that was asked for its hits and its stamp. over: 1, and 2 more if the counter is cold. When the call came too late:
 -- now alone.
-local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE, DETAIL = 1, 2, 4, 8, 16, 32, 64
+local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE, DETAIL, RESERVES = 1, 2, 4, 8, 16, 32, 64, 128
 -- A lease is at most this part of the rest: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
@@ -30,12 +30,12 @@ local function open(c)
   if counters[c.place] then return end
   local kind = kind_of(c.algorithm)
   local s = kind.open(KEYS[c.place])
-  s.kind, s.taken, s.given, s.charged = kind, 0, 0, 0
+  s.kind, s.taken, s.given, s.charged, s.reserved = kind, 0, 0, 0, 0
   counters[c.place] = s
 end
 
 local function charged(c, s, passes, stopping, banned)
-  if c.gives then return 0 end
+  if c.gives or c.reserves then return 0 end
   if c.algorithm == FIXED_WINDOW then
     local stops = stopping and not c.over or banned and not c.reported
     return stops and 0 or c.hits
@@ -63,17 +63,32 @@ end
 local function look(c, s)
   s.kind.advance(s, c)
   charge_unsynced(c, s, c.packed, c.unsynced_at)
-  c.ahead = s.taken
+  c.ahead = s.taken - s.reserved
   if c.gives then
-    local newest = min(c.hits, s.taken)
+    local newest = min(c.hits, c.ahead)
     s.taken, s.given = s.taken - newest, min(s.given + c.hits - newest, MOST)
     c.over, c.left, c.before = s.kind.look(s, c, 0)
     fill_if_cold(c)
   else
     c.over, c.left, c.before = s.kind.look(s, c, c.hits)
     fill_if_cold(c)
-    s.taken = min(s.taken + charged(c, s, true, false), MOST)
+    s.taken = min(s.taken + (c.reserves and not c.over and c.hits or charged(c, s, true, false)), MOST)
   end
+end
+
+-- What is held of a limit counts as if an earlier descriptor took it. What is not charged any more of the cost of a
+-- reservation is left out. `requests` is the place of the limit's check.
+local function look_at_holds(c)
+  local s, limited = counters[c.place], checks[c.requests]
+  c.ahead = 0
+  s.kind.advance(s, c)
+  c.over, c.left, c.before = s.kind.look(s, c, c.hits)
+  if limited then
+    local of = counters[limited.place]
+    of.reserved, of.taken = c.before, c.before
+    if c.reported then limited.hits = s.kind.owes(c.left, limited.hits) end
+  end
+  if not c.reported then fill_if_cold(c) end
 end
 
 -- Another program may have written a value under a key. All are read before anything is written, so that a call
@@ -83,7 +98,11 @@ for i = 2, #ARGV do
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<I4BBI4I4dBdd', c.packed)
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
-  if has(c.flags, DETAIL) then c.detail, at = c.packed:sub(at, at + 15), at + 16 end
+  c.reserves = has(c.flags, RESERVES)
+  if has(c.flags, DETAIL) then
+    local bytes = c.algorithm == HOLDS and 32 or 16
+    c.detail, at = c.packed:sub(at, at + bytes - 1), at + bytes
+  end
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
   if has(c.flags, CANDIDATE) then
     c.of, c.trial, at = struct.unpack('<dd', c.packed, at)
@@ -96,7 +115,12 @@ for i = 2, #ARGV do
   checks[#checks + 1] = c
 end
 
-for _, c in ipairs(checks) do look(c, counters[c.place]) end
+for _, c in ipairs(checks) do
+  if c.algorithm == HOLDS then look_at_holds(c) end
+end
+for _, c in ipairs(checks) do
+  if c.algorithm ~= HOLDS then look(c, counters[c.place]) end
+end
 for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
 
 -- Whether the request passes, whether fixed windows that are not over are not charged, and whether it is banned: with the checks as they
@@ -141,10 +165,15 @@ for _, c in ipairs(checks) do
   end
   -- What a cold counter holds came later than the hits that a client gives back.
   if c.gives and s.exists and not c.cold then s.kind.refund(s, c, c.hits) end
-  local _, left = s.kind.look(s, c, 0)
+  local left = c.left
+  if c.algorithm ~= HOLDS then left = select(2, s.kind.look(s, c, 0)) end
   if c.cold then left = 0 end
-  local one, other, third = s.kind.state(s, c, c.over and wanted or left + 1, c.over)
-  local over = (c.over and 1 or 0) + (c.cold and 2 or 0)
+  -- What only holds make over waits for nothing that is known.
+  local only_held = c.over and s.reserved > 0 and not c.cold and not s.kind.look(s, c, wanted)
+  local one, other, third = s.kind.state(s, c, c.over and not only_held and wanted or left + 1, c.over and not only_held)
+  local reserved = s.reserved + (c.reserves and passes and not c.over and c.hits or 0)
+  if reserved > 0 then left = max(left - reserved, 0) end
+  local over = (c.over and 1 or 0) + (c.cold and 2 or 0) + (only_held and 4 or 0)
   for _, number in ipairs({ over, c.before, left, charge, s.latest, wanted, one, other, third }) do
     reply[#reply + 1] = number
   end

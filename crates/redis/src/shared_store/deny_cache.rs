@@ -222,15 +222,12 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     fn check(key: Key) -> Check<'static> {
-        Check {
-            origin: Origin::Override { window: Window::of(Unit::Hour) },
-            limit: Limit::new(Algorithm::SlidingWindow, 9, HOUR.as_nanos() as u64),
+        Check::new(
+            Origin::Override { window: Window::of(Unit::Hour) },
+            Limit::new(Algorithm::SlidingWindow, 9, HOUR.as_nanos() as u64),
             key,
-            hits: Hits::Take(1),
-            reported: false,
-            shadow: false,
-            quota: false,
-        }
+            Hits::Take(1),
+        )
     }
 
     fn over() -> Verdict {

@@ -11,7 +11,7 @@ use crate::failure::{Failure, StoreError};
 use crate::runtime::Runtime;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
-use tidegate_engine::plan::{Check, Hits, Plan, Step};
+use tidegate_engine::plan::{Check, Hits, Plan, ReservationStep, Step};
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::settle::settle;
 use tidegate_engine::time::SECOND_NANOS;
@@ -37,7 +37,9 @@ impl<R: Runtime> SharedStore<R> {
             match self.mode_of(check) {
                 StoreFailure::Error => error = error.or(Some(failure)),
                 StoreFailure::Deny => verdicts[index] = Some(denied(check)),
-                StoreFailure::Allow if lets_nothing_pass(check) => verdicts[index] = Some(denied(check)),
+                StoreFailure::Allow if lets_nothing_pass(check) && !check.is_of_holds() => {
+                    verdicts[index] = Some(denied(check))
+                }
                 StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
                 StoreFailure::Local => alone.push((index, failure)),
             }
@@ -54,8 +56,10 @@ impl<R: Runtime> SharedStore<R> {
     /// Notes a reported cost as unsynced: it was spent, whatever the answer is.
     fn keep_reported(&self, check: &Check<'_>, failure: Failure, place: impl FnOnce() -> Option<Place>) {
         let Hits::Take(hits) = check.hits else { return };
-        // An unreplicated charge is in Redis already.
+        // An unreplicated charge is in Redis already. Who commits a reservation does so again.
         if check.reported
+            && check.reservation == ReservationStep::None
+            && !check.is_of_holds()
             && failure != Failure::Unreplicated
             && !self.unsynced.note(check.key, &check.limit, hits, self.runtime.monotonic(), place)
         {
@@ -106,6 +110,10 @@ impl<R: Runtime> SharedStore<R> {
         match (check.limit.algorithm(), check.hits, mode) {
             (Algorithm::Concurrency | Algorithm::Ban, Hits::GiveBack(_), _) => StoreFailure::Error,
             (Algorithm::Ban, Hits::Take(1..), _) => StoreFailure::Error,
+            (Algorithm::Holds, Hits::Take(1..), _) if check.reported => StoreFailure::Error,
+            (Algorithm::Holds, Hits::Take(1..), StoreFailure::Local) => StoreFailure::Deny,
+            // No node knows what the others hold: the limit of the rule is decided here without it.
+            (Algorithm::Holds, _, StoreFailure::Local) => StoreFailure::Allow,
             (Algorithm::Concurrency, Hits::Take(_), StoreFailure::Local) => StoreFailure::Deny,
             // The limit of its rule is decided here, and its denials are reported to Redis later.
             (Algorithm::Ban, _, StoreFailure::Local) => StoreFailure::Allow,
@@ -189,15 +197,12 @@ mod tests {
             (SlidingWindow, 1, Hits::Take(1), false),
             (SlidingWindow, 1, Hits::Take(9), false),
         ] {
-            let check = Check {
-                origin: Origin::Override { window: Window { unit: Unit::Second, multiplier: 1 } },
-                limit: Limit::new(algorithm, requests, SECOND_NANOS).with_burst(requests),
-                key: Key(1),
+            let check = Check::new(
+                Origin::Override { window: Window { unit: Unit::Second, multiplier: 1 } },
+                Limit::new(algorithm, requests, SECOND_NANOS).with_burst(requests),
+                Key(1),
                 hits,
-                reported: false,
-                shadow: false,
-                quota: false,
-            };
+            );
             assert_eq!(lets_nothing_pass(&check), expected, "{check:?}");
         }
     }

@@ -203,15 +203,12 @@ impl<R: Runtime> SharedStore<R> {
                 renewals.push((Plan::empty(Modes::default()), Part::new(store, source.slot)));
             }
             let Some((plan, part)) = renewals.last_mut() else { continue };
-            plan.steps.push(Step::Check(Check {
-                origin: Origin::Override { window: Window::of(source.unit) },
-                limit: source.limit,
-                key: source.counter,
-                hits: Hits::Take(0),
-                reported: false,
-                shadow: false,
-                quota: false,
-            }));
+            plan.steps.push(Step::Check(Check::new(
+                Origin::Override { window: Window::of(source.unit) },
+                source.limit,
+                source.counter,
+                Hits::Take(0),
+            )));
             part.add(plan.steps.len() - 1, source.key.clone(), Some(demand));
         }
         renewals.into_iter().map(|(plan, part)| self.renew(plan, part))

@@ -105,6 +105,7 @@ impl<R: Runtime> SharedStore<R> {
         }
         let denying = own.steps.len();
         own.steps.push(Step::Check(denying_check()));
+        own.further.push(0);
         let mut known: Verdicts = smallvec![None; own.places()];
         known[denying] = Some(OVER);
         let mut parts = self.parts(request, &own, &known);
@@ -138,15 +139,12 @@ impl Waits {
 
 /// A check with a known verdict, which denies the request.
 fn denying_check() -> Check<'static> {
-    Check {
-        origin: Origin::Override { window: Window::of(Unit::Second) },
-        limit: Limit::new(Algorithm::SlidingLog, 0, SECOND_NANOS),
-        key: Key(0),
-        hits: Hits::Take(1),
-        reported: false,
-        shadow: false,
-        quota: false,
-    }
+    Check::new(
+        Origin::Override { window: Window::of(Unit::Second) },
+        Limit::new(Algorithm::SlidingLog, 0, SECOND_NANOS),
+        Key(0),
+        Hits::Take(1),
+    )
 }
 
 const OVER: Verdict =

@@ -104,7 +104,11 @@ impl<R: Runtime> SharedStore<R> {
         for (index, descriptor) in plan.descriptors_of(request).enumerate() {
             let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
             let store = self.store_for(check);
-            let key = store.options().keys.key(request.domain(), check, descriptor.entries);
+            let keys = &store.options().keys;
+            let key = match check_at(plan, plan.descriptor_of(index)).filter(|_| check.is_of_holds()) {
+                Some(limited) => keys.holds(&keys.key(request.domain(), limited, descriptor.entries)),
+                None => keys.key(request.domain(), check, descriptor.entries),
+            };
             let slot = store.slot(&key);
             let same = |part: &&mut Part<'_, R>| std::ptr::eq(part.store, store) && part.slot == slot;
             let part = match parts.iter_mut().position(|part| same(&part)) {
@@ -138,6 +142,14 @@ impl<R: Runtime> SharedStore<R> {
         for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
             let Some(check) = check_at(plan, step) else { continue };
             call.push(key.clone(), check, plan.in_quota_mode(step, check));
+            if check.is_of_holds() {
+                let of = plan.descriptor_of(step);
+                part.steps
+                    .iter()
+                    .position(|&step| step == of)
+                    .into_iter()
+                    .for_each(|place| call.holds_of(place));
+            }
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
             let admitted = taken.of(check.key);
             admitted.iter().for_each(|entry| {

@@ -75,15 +75,12 @@ impl<R: Runtime> SharedStore<R> {
         let mut plan = Plan::empty(Modes::default());
         let mut part = Part::new(self.store_of(place.unit), place.slot);
         for (step, UnsyncedCounter { key, place, .. }) in counters.iter().enumerate() {
-            plan.steps.push(Step::Check(Check {
-                origin: Origin::Override { window: Window::of(place.unit) },
-                limit: place.limit,
-                key: *key,
-                hits: Hits::Take(0),
-                reported: false,
-                shadow: false,
-                quota: false,
-            }));
+            plan.steps.push(Step::Check(Check::new(
+                Origin::Override { window: Window::of(place.unit) },
+                place.limit,
+                *key,
+                Hits::Take(0),
+            )));
             part.add(step, place.key.clone(), None);
         }
         let times = self.times(None);

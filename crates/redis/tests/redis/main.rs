@@ -12,6 +12,7 @@ mod random;
 mod calendars;
 mod contract;
 mod examples;
+mod holds;
 mod leases;
 mod lost;
 mod script;

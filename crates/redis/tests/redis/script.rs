@@ -83,6 +83,11 @@ impl Asked {
         let mut call = Call::new(&whole);
         for (index, check) in checks(plan) {
             call.push(name(index).into_bytes(), check, plan.modes.quota);
+            if check.is_of_holds() {
+                let of = plan.descriptor_of(index);
+                let place = checks(plan).position(|(step, _)| step == of);
+                call.holds_of(place.expect("the check of the limit"));
+            }
         }
         for candidate in &plan.candidates {
             let key = format!("{}:candidate", name(candidate.step)).into_bytes();

@@ -94,7 +94,7 @@ fn is_denied(algorithm: Algorithm, hits: &[u64], n: u64, w: u64, now: u64) -> bo
             (current + 1) * w + previous * (w - now % w) > n * w
         }
         Algorithm::FixedWindow | Algorithm::Calendar => count(&|hit| hit / w == now / w) + 1 > n,
-        Algorithm::Concurrency | Algorithm::Ban => unreachable!("they count no hits"),
+        Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => unreachable!("they count no hits"),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             // The level in hits, times W.
             let (mut level, mut last) = (0, 0);

@@ -41,6 +41,7 @@ impl Checker<'_, '_> {
             });
         }
         let near = self.reader.share(&fields, "near");
+        let retry_nanos = self.retry(&fields)?;
         let window = window?;
         Some(CheckedLimit {
             limit: slots.map(|(_, slots)| Limit::concurrency(slots, window.nanos())),
@@ -54,6 +55,7 @@ impl Checker<'_, '_> {
             cost: Cost::Asked,
             near,
             call_id: Some(id?),
+            retry_nanos,
         })
     }
 }

@@ -55,6 +55,7 @@ impl Checker<'_, '_> {
             cost,
             near,
             call_id: None,
+            retry_nanos: SECOND_NANOS,
         })
     }
 

@@ -103,6 +103,7 @@ impl Counter {
             Algorithm::Calendar => Self::Budget(Budget::default()),
             Algorithm::Concurrency => Self::Slots(Slots::default()),
             Algorithm::Ban => Self::Ban(Ban::default()),
+            Algorithm::Holds => unreachable!("no rule of the simulation reserves"),
         }
     }
 

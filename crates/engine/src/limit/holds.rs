@@ -1,0 +1,331 @@
+//! `holds`: hits that reservations hold, beside the counter of their limit. Rules choose it by `reserve`.
+//!
+//! A reservation names itself by an id and holds hits until it ends: by a commit, which removes exactly this hold, or at its
+//! expiry, W (the `ttl` of the rule) after it began. What is held counts in the limit as if an earlier descriptor of the
+//! request took it: the store adds it to the pending hits of the limit's counter. An expired hold counts for as long as hits
+//! of that time do (`expired: charge`), or ends with its expiry (`expired: free`).
+//!
+//! - **Invariant:** `held` is the sum of all holds that count at `latest`.
+//! - **An id that has ended is remembered** for one `ttl`: who repeats a commit must not pay twice, and a reservation that
+//!   comes after its commit holds nothing.
+//! - **A hold has two names**, as a slot has: the id is chosen by the caller, the number is made for each attempt. Hits that a
+//!   slot of a Cluster gives back are those of one attempt.
+//! - **Error:** none. An expired hold of a bucket counts in full for the time in which a full bucket drains.
+//!
+//! A check takes the hits that it holds; with a name and [`Limit::ends_hold`] it ends the hold; otherwise it only looks.
+//! `before` of its verdict is what others hold, and `remaining` says what it [`Found`] under its id.
+
+use std::num::NonZeroU64;
+
+use crate::limit::bytes::{Append as _, Damage, Reader};
+use crate::limit::counter::{Counter, Pending, grown_capacity};
+use crate::limit::{Limit, Periods, Preview, Slot};
+use crate::time::Timestamp;
+
+/// The most holds and remembered ids of a counter: each is found and inserted in order.
+pub const HOLDS_MAX: usize = 100_000;
+
+/// How holds of a limit end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldTerms {
+    /// How long a hold lasts that nobody ends.
+    pub ttl_nanos: u64,
+    /// For how long a hold still counts after its expiry. 0: not at all.
+    pub after_nanos: u64,
+    /// It counts after its expiry until the end of the period that it expires in.
+    pub periods: Option<Periods>,
+}
+
+impl HoldTerms {
+    /// Until when a hold counts that expires at this time.
+    fn counts_until(&self, expires: Timestamp) -> Timestamp {
+        match self.periods {
+            Some(periods) => periods.around(expires).1,
+            None => expires.plus(self.after_nanos),
+        }
+    }
+}
+
+/// What a check found under the id that it names. A verdict has it as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: the id is new, or was forgotten.
+    Nothing,
+    /// An open hold of as many hits as the check asks for.
+    Open,
+    /// An open hold of other hits.
+    Other,
+    /// A hold that was ended.
+    Ended,
+    /// Nothing, and there is no room for one more.
+    Full,
+    /// A hold that has expired, of which so many hits were charged.
+    Expired(u32),
+}
+
+impl Found {
+    /// Its number: the last one and above are expired holds.
+    const fn number(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Open => 1,
+            Self::Other => 2,
+            Self::Ended => 3,
+            Self::Full => 4,
+            Self::Expired(charged) => 5 + charged as u64,
+        }
+    }
+
+    /// What this number means.
+    pub fn numbered(number: u64) -> Self {
+        match number {
+            0 => Self::Nothing,
+            1 => Self::Open,
+            2 => Self::Other,
+            3 => Self::Ended,
+            4 => Self::Full,
+            charged => Self::Expired(u32::try_from(charged - 5).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// What of the actual cost of a reservation is still to be charged.
+    pub fn owes(self, cost: u64) -> u64 {
+        match self {
+            Self::Ended => 0,
+            Self::Expired(charged) => cost.saturating_sub(charged.into()),
+            _ => cost,
+        }
+    }
+}
+
+/// A hold, or the id of one that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    slot: Slot,
+    /// When it expires. The beginning of time: it was ended.
+    expires: Timestamp,
+    /// Until when its hits count.
+    until: Timestamp,
+    /// When its id is forgotten.
+    forgotten: Timestamp,
+    hits: u32,
+}
+
+impl Hold {
+    fn is_ended(&self) -> bool {
+        self.expires == Timestamp::default()
+    }
+
+    fn counts(&self, at: Timestamp) -> bool {
+        self.until > at
+    }
+
+    /// The first time at which something of it changes: its hits do not count any more, or its id is forgotten.
+    fn changes(&self, at: Timestamp) -> Timestamp {
+        if self.counts(at) { self.until } else { self.forgotten }
+    }
+}
+
+/// The state: 56 bytes, and 48 for each hold, of which up to half are free.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    latest: Timestamp,
+    /// Nothing changes before this time.
+    next: Timestamp,
+    /// All ids are forgotten at this time.
+    last: Timestamp,
+    held: u64,
+    /// In the order of their ids.
+    holds: Vec<Hold>,
+}
+
+impl Holds {
+    fn place_of(&self, slot: Slot) -> Result<usize, usize> {
+        self.holds.binary_search_by_key(&slot.id, |hold| hold.slot.id)
+    }
+
+    fn of(&self, limit: &Limit) -> Option<&Hold> {
+        let place = self.place_of(limit.slot()?).ok()?;
+        self.holds.get(place)
+    }
+
+    fn found(&self, limit: &Limit, hits: u64) -> Found {
+        match self.of(limit) {
+            None if self.holds.len() >= HOLDS_MAX => Found::Full,
+            None => Found::Nothing,
+            Some(hold) if hold.is_ended() => Found::Ended,
+            Some(hold) if hold.expires <= self.latest => {
+                Found::Expired(if hold.until > hold.expires { hold.hits } else { 0 })
+            }
+            Some(hold) if limit.ends_hold() || u64::from(hold.hits) == hits => Found::Open,
+            Some(_) => Found::Other,
+        }
+    }
+
+    fn insert(&mut self, place: usize, hold: Hold) {
+        self.holds.reserve_exact(grown_capacity(&self.holds, 1) - self.holds.len());
+        self.holds.insert(place, hold);
+        self.note(hold);
+    }
+
+    /// Notes the times of a hold that is new or has changed.
+    fn note(&mut self, hold: Hold) {
+        self.next = self.next.min(hold.changes(self.latest));
+        self.last = self.last.max(hold.forgotten);
+    }
+
+    fn hold(&mut self, slot: Slot, terms: &HoldTerms, hits: u64) {
+        match self.place_of(slot) {
+            // The same reservation again: it is held under the number of the new attempt.
+            Ok(place) => self.holds[place].slot = slot,
+            Err(place) => {
+                let expires = self.latest.plus(terms.ttl_nanos);
+                let until = terms.counts_until(expires);
+                let forgotten = until.max(expires.plus(terms.ttl_nanos));
+                let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+                self.held += u64::from(hits);
+                self.insert(place, Hold { slot, expires, until, forgotten, hits });
+            }
+        }
+    }
+
+    fn end(&mut self, slot: Slot, terms: &HoldTerms, cost: u64) {
+        let forgotten = self.latest.plus(terms.ttl_nanos);
+        let ended =
+            Hold { slot, expires: Timestamp::default(), until: Timestamp::default(), forgotten, hits: 0 };
+        let place = match self.place_of(slot) {
+            Ok(place) => place,
+            Err(place) if self.holds.len() < HOLDS_MAX => return self.insert(place, ended),
+            Err(_) => return,
+        };
+        let hold = self.holds[place];
+        if hold.is_ended() {
+            return;
+        }
+        let counted = if hold.counts(self.latest) { u64::from(hold.hits) } else { 0 };
+        // Of an expired hold the surplus goes back, from its own time: the rest counts as long as it would have.
+        let stays = if hold.expires <= self.latest { counted.min(cost) } else { 0 };
+        self.held = self.held - counted + stays;
+        let until = if stays > 0 { hold.until } else { Timestamp::default() };
+        let ended = Hold { until, hits: stays as u32, forgotten: forgotten.max(until), ..ended };
+        self.holds[place] = ended;
+        self.note(ended);
+    }
+}
+
+impl Counter for Holds {
+    fn advance(&mut self, _limit: &Limit, now: Timestamp) {
+        self.latest = self.latest.max(now);
+        if self.holds.is_empty() || self.next > self.latest {
+            return;
+        }
+        let now = self.latest;
+        self.holds.retain(|hold| hold.forgotten > now);
+        let counted = self.holds.iter().filter(|hold| hold.counts(now));
+        self.held = counted.map(|hold| u64::from(hold.hits)).sum();
+        self.next = self.holds.iter().map(|hold| hold.changes(now)).min().unwrap_or_default();
+        if self.holds.is_empty() {
+            *self = Self { latest: now, ..Self::default() };
+        }
+    }
+
+    fn look(&self, limit: &Limit, _pending: Pending, hits: u64) -> Preview {
+        let found = self.found(limit, hits);
+        let own = self.of(limit).filter(|hold| !hold.is_ended() && hold.expires > self.latest);
+        let before = self.held - own.map_or(0, |hold| u64::from(hold.hits));
+        let holds = hits > 0 && !limit.ends_hold();
+        let over = holds && !matches!(found, Found::Nothing | Found::Open);
+        Preview { over, left: found.number(), before }
+    }
+
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        let (Some(slot), Some(terms)) = (limit.slot(), limit.hold_terms()) else { return };
+        if self.holds.is_empty() {
+            self.next = Timestamp::MAX;
+        }
+        match limit.ends_hold() {
+            // One hit more than the cost: a commit of 0 hits is charged too.
+            true => self.end(slot, &terms, hits - 1),
+            false => self.hold(slot, &terms, hits),
+        }
+    }
+
+    fn after(&self, _limit: &Limit, now: Preview, _hits: u64) -> Preview {
+        now
+    }
+
+    fn refund(&mut self, _limit: &Limit, _hits: u64) {}
+
+    fn wait_nanos(&self, _limit: &Limit, _hits: u64) -> u64 {
+        0
+    }
+
+    fn expires_at(&self) -> Timestamp {
+        self.last
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.latest.as_nanos());
+        for Hold { slot, expires, until, forgotten, hits } in &self.holds {
+            out.u64(slot.id.get());
+            out.u64(slot.number);
+            [expires, until, forgotten].into_iter().for_each(|time| out.u64(time.as_nanos()));
+            out.u32(*hits);
+        }
+        out.u64(0);
+    }
+
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
+        let latest = Timestamp::from_nanos(bytes.u64()?);
+        let mut state = Self { latest, next: Timestamp::MAX, ..Self::default() };
+        while let Some(id) = NonZeroU64::new(bytes.u64()?) {
+            let slot = Slot { id, number: bytes.u64()? };
+            let mut time = || bytes.u64().map(Timestamp::from_nanos);
+            let (expires, until, forgotten) = (time()?, time()?, time()?);
+            let hold = Hold { slot, expires, until, forgotten, hits: bytes.u32()? };
+            if state.holds.last().is_some_and(|before| before.slot.id >= id) {
+                return Err("the holds are not in order");
+            }
+            if forgotten <= latest || until > forgotten {
+                return Err("a hold that is forgotten");
+            }
+            if state.holds.len() == HOLDS_MAX {
+                return Err("more holds than a counter has");
+            }
+            state.held += if hold.counts(latest) { u64::from(hold.hits) } else { 0 };
+            state.insert(state.holds.len(), hold);
+        }
+        if state.holds.is_empty() { Err("no hold") } else { Ok(state) }
+    }
+
+    fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
+        let in_order = self.holds.is_sorted_by(|one, next| one.slot.id < next.slot.id);
+        let counted = self.holds.iter().filter(|hold| hold.counts(self.latest));
+        let held: u64 = counted.map(|hold| u64::from(hold.hits)).sum();
+        // Nothing is later than the end of time.
+        let is_known = |hold: &Hold| hold.forgotten > self.latest || hold.forgotten == Timestamp::MAX;
+        match in_order && held == self.held && self.holds.iter().all(is_known) {
+            true => Ok(()),
+            false => Err("a hold in the wrong place, or a wrong sum"),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.holds.capacity() * size_of::<Hold>()
+    }
+
+    fn growth_bytes(&self, limit: &Limit) -> usize {
+        if self.of(limit).is_some() {
+            return 0;
+        }
+        grown_capacity(&self.holds, 1) * size_of::<Hold>() - self.heap_bytes()
+    }
+
+    fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
+        grown_capacity(&self.holds, self.holds.len().max(4)) * size_of::<Hold>() - self.heap_bytes()
+    }
+}

@@ -1,0 +1,150 @@
+//! Reservations: random sequences of reserving, committing, asking and reporting, on the memory store and on the script in a
+//! real Redis. Every field of every verdict is the same.
+
+use tidegate_engine::limit::{Algorithm, HoldTerms, Limit, Periods, Slot};
+use tidegate_engine::memory::remembered_nanos;
+use tidegate_engine::plan::{Check, Hits, Plan, ReservationStep, Step};
+use tidegate_engine::time::Timestamp;
+
+use crate::asking::{check, key, plan, store};
+use crate::random::Random;
+use crate::script::Asked;
+use crate::server::Server;
+
+const SECOND: u64 = 1_000_000;
+const TODAY: u64 = 1_790_000_000 * SECOND;
+
+/// A limit, and its holds.
+#[derive(Clone, Copy)]
+struct Reserving {
+    limit: Limit,
+    holds: Limit,
+    /// In microseconds.
+    ttl: u64,
+}
+
+fn reserving(random: &mut Random, algorithm: Algorithm, months: Periods) -> Reserving {
+    let window = random.pick(&[60, 600, SECOND, 10 * SECOND, 3_600 * SECOND]);
+    let requests = random.pick(&[0, 1, 5, 20, 1_000]);
+    let limit = match algorithm {
+        Algorithm::Calendar => Limit::calendar(requests, 31 * 86_400 * SECOND * 1_000, months),
+        _ => Limit::new(algorithm, requests, window * 1_000),
+    };
+    let ttl = random.pick(&[window / 3, window, 4 * window]);
+    let charges = random.one_in(2);
+    // Whole microseconds: Redis rounds the time in which a bucket drains up.
+    let after = remembered_nanos(&limit).next_multiple_of(1_000);
+    let terms = HoldTerms {
+        ttl_nanos: ttl * 1_000,
+        after_nanos: if charges && limit.periods().is_none() { after } else { 0 },
+        periods: limit.periods().filter(|_| charges),
+    };
+    Reserving { limit, holds: Limit::holds(&terms), ttl }
+}
+
+/// One request: the checks of some limits, then those of their holds.
+fn request(random: &mut Random, of: &[Reserving], seed: u64) -> (Plan<'static>, Vec<usize>) {
+    let places: Vec<usize> = (0..of.len()).filter(|_| random.one_in(2)).collect();
+    let places = if places.is_empty() { vec![0] } else { places };
+    let (what, id, number) = (random.below(8), 1 + random.below(6), random.below(3));
+    let hits = random.pick(&[0, 1, 1, 2, 3, 10, 500]);
+    let limits = places.iter().map(|&place| {
+        let of = &of[place];
+        let mut check = check(of.limit, key(seed * 8 + place as u64), Hits::Take(hits));
+        match what {
+            0..=2 => (check.hits, check.reservation) = (Hits::Take(hits.max(1)), ReservationStep::Hold),
+            3 | 4 => (check.reported, check.reservation) = (true, ReservationStep::Commit),
+            5 => check.reported = hits > 0,
+            6 => check.hits = Hits::GiveBack(hits),
+            _ => {}
+        }
+        check
+    });
+    let limits: Vec<Check<'static>> = limits.collect();
+    let holds = places.iter().map(|&place| {
+        let of = &of[place];
+        let named = of.holds.for_slot(Slot::of(id, number));
+        let (limit, hits, reported) = match what {
+            0..=2 => (named, hits.max(1), false),
+            3 | 4 => (named.ending_hold(), hits + 1, true),
+            _ => (of.holds, 0, false),
+        };
+        let key = key(seed * 8 + 4 + place as u64);
+        Check { reported, ..check(limit, key, Hits::Take(hits)) }
+    });
+    let mut plan = plan(limits.iter().copied().chain(holds));
+    plan.further = (0..limits.len()).collect();
+    plan.modes.stop_increment_when_over = random.one_in(4);
+    (plan, places)
+}
+
+fn next_time(random: &mut Random, now: u64, ttl: u64) -> u64 {
+    match random.below(8) {
+        0..=2 => now,
+        3 => now + 1,
+        4 => now + random.below(ttl / 4 + 2),
+        5 => now + (ttl + random.below(3)).saturating_sub(1),
+        6 => now.saturating_sub(random.below(ttl)),
+        _ => now + random.below(3 * ttl),
+    }
+}
+
+fn run(asked: &mut Asked, seed: u64, months: Periods) {
+    let (memory, mut random) = (store(), Random(seed));
+    let of: Vec<Reserving> = (0..1 + random.below(2))
+        .map(|_| {
+            let algorithm = random.pick(&Algorithm::OF_HITS);
+            reserving(&mut random, algorithm, months)
+        })
+        .collect();
+    let mut now = TODAY + random.below(of[0].ttl);
+    let mut steps = Vec::new();
+    for _ in 0..1 + random.below(30) {
+        now = next_time(&mut random, now, of[0].ttl);
+        let (plan, places) = request(&mut random, &of, seed);
+        let counters = places.len();
+        let name = |step: usize| match step.checked_sub(counters) {
+            Some(holds) => format!("{{{seed}}}:{}h", places[holds]),
+            None => format!("{{{seed}}}:{}", places[step]),
+        };
+        let memory = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+        let redis = asked.apply(&plan, name, now);
+        steps.push(format!("at {now}: {}", short(&plan)));
+        assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", steps.join("\n"));
+    }
+}
+
+fn short(plan: &Plan<'_>) -> String {
+    let check = |step: &Step<'_>| match step {
+        Step::Check(check) => format!(
+            "\n    {:?} {:?} reported {} {:?} {:?}",
+            check.hits,
+            check.reservation,
+            check.reported,
+            check.limit.slot(),
+            check.limit
+        ),
+        other => format!("{other:?}"),
+    };
+    plan.steps.iter().map(check).collect()
+}
+
+/// Months of 30 days from 1970 on, and a few that are shorter.
+fn months() -> Periods {
+    let begins = || (1..1_000).map(|month| month * 30 * 86_400 - month % 3).collect();
+    Periods::named("month (of tests)", begins).expect("there is room")
+}
+
+#[test]
+fn reservations_are_the_same_in_redis() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let months = months();
+    (0..2_500).for_each(|seed| run(&mut asked, seed, months));
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*h").query(asked.connection()).expect("keys");
+    assert!(keys.len() > 500, "most sequences hold something: {}", keys.len());
+    for key in keys {
+        let ttl: i64 = redis::cmd("PTTL").arg(&key).query(asked.connection()).expect("a time");
+        assert!(ttl > 0, "{key} lives for ever: {ttl}");
+    }
+}
