@@ -1,10 +1,11 @@
-//! The HTTP port of clients: decisions (`/check`, `/json`) and probes.
+//! The HTTP port of clients: decisions (`/check`, `/json`), reservations and probes.
 //!
 //! HTTP/1.1 and HTTP/2. A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
 
 mod check;
 mod json;
 mod probes;
+mod reserve;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over H
   POST /renew/DOMAIN?KEY=VALUE   a call still runs, and keeps its slot
   POST /release/DOMAIN?KEY=VALUE a call is done, and its slot is free
   POST /json                     a question and its answer in JSON
+  POST /reserve, /commit, /release   hits are held for a call whose cost is known later
   GET  /healthcheck, /readyz, /livez
 Envoy asks over gRPC, on GRPC_PORT (8081 unless set). The status page is on DEBUG_PORT (6070 unless set).
 ";
@@ -52,6 +54,15 @@ impl Respond for HttpFront {
             let (domain, peer) = (domain.to_owned(), peer.address.map(|address| address.ip()));
             let (head, _ignored) = request.into_parts();
             return check::respond(&self.handler, self.check, (verb, &domain), &head, peer).await;
+        }
+        if let Some(verb) = reserve::Verb::of(request.uri().path()) {
+            if request.method() != Method::POST {
+                return not_allowed("POST");
+            }
+            return match read_body(request.into_body(), self.handler.bounds()).await {
+                Ok(body) => reserve::respond(&self.handler, verb, &body).await,
+                Err(refusal) => refused(&self.handler.refuse(Front::Json, refusal)),
+            };
         }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {

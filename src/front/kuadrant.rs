@@ -1,14 +1,25 @@
-//! `kuadrant.service.ratelimit.v1`: a question that charges nothing, and a report that is charged in full.
+//! `kuadrant.service.ratelimit.v1`: a question that charges nothing, a report that is charged in full, and reservations.
 //!
-//! In: the bytes of a `RateLimitRequest`. Out: the bytes of a `RateLimitResponse`. Both calls become requests that the
-//! engine has anyway: one with 0 hits, and one with a reported cost. Reserve and Commit are not served.
+//! In: the bytes of a request. Out: the bytes of the answer. All calls become requests that the engine has anyway: one with 0
+//! hits, one with a reported cost, and those that reserve and commit. The id of a reservation is made here.
+
+use std::hash::{BuildHasher as _, RandomState};
 
 use bytes::Bytes;
+use prost::Message;
 
+use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::Code as WireCode;
+use crate::front::proto::kuadrant::service::ratelimit::v1::{
+    CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+};
 use crate::front::{AnswerOptions, ClientOptions, Handler, Reply, wire};
 use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, Status};
-use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf};
+use tidegate_engine::limit::Found;
+use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf, Reservation};
+use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::Refusal;
 
@@ -17,10 +28,17 @@ use tidegate_serve::refusal::Refusal;
 pub enum Method {
     CheckRateLimit,
     Report,
+    Reserve,
+    Commit,
 }
 
 pub const CHECK_RATE_LIMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit";
 pub const REPORT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Report";
+pub const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+pub const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
+
+/// The longest id of a reservation that is committed.
+const ID_BYTES_MAX: usize = 128;
 
 impl Method {
     /// The method that has this path.
@@ -28,24 +46,90 @@ impl Method {
         match path {
             CHECK_RATE_LIMIT => Some(Self::CheckRateLimit),
             REPORT => Some(Self::Report),
+            RESERVE => Some(Self::Reserve),
+            COMMIT => Some(Self::Commit),
             _ => None,
         }
     }
 }
 
 impl Handler {
-    /// Answers an encoded `RateLimitRequest` to this method.
+    /// Answers an encoded request to this method.
     pub fn kuadrant(&self, method: Method, message: &[u8]) -> Reply<Bytes> {
-        let mut question = match self.question(method, message) {
-            Ok(question) => question,
+        let question = match method {
+            Method::CheckRateLimit | Method::Report => self.question(method, message).map(Some),
+            Method::Reserve => self.reservation(message),
+            Method::Commit => self.commit(message),
+        };
+        let mut question = match question {
+            Ok(Some(question)) => question,
+            Ok(None) => return Reply::Now(Ok(without_domain(method))),
             Err(refusal) => return Reply::Now(Err(self.refuse(Front::Kuadrant, refusal))),
         };
         let render: fn(ClientOptions, &Request<'_>, &Decision<'_>) -> Bytes = match method {
             Method::CheckRateLimit if self.service.modes().shadow => checked::<true>,
             Method::CheckRateLimit => checked::<false>,
             Method::Report => reported,
+            Method::Reserve => reserved,
+            Method::Commit => committed,
         };
         self.check(Front::Kuadrant, &mut question, |_, _| Ok(()), None, render)
+    }
+
+    /// The request that a reservation is. `None`: it names no domain.
+    fn reservation(&self, message: &[u8]) -> Result<Option<RequestBuf>, Refusal> {
+        let ReserveRequest { domain, descriptors, amount, ttl } = self.read_as(message)?;
+        let nanos = |ttl: prost_types::Duration| {
+            let secs = u64::try_from(ttl.seconds).ok()?;
+            Some(secs.saturating_mul(SECOND_NANOS).saturating_add(u64::try_from(ttl.nanos).ok()?))
+        };
+        let ttl_nanos = match ttl.map(nanos) {
+            Some(None | Some(0)) => return Err(Refusal::invalid("ttl is not a time above 0")),
+            ttl => ttl.flatten(),
+        };
+        let (id, hits) = (new_id(), amount.max(1));
+        let reservation = Reservation { id: &id, hits, ttl_nanos, is_commit: false };
+        self.asking(domain, descriptors, reservation)
+    }
+
+    /// The request that commits one. An id that was never made is that of no reservation: the cost is charged.
+    fn commit(&self, message: &[u8]) -> Result<Option<RequestBuf>, Refusal> {
+        let CommitRequest { domain, descriptors, reservation_id, actual_amount } = self.read_as(message)?;
+        if reservation_id.len() > ID_BYTES_MAX {
+            return Err(Refusal::invalid(format!("reservation_id is longer than {ID_BYTES_MAX} bytes")));
+        }
+        let unknown = new_id();
+        let id = if reservation_id.is_empty() { &unknown } else { &reservation_id };
+        let reservation = Reservation { id, hits: actual_amount, ttl_nanos: None, is_commit: true };
+        self.asking(domain, descriptors, reservation)
+    }
+
+    fn read_as<M: Message + Default>(&self, message: &[u8]) -> Result<M, Refusal> {
+        if message.len() > self.bounds.request_bytes_max {
+            return Err(Refusal::too_large(&self.bounds));
+        }
+        M::decode(message).map_err(|error| Refusal::invalid(error.to_string()))
+    }
+
+    fn asking(
+        &self,
+        domain: String,
+        descriptors: Vec<RateLimitDescriptor>,
+        reservation: Reservation<'_>,
+    ) -> Result<Option<RequestBuf>, Refusal> {
+        if domain.is_empty() {
+            return Ok(None);
+        }
+        let message = RateLimitRequest { domain, descriptors, hits_addend: 0 };
+        wire::check_asked(&message)?;
+        let request = self.parse(&message)?;
+        let mut question = RequestBuf::new(request.domain());
+        for descriptor in request.descriptors() {
+            descriptor.entries.iter().for_each(|entry| question.push(entry.key, entry.value));
+            question.close();
+        }
+        question.reserve(reservation);
+        Ok(Some(question))
     }
 
     fn question(&self, method: Method, message: &[u8]) -> Result<RequestBuf, Refusal> {
@@ -64,8 +148,8 @@ impl Handler {
             asked = hits.max(asked);
             descriptor.entries.iter().for_each(|entry| question.push(entry.key, entry.value));
             let (hits_addend, cost) = match method {
-                Method::CheckRateLimit => (Some(0), Cost::Auto),
                 Method::Report => (Some(hits), Cost::Reported),
+                _ => (Some(0), Cost::Auto),
             };
             question.close_with(DescriptorOptions { hits_addend, cost, ..options });
         }
@@ -92,6 +176,39 @@ fn checked<const IS_SHADOW: bool>(_: ClientOptions, request: &Request<'_>, decis
 /// The answer to a report. What is spent is spent, so the overall code is OK; the statuses say which limits are over.
 fn reported(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
     encoded(request, &Decision { code: Code::Ok, ..decision.clone() })
+}
+
+fn reserved(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+    let id = request.reservation().map_or("", |reservation| reservation.id);
+    let (code, id) = match decision.code {
+        Code::Ok => (WireCode::Ok, id),
+        Code::OverLimit => (WireCode::OverLimit, ""),
+    };
+    ReserveResponse { code: code.into(), reservation_id: id.to_owned() }.encode_to_vec().into()
+}
+
+fn committed(_: ClientOptions, _: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+    let reservation_released = decision.held().iter().any(|held| held.found == Some(Found::Open));
+    CommitResponse { reservation_released }.encode_to_vec().into()
+}
+
+/// The answer to a call that names no domain, as Limitador gives it.
+fn without_domain(method: Method) -> Bytes {
+    match method {
+        Method::Commit => CommitResponse { reservation_released: false }.encode_to_vec(),
+        _ => {
+            ReserveResponse { code: WireCode::Unknown.into(), reservation_id: String::new() }.encode_to_vec()
+        }
+    }
+    .into()
+}
+
+/// The id of a reservation, which nobody can guess: a UUID of version 4.
+fn new_id() -> String {
+    let random = || RandomState::new().hash_one(());
+    let (high, low) = (random() & !0xF000 | 0x4000, random() >> 2 | 1 << 63);
+    let [a, b, c] = [high >> 32, high >> 16 & 0xFFFF, high & 0xFFFF];
+    format!("{a:08x}-{b:04x}-{c:04x}-{:04x}-{:012x}", low >> 48, low & 0xFFFF_FFFF_FFFF)
 }
 
 fn encoded(request: &Request<'_>, decision: &Decision<'_>) -> Bytes {

@@ -11,7 +11,7 @@ use tonic_health::pb::HealthCheckRequest;
 use super::{LaneFront, reflection};
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
-use crate::front::kuadrant::{CHECK_RATE_LIMIT, Method, REPORT};
+use crate::front::kuadrant::{CHECK_RATE_LIMIT, COMMIT, Method, REPORT, RESERVE};
 use crate::front::{Handler, Reply, grpc_status};
 use crate::spans::{self, CallSpan};
 use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
@@ -30,8 +30,14 @@ static SERVED_TRACED: Served = serving(spans::HEADERS);
 const DECISION: Route = Route::Known(0);
 const HEALTH_CHECK: Route = Route::Known(1);
 const HEALTH_WATCH: Route = Route::Known(2);
-const KUADRANT_CHECK: Route = Route::Known(3);
-const KUADRANT_REPORT: Route = Route::Known(4);
+/// The first of Kuadrant's calls; the others follow.
+const KUADRANT: u8 = 3;
+const OF_KUADRANT: [(&str, Method); 4] = [
+    (CHECK_RATE_LIMIT, Method::CheckRateLimit),
+    (REPORT, Method::Report),
+    (RESERVE, Method::Reserve),
+    (COMMIT, Method::Commit),
+];
 
 const TOO_LATE: &str = "the request did not arrive in time";
 const UNANSWERED: &str = "the request was not answered in time";
@@ -43,10 +49,19 @@ const fn serving(kept: &'static [&'static str]) -> Served {
         SHOULD_RATE_LIMIT,
         "/grpc.health.v1.Health/Check",
         "/grpc.health.v1.Health/Watch",
-        CHECK_RATE_LIMIT,
-        REPORT,
+        OF_KUADRANT[0].0,
+        OF_KUADRANT[1].0,
+        OF_KUADRANT[2].0,
+        OF_KUADRANT[3].0,
     ];
     Served { calls, dialogs: reflection::PATHS, kept }
+}
+
+/// The method of Kuadrant's that a route is.
+fn kuadrant_method(route: Route) -> Option<Method> {
+    let Route::Known(route) = route else { return None };
+    let (_, method) = OF_KUADRANT.get(usize::from(route.checked_sub(KUADRANT)?))?;
+    Some(*method)
 }
 
 /// The calls of one connection. Pending answers are cancelled when it is dropped.
@@ -86,7 +101,8 @@ impl Calls {
     fn bounds(&self, route: Route) -> Bounds {
         let bounds = *self.front.handler.bounds();
         match route {
-            DECISION | KUADRANT_CHECK | KUADRANT_REPORT => bounds,
+            DECISION => bounds,
+            _ if kuadrant_method(route).is_some() => bounds,
             _ => Bounds { request_bytes_max: QUESTION_BYTES_MAX, ..bounds },
         }
     }
@@ -95,7 +111,9 @@ impl Calls {
     fn refuse(&self, route: Route, refusal: Refusal, span: Option<CallSpan>) -> Status {
         match route {
             DECISION => refused(self.front.handler.refuse_call(Front::Grpc, refusal, span)),
-            KUADRANT_CHECK | KUADRANT_REPORT => refused(self.front.handler.refuse(Front::Kuadrant, refusal)),
+            _ if kuadrant_method(route).is_some() => {
+                refused(self.front.handler.refuse(Front::Kuadrant, refusal))
+            }
             _ => refused(refusal),
         }
     }
@@ -112,11 +130,10 @@ impl Calls {
                 answer(Outcome::Now(self.check_health(message).as_deref().map_err(Clone::clone)));
             }
             (Ok(message), HEALTH_WATCH) => answer(self.watch_health(call.stream, message)),
-            (Ok(message), KUADRANT_CHECK) => {
-                self.kuadrant(Method::CheckRateLimit, call.stream, message, answer)
-            }
-            (Ok(message), KUADRANT_REPORT) => self.kuadrant(Method::Report, call.stream, message, answer),
-            (Ok(_), _) => answer(Outcome::Now(Err(no_such_method()))),
+            (Ok(message), route) => match kuadrant_method(route) {
+                Some(method) => self.kuadrant(method, call.stream, message, answer),
+                None => answer(Outcome::Now(Err(no_such_method()))),
+            },
             (Err(status), _) => answer(Outcome::Now(Err(status))),
         }
         None

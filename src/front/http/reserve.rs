@@ -1,0 +1,247 @@
+//! `/reserve`, `/commit` and `/release`: hits are held before a call whose cost is known later, and the cost is charged after it.
+//!
+//! In: JSON, one object or a list of them: each is decided by itself, in order. Out: JSON, with a status for each.
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::front::{ClientAnswer, ClientOptions, Handler};
+use tidegate_engine::decision::{Code, Decision};
+use tidegate_engine::limit::{Found, Slot};
+use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf, Reservation};
+use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_operate::bodies::asked::Entry;
+use tidegate_operate::bodies::values::Number;
+use tidegate_operate::bodies::{self, Mistake};
+use tidegate_operate::page::{JSON, Page, page};
+use tidegate_records::UniqueKeys;
+use tidegate_serve::metrics::Front;
+use tidegate_serve::refusal::{Refusal, RefusalCode};
+
+/// The most reservations in one body.
+const BATCH_MAX: usize = 100;
+/// The most hits of one: no limit is larger.
+const AMOUNT_MAX: u64 = u32::MAX as u64;
+/// The longest id.
+const ID_BYTES_MAX: usize = 128;
+
+/// What is asked: the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// Hits are held.
+    Reserve,
+    /// The hold ends, and the cost is charged.
+    Commit,
+    /// The hold ends, and nothing is charged.
+    Release,
+}
+
+impl Verb {
+    /// The verb of this path.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        match path {
+            "/reserve" => Some(Self::Reserve),
+            "/commit" => Some(Self::Commit),
+            "/release" => Some(Self::Release),
+            _ => None,
+        }
+    }
+}
+
+/// A reservation, or its end.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object")]
+struct Asked {
+    domain: String,
+    id: String,
+    amount: Option<Number<0, AMOUNT_MAX>>,
+    ttl: Option<String>,
+    descriptors: Vec<AskedDescriptor>,
+}
+
+/// A descriptor. Its `hits` are for limits without `reserve`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object with `entries` and, maybe, `hits`")]
+struct AskedDescriptor {
+    entries: Vec<Entry>,
+    hits: Option<u32>,
+}
+
+/// What is answered to one.
+struct Answered {
+    status: StatusCode,
+    body: Value,
+    client: Option<ClientAnswer>,
+}
+
+impl Answered {
+    fn into_page(self) -> Page {
+        let mut page = page(self.status, JSON, self.body.to_string());
+        if let Some(client) = self.client {
+            client.headers(|name, value| drop(page.headers_mut().insert(name, value)));
+        }
+        page
+    }
+}
+
+/// Answers a body.
+pub(super) async fn respond(handler: &Handler, verb: Verb, body: &[u8]) -> Page {
+    let value = serde_json::from_slice(body);
+    let value = value.and_then(|value| serde_json::from_slice(body).map(|UniqueKeys| value));
+    let all: Vec<Value> = match value {
+        Ok(Value::Array(all)) if all.len() <= BATCH_MAX => all,
+        Ok(Value::Array(all)) => {
+            let message = format!("the body: expected a list of at most {BATCH_MAX}, not of {}", all.len());
+            return failed(&handler.refuse(Front::Json, Refusal::invalid(message))).into_page();
+        }
+        Ok(one) => return answer(handler, verb, &one).await.into_page(),
+        Err(error) => {
+            return failed(&handler.refuse(Front::Json, Refusal::invalid(error.to_string()))).into_page();
+        }
+    };
+    let mut answers = Vec::with_capacity(all.len());
+    for one in &all {
+        let Answered { status, mut body, .. } = answer(handler, verb, one).await;
+        body["status"] = status.as_u16().into();
+        answers.push(body);
+    }
+    page(StatusCode::OK, JSON, Value::from(answers).to_string())
+}
+
+async fn answer(handler: &Handler, verb: Verb, one: &Value) -> Answered {
+    let mut question = match question(verb, one) {
+        Ok(question) => question,
+        Err(mistake) => {
+            return failed(&handler.refuse(Front::Json, Refusal::invalid(mistake.to_string())));
+        }
+    };
+    let render: fn(ClientOptions, &Request<'_>, &Decision<'_>) -> Answered = match verb {
+        Verb::Reserve => reserved,
+        Verb::Commit | Verb::Release => ended,
+    };
+    let answer = handler.check(Front::Json, &mut question, |_, _| Ok(()), None, render).ready().await;
+    answer.unwrap_or_else(|refusal| failed(&refusal))
+}
+
+/// The request that a reservation is.
+fn question(verb: Verb, one: &Value) -> Result<RequestBuf, Mistake> {
+    let asked: Asked = bodies::read(one)?;
+    if asked.domain.is_empty() {
+        return Err(Mistake::of("domain", "is empty"));
+    }
+    if asked.id.is_empty() || asked.id.len() > ID_BYTES_MAX || asked.id.contains(char::is_control) {
+        let expected = format!("expected 1 to {ID_BYTES_MAX} bytes without control characters");
+        return Err(Mistake::of("id", expected));
+    }
+    if asked.descriptors.is_empty() {
+        return Err(Mistake::of("descriptors", "is empty"));
+    }
+    let mut question = RequestBuf::new(&asked.domain);
+    for (place, descriptor) in asked.descriptors.iter().enumerate() {
+        if descriptor.entries.is_empty() {
+            return Err(Mistake::of("entries", "is empty").within(&format!("descriptors[{place}]")));
+        }
+        descriptor.entries.iter().for_each(|entry| question.push(&entry.key, &entry.value));
+        let hits_addend = descriptor.hits.map(u64::from);
+        question.close_with(DescriptorOptions { hits_addend, ..DescriptorOptions::default() });
+    }
+    let (hits, ttl_nanos) = (amount(verb, &asked)?, ttl(verb, &asked)?);
+    question.reserve(Reservation { id: &asked.id, hits, ttl_nanos, is_commit: verb != Verb::Reserve });
+    Ok(question)
+}
+
+fn amount(verb: Verb, asked: &Asked) -> Result<u64, Mistake> {
+    match (verb, asked.amount.map(|amount| amount.as_usize() as u64)) {
+        (Verb::Reserve, Some(amount @ 1..)) | (Verb::Commit, Some(amount)) => Ok(amount),
+        (Verb::Release, None) => Ok(0),
+        (Verb::Reserve, Some(_)) => {
+            Err(Mistake::of("amount", "expected the most that the call may cost, not 0"))
+        }
+        (Verb::Reserve | Verb::Commit, None) => Err(Mistake::of("amount", "is missing")),
+        (Verb::Release, Some(_)) => {
+            Err(Mistake::of("amount", "is unknown (a release costs nothing; /commit charges a cost)"))
+        }
+    }
+}
+
+fn ttl(verb: Verb, asked: &Asked) -> Result<Option<u64>, Mistake> {
+    let Some(text) = &asked.ttl else { return Ok(None) };
+    if verb != Verb::Reserve {
+        return Err(Mistake::of("ttl", "is unknown (expected of domain, id, amount, descriptors)"));
+    }
+    let nanos = parse_duration_nanos(text).filter(|nanos| *nanos > 0);
+    nanos
+        .map(Some)
+        .ok_or_else(|| Mistake::of("ttl", format!("expected a time such as `90s` or `5m`, not {text:?}")))
+}
+
+fn reserved(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Answered {
+    let client = Some(ClientAnswer::of(options, request, decision));
+    let found = |wanted: fn(Found) -> bool| decision.held().iter().filter_map(|held| held.found).any(wanted);
+    let conflict = match decision.code {
+        Code::OverLimit if found(|found| found == Found::Other) => {
+            Some("the id is that of a reservation of another amount")
+        }
+        Code::OverLimit if found(|found| matches!(found, Found::Ended | Found::Expired(_))) => {
+            Some("the reservation of this id has ended")
+        }
+        _ => None,
+    };
+    if let Some(error) = conflict {
+        return Answered { status: StatusCode::CONFLICT, body: json!({ "error": error }), client: None };
+    }
+    let status = match decision.code {
+        Code::Ok => StatusCode::OK,
+        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let mut body = json!({ "reserved": decision.code == Code::Ok, "limits": limits(decision) });
+    let slots: Vec<String> = decision.slots().map(|(.., slot): (_, _, Slot)| slot.to_string()).collect();
+    if !slots.is_empty() {
+        body["slots"] = slots.into();
+    }
+    Answered { status, body, client }
+}
+
+fn ended(_: ClientOptions, _: &Request<'_>, decision: &Decision<'_>) -> Answered {
+    let found: Vec<Found> = decision.held().iter().filter_map(|held| held.found).collect();
+    let any = |wanted: fn(&Found) -> bool| found.iter().any(wanted);
+    let was = if any(|found| *found == Found::Open) {
+        "open"
+    } else if any(|found| matches!(found, Found::Expired(_))) {
+        "expired"
+    } else if any(|found| *found == Found::Ended) {
+        "ended"
+    } else {
+        "unknown"
+    };
+    let body = json!({ "was": was, "limits": limits(decision) });
+    Answered { status: StatusCode::OK, body, client: None }
+}
+
+/// What each limit says.
+fn limits(decision: &Decision<'_>) -> Value {
+    let limits = decision.limits().map(|(descriptor, limited)| {
+        let held = decision.held().iter().find(|held| held.descriptor == descriptor);
+        json!({
+            "descriptor": descriptor,
+            "limit": limited.limit.requests(),
+            "over": limited.verdict.over,
+            "remaining": limited.remaining(),
+            "reset_seconds": limited.reset_secs(),
+            "held_by_others": held.map(|held| held.others),
+        })
+    });
+    limits.collect::<Vec<Value>>().into()
+}
+
+fn failed(refusal: &Refusal) -> Answered {
+    let status = match refusal.code {
+        RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
+        RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+        RefusalCode::DeadlineExceeded | RefusalCode::Unavailable | RefusalCode::StoreFailure => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+    };
+    Answered { status, body: json!({ "error": refusal.to_string() }), client: None }
+}
