@@ -52,6 +52,8 @@ struct Explained<'a> {
     others: Vec<Limited<'a>>,
     /// The ban of its rule, and the state of the ban's counter.
     ban: Option<(BanTerms, Look)>,
+    /// The hits that reservations hold of its limit.
+    held: Option<u64>,
     /// Its class of importance.
     class: Option<Class>,
     /// What its counter is made of, if prefixes say it.
@@ -141,6 +143,7 @@ pub fn explain<'a>(
             replaced_by,
             others: decision.not_shown(index).copied().collect(),
             ban: ban(plan, &looks, index),
+            held: decision.held().iter().find(|held| held.descriptor == index).map(|held| held.others),
             class: step.rule().and_then(|rule| class(rule, descriptor.entries)),
             counted_as: shown
                 .and_then(|(_, check)| check.origin.rule())

@@ -170,6 +170,11 @@ impl Rule {
         self.limit.as_ref()?.ban_terms()
     }
 
+    /// Whether it counts hits or calls. Otherwise it is the ban or the holds of the rule before it.
+    pub fn is_limit(&self) -> bool {
+        self.ban_terms().is_none() && self.hold_terms().is_none()
+    }
+
     /// The terms of its holds, if it is those of the rule before it.
     pub fn hold_terms(&self) -> Option<HoldTerms> {
         self.limit.as_ref()?.hold_terms()

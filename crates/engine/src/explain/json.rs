@@ -56,6 +56,9 @@ impl Explained<'_> {
             let left = if verdict.over { ceil_secs(verdict.reset_nanos) } else { 0 };
             json["ban"] = json!({"banned": verdict.over, "seconds": left, "denials": verdict.before, "after": terms.strikes});
         }
+        if let Some(held) = self.held {
+            json["held"] = held.into();
+        }
         if let (Some(class), Status::Limited(limited)) = (&self.class, &self.status) {
             let share = limited.limit.share().as_f64();
             json["class"] = json!({"name": class.name, "share": share, "hits": limited.limit.capacity()});

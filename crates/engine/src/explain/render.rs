@@ -77,6 +77,9 @@ impl Explained<'_> {
         if let Some((terms, look)) = &self.ban {
             line(out, format_args!("  ban       {}", ban_text(terms, look)))?;
         }
+        if let Some(held) = self.held {
+            writeln!(out, "  held      {held} by reservations")?;
+        }
         if let Some(settled) = &self.settled {
             writeln!(out, "  settled   {}", settled.why)?;
         }

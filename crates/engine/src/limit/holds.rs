@@ -15,12 +15,13 @@
 //! A check takes the hits that it holds; with a name and [`Limit::ends_hold`] it ends the hold; otherwise it only looks.
 //! `before` of its verdict is what others hold, and `remaining` says what it [`Found`] under its id.
 
+use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, grown_capacity};
 use crate::limit::{Limit, Periods, Preview, Slot};
-use crate::time::Timestamp;
+use crate::time::{SECOND_NANOS, Timestamp};
 
 /// The most holds and remembered ids of a counter: each is found and inserted in order.
 pub const HOLDS_MAX: usize = 100_000;
@@ -34,6 +35,15 @@ pub struct HoldTerms {
     pub after_nanos: u64,
     /// It counts after its expiry until the end of the period that it expires in.
     pub periods: Option<Periods>,
+}
+
+/// The terms as rules write them: `ttl: 600s, expired: charge`.
+impl fmt::Display for HoldTerms {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let charges = self.after_nanos > 0 || self.periods.is_some();
+        let expired = if charges { "charge" } else { "free" };
+        write!(out, "ttl: {}s, expired: {expired}", self.ttl_nanos / SECOND_NANOS)
+    }
 }
 
 impl HoldTerms {

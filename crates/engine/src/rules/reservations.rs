@@ -55,10 +55,10 @@ pub(super) fn keep_own(request: &Request<'_>, plan: &mut Plan<'_>) {
         if !is_held {
             continue;
         }
+        // It says nothing more, in quota mode too.
         for place in [place, plan.descriptor_of(place)] {
-            if let Step::Check(check) = &mut plan.steps[place] {
-                (check.hits, check.reported) = (Hits::Take(0), false);
-                check.reservation = ReservationStep::None;
+            if let Some(rule) = plan.steps[place].rule() {
+                plan.steps[place] = Step::Unlimited(rule);
             }
         }
     }

@@ -94,7 +94,7 @@ impl RuleSet {
 
     /// The same without bans and holds: those that count hits or calls.
     pub fn limits(&self) -> impl Iterator<Item = &Rule> + Clone {
-        self.rules.iter().filter(|rule| rule.ban_terms().is_none() && rule.hold_terms().is_none())
+        self.rules.iter().filter(|rule| rule.is_limit())
     }
 
     /// How holds of this rule's limit end, if it has `reserve`.

@@ -31,6 +31,7 @@ mod limits_sequences;
 mod limits_strict;
 mod random;
 mod records;
+mod reservations;
 mod seeds;
 mod store_candidates;
 mod store_cold;

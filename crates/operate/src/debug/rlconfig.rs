@@ -6,8 +6,8 @@
 
 use serde_json::{Value, json};
 
-use tidegate_engine::limit::Limit;
-use tidegate_engine::rules::{Cost, Rule};
+use tidegate_engine::limit::{HoldTerms, Limit};
+use tidegate_engine::rules::{Cost, Rule, RuleSet};
 use tidegate_engine::text::{json_line, one_line};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::service::Snapshot;
@@ -51,7 +51,7 @@ impl Iterator for Listing {
         let order = self.rules.as_ref().map_or(&[][..], Snapshot::by_path);
         let rules = self.rules.as_ref().map_or(&[][..], |rules| rules.rules().rules());
         let (begin, end) = if self.format == Format::Json { ("{\"limits\":[", "]}\n") } else { ("", "") };
-        // The first rule of a node is before its ban.
+        // The first rule of a node is before its ban and its holds.
         let mut is_first = listed == 0;
         let mut piece = if is_first { begin.to_owned() } else { String::new() };
         while let Some(&id) = order.get(listed)
@@ -59,17 +59,17 @@ impl Iterator for Listing {
         {
             listed += 1;
             let (rule, path) = (&rules[id], rules[id].path());
-            // A ban is a part of the rule that it belongs to.
-            if rule.ban_terms().is_some() {
+            // A ban is a part of the rule that it belongs to, and so are holds.
+            if !rule.is_limit() {
                 continue;
             }
-            let ban = self.rules.as_ref().and_then(|set| set.rules().ban_text(rule));
+            let parts = self.rules.as_ref().map_or_else(Parts::default, |set| Parts::of(set.rules(), rule));
             match self.format {
-                Format::Lines => piece += &line(&path, rule, ban.as_deref()),
-                Format::Yaml => piece += &yaml(&limit(&path, rule, ban.as_deref())),
+                Format::Lines => piece += &line(&path, rule, &parts),
+                Format::Yaml => piece += &yaml(&limit(&path, rule, &parts)),
                 Format::Json => {
                     piece += if is_first { "" } else { "," };
-                    piece += &json_line(&limit(&path, rule, ban.as_deref()).to_string());
+                    piece += &json_line(&limit(&path, rule, &parts).to_string());
                 }
             }
             is_first = false;
@@ -82,7 +82,20 @@ impl Iterator for Listing {
     }
 }
 
-fn line(path: &str, rule: &Rule, ban: Option<&str>) -> String {
+/// What a rule has besides its limit.
+#[derive(Default)]
+struct Parts {
+    ban: Option<String>,
+    reserve: Option<HoldTerms>,
+}
+
+impl Parts {
+    fn of(rules: &RuleSet, rule: &Rule) -> Self {
+        Self { ban: rules.ban_text(rule), reserve: rules.holds_of(rule) }
+    }
+}
+
+fn line(path: &str, rule: &Rule, Parts { ban, reserve }: &Parts) -> String {
     let Rule { shadow_mode, quota_mode, .. } = rule;
     let path = one_line(path);
     let (unit, requests, own) = match (&rule.limit, &rule.call_id) {
@@ -103,10 +116,11 @@ fn line(path: &str, rule: &Rule, ban: Option<&str>) -> String {
         (None, _) => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
     let cost = if rule.cost.is_reported() { "" } else { ", cost: asked" };
-    let ban = ban.map(|ban| format!(", ban: {ban}")).unwrap_or_default();
+    let ban = ban.as_ref().map(|ban| format!(", ban: {ban}")).unwrap_or_default();
+    let reserve = reserve.map(|terms| format!(", reserve: {{{terms}}}")).unwrap_or_default();
     format!(
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
-         quota_mode: {quota_mode}, {own}{cost}{ban}\n"
+         quota_mode: {quota_mode}, {own}{cost}{ban}{reserve}\n"
     )
 }
 
@@ -116,7 +130,7 @@ fn ttl(limit: &Limit) -> String {
 }
 
 /// Everything about a limit.
-fn limit(path: &str, rule: &Rule, ban: Option<&str>) -> Value {
+fn limit(path: &str, rule: &Rule, Parts { ban, reserve }: &Parts) -> Value {
     let written = &rule.written;
     let mut shown = json!({
         "path": path,
@@ -158,7 +172,10 @@ fn limit(path: &str, rule: &Rule, ban: Option<&str>) -> Value {
         shown["classes"] = json!({"key": &*classes.key, "shares": Value::Object(shares.collect())});
     }
     if let Some(ban) = ban {
-        shown["ban"] = ban.into();
+        shown["ban"] = ban.as_str().into();
+    }
+    if let Some(terms) = reserve {
+        shown["reserve"] = terms.to_string().into();
     }
     if let Some(prefixes) = &rule.prefixes {
         shown["prefix"] = prefixes.to_string().into();

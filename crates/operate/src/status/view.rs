@@ -136,7 +136,7 @@ impl Status {
         let limits = rules.map(|rules| {
             let all = metrics.rules_of(rules.by_series(), series as usize);
             let all = all.map(|id| &rules.rules().rules()[id]);
-            let mut counting = all.filter(|rule| rule.ban_terms().is_none());
+            let mut counting = all.filter(|rule| rule.is_limit());
             (counting.next().map(limit), counting.count())
         });
         let (limit, more) = limits.unwrap_or_default();

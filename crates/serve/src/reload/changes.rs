@@ -50,8 +50,12 @@ pub(super) fn text(before: &RuleSet, after: &RuleSet) -> String {
 
 fn by_path(rules: &RuleSet) -> Vec<((String, bool), &Rule)> {
     let of = |rule: &Rule| {
-        let ban = rule.ban_terms().map_or("", |_| " (ban)");
-        (rule.path() + ban, rule.call_id.is_some())
+        let part = match (rule.ban_terms(), rule.hold_terms()) {
+            (Some(_), _) => " (ban)",
+            (None, Some(_)) => " (reserve)",
+            (None, None) => "",
+        };
+        (rule.path() + part, rule.call_id.is_some())
     };
     let mut all: Vec<_> = rules.rules().iter().map(|rule| (of(rule), rule)).collect();
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -129,9 +133,10 @@ impl<'r> Terms<'r> {
 /// What is different, old → new.
 fn differences(before: &Rule, after: &Rule) -> String {
     let limit = |rule: &Rule| {
-        let counts = |limit: &Limit| match limit.ban_terms() {
-            Some(terms) => terms.to_string(),
-            None => rule.counts_text(limit),
+        let counts = |limit: &Limit| match (limit.ban_terms(), limit.hold_terms()) {
+            (Some(terms), _) => terms.to_string(),
+            (None, Some(terms)) => terms.to_string(),
+            (None, None) => rule.counts_text(limit),
         };
         let of = |limit: &Limit| (counts(limit), limit.algorithm().name());
         rule.limit.as_ref().map_or_else(|| ("unlimited".to_owned(), ""), of)
