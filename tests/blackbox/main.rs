@@ -82,6 +82,7 @@ mod redis_shared;
 mod redis_strict;
 mod reload;
 mod reload_under_load;
+mod reservations;
 mod resets_redis;
 mod rollouts;
 mod settings;
