@@ -12,6 +12,7 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_de
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::front::proto::kuadrant::service::ratelimit::v1::rate_limit_service_client::RateLimitServiceClient;
+use crate::front::proto::kuadrant::service::ratelimit::v1::{CommitRequest, ReserveRequest};
 
 /// One limit of Kuadrant for each user, by the default algorithm, and one with a fixed window.
 const RULES: &str = "
@@ -26,6 +27,12 @@ descriptors:
     descriptors:
       - key: auth.identity.userid
         rate_limit: { unit: year, requests_per_unit: 10, algorithm: fixed_window }
+  - key: limit.reserved__1
+    value: '1'
+    descriptors:
+      - key: auth.identity.userid
+        rate_limit: { unit: minute, requests_per_unit: 10 }
+        reserve: { ttl: 60s }
 ";
 
 struct Client(RateLimitServiceClient<Channel>);
@@ -37,6 +44,22 @@ impl Client {
 
     async fn check(&mut self, request: RateLimitRequest) -> Code {
         self.0.check_rate_limit(request).await.expect("an answer").into_inner().overall_code()
+    }
+
+    /// The code, and the id.
+    async fn reserve(&mut self, amount: u64) -> (Code, String) {
+        let RateLimitRequest { domain, descriptors, .. } = request("limit.reserved__1", 0);
+        let ttl = Some(prost_types::Duration { seconds: 30, nanos: 0 });
+        let asked = ReserveRequest { domain, descriptors, amount, ttl };
+        let answer = self.0.reserve(asked).await.expect("an answer").into_inner();
+        (answer.code(), answer.reservation_id)
+    }
+
+    /// Whether an open reservation was ended.
+    async fn commit(&mut self, id: &str, actual_amount: u64) -> bool {
+        let RateLimitRequest { domain, descriptors, .. } = request("limit.reserved__1", 0);
+        let asked = CommitRequest { domain, descriptors, reservation_id: id.to_owned(), actual_amount };
+        self.0.commit(asked).await.expect("an answer").into_inner().reservation_released
     }
 
     async fn report(&mut self, request: RateLimitRequest) -> Code {
@@ -95,4 +118,41 @@ async fn kuadrant_asks_and_reports_on_tonic() {
 #[tokio::test]
 async fn kuadrant_asks_and_reports_on_the_lane() {
     asks_and_reports(lane_with(RULES).await).await;
+}
+
+/// The sequence of Limitador's own test, and what it says of bad calls.
+async fn reserves_and_commits(address: SocketAddr) {
+    let mut client = Client::of(address).await;
+    let (code, first) = client.reserve(6).await;
+    assert_eq!((code, first.len()), (Code::Ok, 36));
+    assert_eq!(client.reserve(6).await, (Code::OverLimit, String::new()));
+    assert!(client.commit(&first, 2).await);
+    let (code, second) = client.reserve(6).await;
+    assert_eq!(code, Code::Ok);
+    assert_ne!(first, second);
+    assert!(!client.commit(&first, 9).await, "a second commit charges nothing");
+    assert!(client.commit(&second, 0).await);
+    assert!(!client.commit("unknown", 3).await, "it is charged");
+    assert_eq!(client.reserve(8).await.0, Code::OverLimit);
+    assert!(!client.commit("", 5).await, "it is charged too");
+    assert_eq!(client.reserve(1).await.0, Code::OverLimit);
+
+    let nowhere = client.0.reserve(ReserveRequest::default()).await.expect("an answer").into_inner();
+    assert_eq!((nowhere.code(), &*nowhere.reservation_id), (Code::Unknown, ""));
+    let nowhere = client.0.commit(CommitRequest::default()).await.expect("an answer").into_inner();
+    assert!(!nowhere.reservation_released);
+    let ttl = Some(prost_types::Duration { seconds: -1, nanos: 0 });
+    let refused = client.0.reserve(ReserveRequest { domain: "d".to_owned(), ttl, ..Default::default() });
+    let refused = refused.await.expect_err("no time");
+    assert_eq!((refused.code(), refused.message()), (tonic::Code::InvalidArgument, "ttl is not a time above 0"));
+}
+
+#[tokio::test]
+async fn kuadrant_reserves_and_commits_on_tonic() {
+    reserves_and_commits(Server::with_rules(Some(RULES)).await.grpc).await;
+}
+
+#[tokio::test]
+async fn kuadrant_reserves_and_commits_on_the_lane() {
+    reserves_and_commits(lane_with(RULES).await).await;
 }
