@@ -497,7 +497,10 @@ impl<R: Runtime> SharedStore<R> {
                 if surplus > 0 {
                     counters.push(check.key);
                     call.push_give_back(key.clone(), &check.limit, counter.stamp, surplus);
-                    verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
+                    // What was found under the id of a hold stays as it was.
+                    if !check.is_of_holds() {
+                        verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
+                    }
                 }
             }
             if !call.keys.is_empty() {
