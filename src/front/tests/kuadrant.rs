@@ -144,7 +144,10 @@ async fn reserves_and_commits(address: SocketAddr) {
     let ttl = Some(prost_types::Duration { seconds: -1, nanos: 0 });
     let refused = client.0.reserve(ReserveRequest { domain: "d".to_owned(), ttl, ..Default::default() });
     let refused = refused.await.expect_err("no time");
-    assert_eq!((refused.code(), refused.message()), (tonic::Code::InvalidArgument, "ttl is not a time above 0"));
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (tonic::Code::InvalidArgument, "ttl is not a time above 0")
+    );
 }
 
 #[tokio::test]

@@ -76,7 +76,7 @@ fn a_hold_counts_until_it_ends_and_a_commit_charges_the_cost() {
     let of = (&rules, &store);
     assert_eq!(reserve(of, "x", 7, 0.0), (true, Some(Found::Nothing)));
     assert_eq!(remaining(of, 1.0), 3);
-    assert_eq!(reserve(of, "y", 4, 1.0).0, false);
+    assert!(!reserve(of, "y", 4, 1.0).0);
     // It counts beyond the window.
     assert_eq!(remaining(of, 200.0), 3);
     assert_eq!(commit(of, "x", 2, 200.0), Some(Found::Open));
@@ -382,7 +382,7 @@ fn what_does_not_go_with_reservations_is_refused() {
             "`reserve` with a `prefix` of several lengths",
         ),
     ] {
-        let refused = refused(&format!("domain: d\ndescriptors: [{{key: user, {fields}}}]"));
+        let refused = refused(format!("domain: d\ndescriptors: [{{key: user, {fields}}}]"));
         assert!(format!("{refused:?}").contains(expected), "{fields}: {refused:?}");
     }
 }
