@@ -362,6 +362,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 &[
                     "spans",
                     "clock",
+                    "operate::bodies",
                     "operate::debug",
                     "operate::page",
                     "operate::peer",

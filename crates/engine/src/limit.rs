@@ -299,6 +299,16 @@ impl Limit {
         self.window.get()
     }
 
+    /// How long a hit counts: W. A bucket of more than N takes longer to drain.
+    pub fn remembered_nanos(&self) -> u64 {
+        let window = self.window_nanos();
+        if !self.algorithm.is_bucket() || self.requests == 0 {
+            return window;
+        }
+        let drained = (u128::from(self.burst) * u128::from(window)).div_ceil(u128::from(self.requests));
+        u64::try_from(drained).unwrap_or(u64::MAX).max(window)
+    }
+
     /// The periods of a `calendar` budget.
     #[inline]
     pub fn periods(&self) -> Option<Periods> {

@@ -30,7 +30,7 @@ use crate::sync::AtomicU64;
 use crate::time::Timestamp;
 use crate::unit::{Unit, Window};
 use budget::Budget;
-pub use cold::{Cold, remembered_nanos};
+pub use cold::Cold;
 pub use encoded::{Encoded, ImportError};
 use kind::{AnyKind, CHUNK_SHARDS, Kind, Kinds};
 use locked::Locked;

@@ -4,15 +4,14 @@
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and [`Answered`] from the numbers of a
 //! reply. It opens no connection, and keys are only bytes to it.
 
+mod periods;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use tidegate_engine::limit::{
-    Algorithm, BanTerms, Limit, Periods, RemoteCounter, RemoteState, Slot, Verdict, gcd,
-};
-use tidegate_engine::memory::remembered_nanos;
+use tidegate_engine::limit::{Algorithm, BanTerms, Limit, RemoteCounter, RemoteState, Slot, Verdict, gcd};
 use tidegate_engine::plan::{Candidate, Check, Hits, ReservationStep};
 use tidegate_engine::time::Timestamp;
 
@@ -265,21 +264,7 @@ impl Call {
     /// The arguments after the first of a call that decides. Those of `calendar` contain the period that holds the
     /// deadline, those of holds of such a budget the one that holds the expiry of a hold that is made then.
     pub fn args_until(&self, deadline_micros: u64) -> Cow<'_, [Vec<u8>]> {
-        let mut args = Cow::Borrowed(&*self.args);
-        let is_of = |check: &Vec<u8>, of: Algorithm| check.get(ALGORITHM) == Some(&of.number());
-        let is_budget = |check: &Vec<u8>| is_of(check, Algorithm::Calendar);
-        let makes_hold = |check: &Vec<u8>| is_of(check, Algorithm::Holds) && check.len() >= PERIOD.end;
-        if self.args.iter().any(|check| is_budget(check) || makes_hold(check)) {
-            let deadline = Timestamp::from_nanos(deadline_micros.saturating_mul(1_000));
-            for check in args.to_mut() {
-                if is_budget(check) {
-                    name_period(check, deadline);
-                } else if makes_hold(check) {
-                    name_period_of_hold(check, deadline);
-                }
-            }
-        }
-        args
+        periods::named(&self.args, Timestamp::from_nanos(deadline_micros.saturating_mul(1_000)))
     }
 
     /// Adds `hits` to give back to a counter; they were charged under this stamp.
@@ -368,31 +353,6 @@ impl Call {
 fn has_exact_places(check: &[u8]) -> bool {
     let denominator = check[DENOMINATOR].try_into().map_or(f64::MAX, f64::from_le_bytes);
     f64::from(check[NUMERATOR]) * denominator < MOST as f64
-}
-
-/// Puts the period of a calendar that holds a time into a check, for the script: its begin in place of the window, its
-/// end in place of the denominator. Before, there were the window, the number of the table and whether there is one.
-fn name_period(check: &mut [u8], at: Timestamp) {
-    let number = |range: Range<usize>| check[range].try_into().map_or(0.0, f64::from_le_bytes) as u64;
-    let (window_nanos, has_table) = (number(WINDOW) * 1_000, number(DENOMINATOR) > 0);
-    let limit = match Periods::numbered(check[NUMERATOR]).filter(|_| has_table) {
-        Some(periods) => Limit::calendar(0, window_nanos, periods),
-        None => Limit::new(Algorithm::Calendar, 0, window_nanos),
-    };
-    let (begin, end) = limit.period_around(at);
-    check[WINDOW].copy_from_slice(&double(begin.as_nanos() / 1_000));
-    check[DENOMINATOR].copy_from_slice(&double(end.as_nanos() / 1_000));
-}
-
-/// Puts the period in which a hold expires that is made at this time into its check, if it is of a calendar budget.
-fn name_period_of_hold(check: &mut [u8], at: Timestamp) {
-    let ttl_micros = check[WINDOW].try_into().map_or(0.0, f64::from_le_bytes) as u64;
-    let has_periods = check[BURST].iter().any(|&byte| byte > 0);
-    let Some(periods) = Periods::numbered(check[NUMERATOR]).filter(|_| has_periods) else { return };
-    let expires = at.plus(ttl_micros.saturating_mul(1_000));
-    let (begin, end) = Limit::calendar(0, ttl_micros, periods).period_around(expires);
-    let period = [begin, end].map(|time| double(time.as_nanos() / 1_000));
-    check[PERIOD].copy_from_slice(period.as_flattened());
 }
 
 /// A check in the form that the script unpacks.
@@ -578,7 +538,7 @@ impl Since {
     /// How long hits of this limit may still be missing.
     fn cold_nanos(self, limit: &Limit) -> u64 {
         let micros = self.whole.saturating_sub(self.now);
-        let nanos = i128::from(micros) * 1_000 + i128::from(remembered_nanos(limit));
+        let nanos = i128::from(micros) * 1_000 + i128::from(limit.remembered_nanos());
         u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
     }
 }

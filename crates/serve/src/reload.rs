@@ -25,7 +25,6 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::report::REPORT;
 use crate::service::Service;
-use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::rules::{self, Diagnostic, Excerpt, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
@@ -276,7 +275,7 @@ const EXEMPT_SHOWN: usize = 100;
 fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
     let is_exempt = |rule: &&Rule| {
         rule.limit.is_some_and(|limit| {
-            limit.periods().is_some() || Duration::from_nanos(remembered_nanos(&limit)) > window_max
+            limit.periods().is_some() || Duration::from_nanos(limit.remembered_nanos()) > window_max
         })
     };
     let mut exempt = rules.iter().filter(is_exempt);

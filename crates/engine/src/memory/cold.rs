@@ -46,18 +46,8 @@ impl Cold {
         if now >= self.until || matches!(limit.algorithm(), Algorithm::Calendar | Algorithm::Ban) {
             return 0;
         }
-        self.nanos_left(remembered_nanos(limit), now)
+        self.nanos_left(limit.remembered_nanos(), now)
     }
-}
-
-/// How long a hit counts under a limit: its window. A bucket of more than N takes longer to drain.
-pub fn remembered_nanos(limit: &Limit) -> u64 {
-    let window = limit.window_nanos();
-    if !limit.algorithm().is_bucket() || limit.requests() == 0 {
-        return window;
-    }
-    let drained = (u128::from(limit.burst()) * u128::from(window)).div_ceil(u128::from(limit.requests()));
-    u64::try_from(drained).unwrap_or(u64::MAX).max(window)
 }
 
 impl Prepared {

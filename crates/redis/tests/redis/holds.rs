@@ -2,7 +2,6 @@
 //! real Redis. Every field of every verdict is the same.
 
 use tidegate_engine::limit::{Algorithm, HoldTerms, Limit, Periods, Slot};
-use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::plan::{Check, Hits, Plan, ReservationStep, Step};
 use tidegate_engine::time::Timestamp;
 
@@ -33,7 +32,7 @@ fn reserving(random: &mut Random, algorithm: Algorithm, months: Periods) -> Rese
     let ttl = random.pick(&[window / 3, window, 4 * window]);
     let charges = random.one_in(2);
     // Whole microseconds: Redis rounds the time in which a bucket drains up.
-    let after = remembered_nanos(&limit).next_multiple_of(1_000);
+    let after = limit.remembered_nanos().next_multiple_of(1_000);
     let terms = HoldTerms {
         ttl_nanos: ttl * 1_000,
         after_nanos: if charges && limit.periods().is_none() { after } else { 0 },

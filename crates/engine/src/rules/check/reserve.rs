@@ -4,7 +4,6 @@
 
 use super::{CheckedLimit, Checker};
 use crate::limit::HoldTerms;
-use crate::memory::remembered_nanos;
 use crate::rules::Sync;
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
@@ -39,7 +38,7 @@ impl Checker<'_, '_> {
         let charges = charges.is_none_or(|(_, charges)| charges);
         let terms = HoldTerms {
             ttl_nanos: ttl_nanos?,
-            after_nanos: if charges && limit.periods().is_none() { remembered_nanos(&limit) } else { 0 },
+            after_nanos: if charges && limit.periods().is_none() { limit.remembered_nanos() } else { 0 },
             periods: limit.periods().filter(|_| charges),
         };
         Some(CheckedReserve { terms, retry_nanos })
