@@ -18,7 +18,7 @@ kinds[HOLDS] = function()
   function kind.open(key)
     local latest = redis.call('ZSCORE', key, 'latest')
     if not latest then return { key = key, latest = 0, last = 0, held = 0, count = 0 } end
-    local held = -tonumber(redis.call('ZSCORE', key, 'sum'))
+    local held = 0 - tonumber(redis.call('ZSCORE', key, 'sum'))
     local last = tonumber(redis.call('ZSCORE', key, 'last')) - BEHIND
     local count = (redis.call('ZCARD', key) - 3) / 2
     return { key = key, latest = tonumber(latest) - BEHIND, last = last, held = held, count = count, exists = true }
@@ -179,7 +179,7 @@ kinds[HOLDS] = function()
 
   function kind.save(s)
     if not (s.exists and s.dirty) then return end
-    redis.call('ZADD', s.key, -s.held, 'sum', s.latest + BEHIND, 'latest', s.last + BEHIND, 'last')
+    redis.call('ZADD', s.key, 0 - s.held, 'sum', s.latest + BEHIND, 'latest', s.last + BEHIND, 'last')
     if s.kept then expire(s.key, s.last) end
   end
   return kind

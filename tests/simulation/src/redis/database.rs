@@ -213,20 +213,28 @@ impl Database {
                 }
                 Ok(Reply::Int((sorted.len() - before) as i64))
             }
-            (b"ZREM", [key, member]) => self.remove_from(key, |other, _| other == *member),
+            (b"ZREM", [key, members @ ..]) => self.remove_from(key, |other, _| members.contains(&other)),
             (b"ZREMRANGEBYSCORE", [key, b"-inf", most]) => {
                 let most = integer(most)?;
                 self.remove_from(key, |_, score| score <= most)
             }
+            (b"ZRANGEBYSCORE", [key, least, most, options @ ..]) => {
+                let mut all = self.by_score(key)?;
+                let (least, most) = (integer(least)?, integer(most)?);
+                all.retain(|(score, _)| (least..=most).contains(score));
+                match options {
+                    [] => Ok(Reply::Array(all.into_iter().map(|(_, member)| Reply::Bulk(member)).collect())),
+                    [b"WITHSCORES", b"LIMIT", b"0", count] => {
+                        all.truncate(integer(count)? as usize);
+                        Ok(with_scores(&all))
+                    }
+                    _ => Err(syntax()),
+                }
+            }
             (b"ZRANGE", [key, first, last, b"WITHSCORES"]) => {
                 let (first, last) = (integer(first)?, integer(last)?);
-                let mut all: Vec<_> =
-                    self.sorted(key)?.into_iter().flatten().map(|(it, score)| (*score, it)).collect();
-                all.sort_unstable();
-                let both =
-                    |&(score, member): &(i64, &Vec<u8>)| [member.clone(), score.to_string().into_bytes()];
-                let found = all[range(all.len(), first, last)].iter().flat_map(both);
-                Ok(Reply::Array(found.map(Reply::Bulk).collect()))
+                let all = self.by_score(key)?;
+                Ok(with_scores(&all[range(all.len(), first, last)]))
             }
             (b"DEL" | b"UNLINK", [key]) => Ok(Reply::Int(self.keys.remove(*key).is_some().into())),
             (b"TYPE", [key]) => Ok(Reply::Status(match self.keys.get(*key).map(|entry| &entry.value) {
@@ -321,6 +329,14 @@ impl Database {
         }
     }
 
+    /// The members of a sorted set in order, each with its score.
+    fn by_score(&self, key: &[u8]) -> Result<Vec<(i64, Vec<u8>)>, Reply> {
+        let members = self.sorted(key)?.into_iter().flatten();
+        let mut all: Vec<_> = members.map(|(member, score)| (*score, member.clone())).collect();
+        all.sort_unstable();
+        Ok(all)
+    }
+
     fn sorted_or_new(&mut self, key: &[u8]) -> Result<&mut Sorted, Reply> {
         let new = || Entry { value: Value::Sorted(Sorted::new()), expires: None };
         match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
@@ -351,6 +367,12 @@ impl Database {
             _ => Err(wrong_type()),
         }
     }
+}
+
+/// Members of a sorted set, each with its score.
+fn with_scores(members: &[(i64, Vec<u8>)]) -> Reply {
+    let both = |(score, member): &(i64, Vec<u8>)| [member.clone(), score.to_string().into_bytes()];
+    Reply::Array(members.iter().flat_map(both).map(Reply::Bulk).collect())
 }
 
 /// The reply to TIME.

@@ -12,6 +12,7 @@ mod cold;
 mod counter;
 mod decide;
 mod entries;
+mod holds;
 mod slots;
 mod windows;
 

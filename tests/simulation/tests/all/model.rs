@@ -7,8 +7,9 @@ mod server;
 
 use redis::{ConnectionLike as _, Value};
 use tidegate_engine::key::Key;
-use tidegate_engine::limit::{Algorithm, BanTerms, Limit, Share, Slot};
-use tidegate_engine::plan::{Candidate, Check, Hits, Origin};
+use tidegate_engine::limit::{Algorithm, BanTerms, HoldTerms, Limit, Share, Slot};
+use tidegate_engine::memory::remembered_nanos;
+use tidegate_engine::plan::{Candidate, Check, Hits, Origin, ReservationStep};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
 use tidegate_redis::script::{Call, Clock, Lost, Memory, Purpose, Stamp, Whole, cold_argument, source};
@@ -105,7 +106,7 @@ fn expected(real: redis::RedisResult<Value>) -> Reply {
     }
 }
 
-/// All but `holds`, which no rule of the simulation has.
+/// All but `holds`, which are never asked without their limit.
 const ALGORITHMS: [Algorithm; Algorithm::ALL.len() - 1] =
     *Algorithm::ALL.first_chunk().expect("it is shorter by one");
 
@@ -160,16 +161,79 @@ fn check(random: &mut Random, limit: Limit) -> Check<'static> {
 }
 
 /// Other numbers for one of the counters.
-fn change(random: &mut Random, counters: &mut [(Vec<u8>, Limit)]) {
+fn change(random: &mut Random, counters: &mut [Counter]) {
     let place = random.below(counters.len() as u64) as usize;
     let (requests, burst) = (random.pick(&[0, 1, 5, 20, 1_000]), random.pick(&[None, Some(1), Some(9)]));
-    counters[place].1 = counters[place].1.with_numbers(Some(requests), burst);
+    counters[place].limit = counters[place].limit.with_numbers(Some(requests), burst);
 }
 
 /// A check that takes nothing.
 fn asks(limit: Limit) -> Check<'static> {
     let origin = Origin::Override { window: Window::of(Unit::Second) };
     Check::new(origin, limit, Key(0), Hits::Take(0))
+}
+
+/// A counter, and its holds, if its limit has `reserve`.
+#[derive(Clone)]
+struct Counter {
+    key: Vec<u8>,
+    limit: Limit,
+    holds: Option<Limit>,
+}
+
+impl Counter {
+    fn new(random: &mut Random, seed: u64, number: u64) -> Self {
+        let (key, limit) = (format!("{seed}:{number}").into_bytes(), limit(random));
+        let may_hold = !matches!(limit.algorithm(), Algorithm::Concurrency | Algorithm::Ban);
+        let holds = (may_hold && random.one_in(2)).then(|| {
+            let window = limit.window_nanos();
+            let after = remembered_nanos(&limit).next_multiple_of(1_000);
+            Limit::holds(&HoldTerms {
+                ttl_nanos: random.pick(&[window, 4 * window, (window / 3_000).max(1) * 1_000]),
+                after_nanos: random.pick(&[0, after]),
+                periods: None,
+            })
+        });
+        Self { key, limit, holds }
+    }
+
+    fn holds_key(&self) -> Vec<u8> {
+        [&self.key[..], b"h"].concat()
+    }
+}
+
+/// What a call does about reservations. The numbers are those of attempts.
+#[derive(Clone, Copy)]
+enum Reserving {
+    Nothing,
+    Reserve(Slot),
+    Commit(Slot),
+}
+
+impl Reserving {
+    fn drawn(random: &mut Random) -> Self {
+        let slot = Slot::of(1 + random.below(4), random.below(2));
+        random.pick(&[Self::Nothing, Self::Reserve(slot), Self::Reserve(slot), Self::Commit(slot)])
+    }
+
+    /// Makes the check of a limit that of its reservation. Returns the check of its holds.
+    fn checks(self, limited: &mut Check<'static>, holds: Limit) -> Check<'static> {
+        let Hits::Take(hits) = limited.hits else { return asks(holds) };
+        match self {
+            Self::Nothing => asks(holds),
+            Self::Reserve(slot) => {
+                let hits = Hits::Take(hits.max(1));
+                (limited.hits, limited.reported) = (hits, false);
+                limited.reservation = ReservationStep::Hold;
+                Check { hits, ..asks(holds.for_slot(slot)) }
+            }
+            Self::Commit(slot) => {
+                (limited.reported, limited.reservation) = (true, ReservationStep::Commit);
+                let limit = holds.for_slot(slot).ending_hold();
+                Check { hits: Hits::Take(hits + 1), reported: true, ..asks(limit) }
+            }
+        }
+    }
 }
 
 /// A server that may have lost what it counted before about now.
@@ -180,20 +244,22 @@ fn cold(random: &mut Random, seed: u64, now: u64) -> Cold {
     Cold { mark, argument, is_named: random.one_in(2) }
 }
 
+/// A charge that may go back.
+type Charge = (Vec<u8>, Limit, Stamp, u64);
+
 /// Calls of all four scripts on a few counters.
 fn sequence(both: &mut Both, seed: u64) {
     let mut random = Random::new(seed);
-    let mut counters: Vec<(Vec<u8>, Limit)> = (0..1 + random.below(3))
-        .map(|number| (format!("{seed}:{number}").into_bytes(), limit(&mut random)))
-        .collect();
+    let mut counters: Vec<Counter> =
+        (0..1 + random.below(3)).map(|number| Counter::new(&mut random, seed, number)).collect();
     let mut now = TODAY + random.below(SECOND);
     // The buckets of shorter windows have numbers beyond 2^53, which scripts round.
-    let is_modelled = counters.iter().all(|(_, limit)| limit.window_nanos() >= 12_000);
+    let is_modelled = counters.iter().all(|counter| counter.limit.window_nanos() >= 12_000);
     both.scripts_run_by = if is_modelled { RunBy::Both } else { RunBy::Lua };
     both.cold = random.one_in(3).then(|| cold(&mut random, seed, now));
-    let mut stamps: Vec<(usize, Limit, Stamp, u64)> = Vec::new();
+    let mut charges: Vec<Charge> = Vec::new();
     for _ in 0..1 + random.below(30) {
-        let window = random.pick(&counters).1.window_nanos() / 1_000;
+        let window = random.pick(&counters).limit.window_nanos() / 1_000;
         now += random.pick(&[0, 1, window / 10, window, 2 * window]);
         // A mark may be later than a clock that is set back.
         if both.cold.is_some() && random.one_in(5) {
@@ -205,18 +271,18 @@ fn sequence(both: &mut Both, seed: u64) {
         let late = random.one_in(20);
         let deadline = if late { now - 1 } else { now + SECOND };
         match random.below(8) {
-            0 if !stamps.is_empty() => {
+            0 if !charges.is_empty() => {
                 let memory = Memory { key: GENERATION.into(), generation: b"one".to_vec(), connection: 1 };
                 let mut call = Call::giving_back(&memory);
-                let (place, limit, stamp, hits) =
-                    stamps.swap_remove(random.below(stamps.len() as u64) as usize);
-                call.push_give_back(counters[place].0.clone(), &limit, stamp, 1 + random.below(hits));
+                let (key, limit, stamp, hits) =
+                    charges.swap_remove(random.below(charges.len() as u64) as usize);
+                call.push_give_back(key, &limit, stamp, 1 + random.below(hits));
                 both.call(Purpose::GiveBack, &call, deadline, now);
             }
             1 => {
                 let mut calls = Vec::new();
                 for _ in 0..2 + random.below(3) {
-                    let (key, limit) = random.pick(&counters);
+                    let Counter { key, limit, .. } = random.pick(&counters);
                     let mut call = Call::new(&Whole::default());
                     call.push(key, &check(&mut random, limit), false);
                     calls.push(call);
@@ -228,44 +294,66 @@ fn sequence(both: &mut Both, seed: u64) {
             }
             2 => {
                 let mut call = Call::new(&Whole::default());
-                for (key, limit) in counters.iter().filter(|(_, limit)| limit.algorithm().is_strict()) {
+                for Counter { key, limit, .. } in
+                    counters.iter().filter(|it| it.limit.algorithm().is_strict())
+                {
                     call.push(key.clone(), &asks(*limit), false);
                     call.lease(1 + random.below(20), 100_000);
                 }
                 let purpose = if call.only_renews() { Purpose::Renew } else { Purpose::Decide };
                 both.call(purpose, &call, deadline, now);
             }
-            _ => {
-                let mut call = Call::new(&Whole { any_over: random.one_in(9), ..Whole::default() });
-                let mut asked = Vec::new();
-                for _ in 0..1 + random.below(3) {
-                    let place = random.below(counters.len() as u64) as usize;
-                    let (key, limit) = counters[place].clone();
-                    let check = check(&mut random, limit);
-                    call.push(key, &check, false);
-                    if limit.algorithm().is_strict() && random.one_in(3) {
-                        call.lease(1 + random.below(20), 100_000);
-                    }
-                    if random.one_in(6) {
-                        call.add_unsynced((random.below(window + 1), 1 + random.below(5)));
-                    }
-                    asked.push((place, check));
-                }
-                for _ in 0..random.pick(&[0, 0, 1, 3]) {
-                    let (key, limit) = random.pick(&counters);
-                    let (step, rule) = (random.below(asked.len() as u64) as usize, random.below(2) as usize);
-                    let candidate = Candidate { step, rule, check: check(&mut random, limit) };
-                    call.push_candidate(key, &candidate, false, step);
-                }
-                let reply = both.call(Purpose::Decide, &call, deadline, now);
-                stamps.extend(charged(&reply, &asked));
-            }
+            _ => charges.extend(decide(both, &mut random, &counters, (deadline, now))),
         }
     }
-    counters.iter().for_each(|(key, _)| both.same_state(key));
+    for counter in &counters {
+        both.same_state(&counter.key);
+        both.same_state(&counter.holds_key());
+    }
     if let Some(Cold { mark, .. }) = both.cold.take() {
         both.same(&[b"GET", &mark]);
     }
+}
+
+/// A request of some counters, their holds, and candidates. Returns what was charged.
+fn decide(
+    both: &mut Both,
+    random: &mut Random,
+    counters: &[Counter],
+    (deadline, now): (u64, u64),
+) -> Vec<Charge> {
+    let mut call = Call::new(&Whole { any_over: random.one_in(9), ..Whole::default() });
+    let (mut asked, mut holds) = (Vec::new(), Vec::new());
+    let reserving = Reserving::drawn(random);
+    for place in 0..1 + random.below(3) as usize {
+        let counter = random.pick(counters);
+        let window = counter.limit.window_nanos() / 1_000;
+        let mut check = check(random, counter.limit);
+        if let Some(of) = counter.holds {
+            holds.push((place, counter.holds_key(), reserving.checks(&mut check, of)));
+        }
+        call.push(counter.key.clone(), &check, false);
+        if counter.limit.algorithm().is_strict() && random.one_in(3) {
+            call.lease(1 + random.below(20), 100_000);
+        }
+        if random.one_in(6) {
+            call.add_unsynced((random.below(window + 1), 1 + random.below(5)));
+        }
+        asked.push((counter.key, check));
+    }
+    let steps = asked.len() as u64;
+    for (place, key, check) in holds {
+        call.push(key.clone(), &check, false);
+        call.holds_of(place);
+        asked.push((key, check));
+    }
+    for _ in 0..random.pick(&[0, 0, 1, 3]) {
+        let Counter { key, limit, .. } = random.pick(counters);
+        let (step, rule) = (random.below(steps) as usize, random.below(2) as usize);
+        let candidate = Candidate { step, rule, check: check(random, limit) };
+        call.push_candidate(key, &candidate, false, step);
+    }
+    charged(&both.call(Purpose::Decide, &call, deadline, now), &asked)
 }
 
 fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {
@@ -275,7 +363,7 @@ fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {
 }
 
 /// What was charged, with the stamps under which it would go back.
-fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Limit, Stamp, u64)> {
+fn charged(reply: &Reply, asked: &[(Vec<u8>, Check<'static>)]) -> Vec<Charge> {
     let Reply::Bulk(reply) = reply else { return Vec::new() };
     let numbers = tidegate_redis::script::numbers(reply).expect("a reply of ours");
     let checks = asked.iter().map(|(_, check)| check);
@@ -283,7 +371,7 @@ fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Limi
     let counters = asked.iter().zip(answered.counters);
     counters
         .filter(|(_, counter)| counter.charged > 0)
-        .map(|((place, check), counter)| (*place, check.limit, counter.stamp, counter.charged))
+        .map(|((key, check), counter)| (key.clone(), check.limit, counter.stamp, counter.charged))
         .collect()
 }
 

@@ -12,6 +12,7 @@ const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
 const DETAIL: u8 = 64;
+const RESERVES: u8 = 128;
 
 /// One check. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +33,10 @@ pub(super) struct Check<'a> {
     pub(super) lease: Option<(i64, i64)>,
     /// It is a candidate: the check that it stands in for, from 0, and the trial.
     pub(super) stands_in: Option<(usize, i64)>,
-    /// The slot that it takes or releases.
+    /// The slot that it takes or releases, or the hold that it makes or ends.
     pub(super) slot: Option<Slot>,
+    /// Begin and end of the period that holds the deadline of a call that makes a hold, and one `window` more. 0: there is none.
+    pub(super) period: Option<(i64, i64)>,
     /// Pairs of how long ago hits were admitted, and how many.
     unsynced: &'a [u8],
 }
@@ -89,13 +92,16 @@ impl<'a> Check<'a> {
             lease: None,
             stands_in: None,
             slot: None,
+            period: None,
             unsynced: &[],
         }
     }
 
     fn with_slot(self, from: &mut Reader<'a>) -> Self {
-        let slot = self.has(DETAIL).then(|| Slot { id: from.take(), number: from.take() });
-        Self { slot, ..self }
+        let slot = self.has(DETAIL).then(|| from.slot());
+        let names_hold = slot.is_some() && self.algorithm == Algorithm::Holds;
+        let period = names_hold.then(|| (from.double(), from.double()));
+        Self { slot, period, ..self }
     }
 
     /// The lengths of the first and of the longest ban: they are where a slot has its names.
@@ -121,6 +127,11 @@ impl<'a> Check<'a> {
 
     pub(super) fn is_reported(&self) -> bool {
         self.has(REPORTED)
+    }
+
+    /// Its hits are held, and not charged.
+    pub(super) fn reserves(&self) -> bool {
+        self.has(RESERVES)
     }
 
     pub(super) fn is_shadow(&self) -> bool {
@@ -201,6 +212,10 @@ impl<'a> Reader<'a> {
         let (&bytes, rest) = self.0.split_first_chunk().expect("nobody else makes calls");
         self.0 = rest;
         bytes
+    }
+
+    pub(super) fn slot(&mut self) -> Slot {
+        Slot { id: self.take(), number: self.take() }
     }
 
     pub(super) fn byte(&mut self) -> u8 {

@@ -8,6 +8,7 @@ use super::bans::Ban;
 use super::bucket::Bucket;
 use super::check::{Check, Reader, Stamp};
 use super::entries::{Entries, Entry};
+use super::holds::Holds;
 use super::slots::Slots;
 use super::windows::{Budget, Fixed, Weighted};
 use crate::redis::database::Value;
@@ -29,6 +30,8 @@ pub enum Counter {
     Slots(Slots),
     /// Of denials.
     Ban(Ban),
+    /// Of reservations.
+    Holds(Holds),
 }
 
 /// What earlier checks of the request take from a counter, and give back to it.
@@ -103,7 +106,7 @@ impl Counter {
             Algorithm::Calendar => Self::Budget(Budget::default()),
             Algorithm::Concurrency => Self::Slots(Slots::default()),
             Algorithm::Ban => Self::Ban(Ban::default()),
-            Algorithm::Holds => unreachable!("no rule of the simulation reserves"),
+            Algorithm::Holds => Self::Holds(Holds::default()),
         }
     }
 
@@ -116,6 +119,7 @@ impl Counter {
             Self::Budget(counter) => counter,
             Self::Slots(counter) => counter,
             Self::Ban(counter) => counter,
+            Self::Holds(counter) => counter,
         }
     }
 }
@@ -147,6 +151,7 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
         }
         (Algorithm::Ban, Value::Text(text)) => Counter::Ban(Ban::of_text(text)),
         (Algorithm::Concurrency, Value::Sorted(sorted)) => Counter::Slots(Slots::of_sorted(sorted)),
+        (Algorithm::Holds, Value::Sorted(sorted)) => Counter::Holds(Holds::of_sorted(sorted)),
         _ => panic!("no counter of {algorithm:?}: {value:?}"),
     }
 }

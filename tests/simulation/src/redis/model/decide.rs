@@ -7,7 +7,8 @@ use tidegate_engine::limit::Algorithm;
 
 use super::Moment;
 use super::check::{Check, MOST, Reader, doubles};
-use super::counter::{Ahead, Counter, Kind};
+use super::counter::{Ahead, Counter, Kind, Look};
+use super::holds::Holds;
 use crate::redis::database::Database;
 
 /// A lease is at most this part of the rest.
@@ -31,12 +32,16 @@ struct Open {
     kept: Option<i64>,
     ahead: Ahead,
     charged: i64,
+    /// What reservations hold of its limit.
+    reserved: i64,
 }
 
 /// A check, and what its counter said.
 struct Looked<'a> {
     check: Check<'a>,
     over: bool,
+    /// What is left, or what holds found.
+    left: i64,
     before: i64,
     is_cold: bool,
     /// Hits that earlier checks of the request take.
@@ -75,10 +80,9 @@ pub(super) fn decide(
         quotas: from.four(),
         quotas_over: from.four(),
     };
-    let checks: SmallVec<[Check<'_>; 4]> = checks.iter().map(|packed| Check::read(packed)).collect();
+    let mut checks: SmallVec<[Check<'_>; 4]> = checks.iter().map(|packed| Check::read(packed)).collect();
     let mut counters = open(moment, keys, &checks, database);
-    let looked: SmallVec<[Looked<'_>; 4]> =
-        checks.into_iter().map(|check| look(moment, check, opened(&mut counters, check.place))).collect();
+    let looked = look_at_all(moment, &mut checks, &mut counters);
     counters.iter_mut().flatten().for_each(|open| open.ahead = Ahead::default());
     let reply = charge(moment, &whole, &looked, &mut counters);
     for (key, open) in keys.iter().zip(counters) {
@@ -101,6 +105,7 @@ fn open(moment: &Moment, keys: &[&[u8]], checks: &[Check<'_>], database: &mut Da
                 kept: None,
                 ahead: Ahead::default(),
                 charged: 0,
+                reserved: 0,
             }
         });
     }
@@ -123,6 +128,46 @@ impl Open {
     }
 }
 
+/// Holds first: what they hold is taken from the limits already.
+fn look_at_all<'a>(
+    moment: &Moment,
+    checks: &mut [Check<'a>],
+    counters: &mut Counters,
+) -> SmallVec<[Looked<'a>; 4]> {
+    let mut holds = BTreeMap::new();
+    for number in 0..checks.len() {
+        let check = checks[number];
+        if check.algorithm == Algorithm::Holds {
+            let (looked, held) = look_at_holds(moment, check, opened(counters, check.place));
+            if let Some(limited) = (check.requests as usize).checked_sub(1).and_then(|of| checks.get_mut(of))
+            {
+                let of = opened(counters, limited.place);
+                (of.reserved, of.ahead.taken) = (held, held);
+                if check.is_reported() {
+                    limited.hits = Holds::owes(looked.left, limited.hits);
+                }
+            }
+            holds.insert(number, looked);
+        }
+    }
+    let look = |(number, check): (usize, &Check<'a>)| {
+        let own = holds.remove(&number);
+        own.unwrap_or_else(|| look(moment, *check, opened(counters, check.place)))
+    };
+    checks.iter().enumerate().map(look).collect()
+}
+
+/// Returns what others hold too.
+fn look_at_holds<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> (Looked<'a>, i64) {
+    let kept = open.kind().advance(&check, moment.now);
+    open.kept = kept.or(open.kept);
+    let look = open.kind().look(&check, check.hits, Ahead::default());
+    let held = look.before;
+    // Whoever ends a hold needs no room.
+    let is_cold = !check.is_reported() && moment.is_cold(&check);
+    (Looked::of(check, look, is_cold), held)
+}
+
 fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
     let kept = open.kind().advance(&check, moment.now);
     open.kept = kept.or(open.kept);
@@ -131,29 +176,43 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
         let kept = open.kind().charge_at(&check, moment.now - age, hits, ahead);
         open.charged(kept);
     }
-    let ahead = open.ahead.taken;
+    let ahead = open.ahead.taken - open.reserved;
     if check.gives() {
         let newest = check.hits.min(ahead);
         let given = (open.ahead.given + check.hits - newest).min(MOST);
-        open.ahead = Ahead { taken: ahead - newest, given };
+        open.ahead = Ahead { taken: open.ahead.taken - newest, given };
     }
     let (hits, before) = (if check.gives() { 0 } else { check.hits }, open.ahead);
     let look = open.kind().look(&check, hits, before);
-    let mut looked = Looked { check, over: look.over, before: look.before, is_cold: false, ahead };
-    if moment.is_cold(&check) {
-        let is_over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
-        looked = Looked { over: is_over, before: check.capacity, is_cold: true, ..looked };
-    }
-    let takes = looked.charges(open, Settled { passes: true, stopping: false, banned: false });
+    let looked = Looked { ahead, ..Looked::of(check, look, moment.is_cold(&check)) };
+    let takes = match looked.holds(true) {
+        0 => looked.charges(open, Settled { passes: true, stopping: false, banned: false }),
+        holds => holds,
+    };
     open.ahead.taken = (open.ahead.taken + takes).min(MOST);
     looked
 }
 
-impl Looked<'_> {
+impl<'a> Looked<'a> {
+    fn of(check: Check<'a>, look: Look, is_cold: bool) -> Self {
+        let Look { over, left, before } = look;
+        let looked = Self { check, over, left, before, is_cold, ahead: 0 };
+        if !is_cold {
+            return looked;
+        }
+        let over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
+        Self { over, left: 0, before: check.capacity, ..looked }
+    }
+
+    /// The hits that a reservation holds of it.
+    fn holds(&self, passes: bool) -> i64 {
+        if self.check.reserves() && passes && !self.over { self.check.hits } else { 0 }
+    }
+
     /// The hits that are charged.
     fn charges(&self, open: &mut Open, settled: Settled) -> i64 {
         let (check, ahead) = (&self.check, open.ahead);
-        if check.gives() {
+        if check.gives() || check.reserves() {
             return 0;
         }
         if check.algorithm == Algorithm::FixedWindow {
@@ -173,8 +232,8 @@ fn charge(moment: &Moment, whole: &Whole, looked: &[Looked<'_>], counters: &mut 
     let trials = trials(whole, looked);
     let mut reply: SmallVec<[i64; 32]> = SmallVec::from_slice(&[moment.now]);
     for it in looked {
-        let settled = it.check.stands_in.map_or(settled, |(_, trial)| trials[&trial]);
-        charge_one(it, settled, opened(counters, it.check.place), &mut reply);
+        let own = it.check.stands_in.map_or(settled, |(_, trial)| trials[&trial]);
+        charge_one(it, own, settled.passes, opened(counters, it.check.place), &mut reply);
     }
     // So they take no room from the request itself.
     for it in looked {
@@ -185,7 +244,13 @@ fn charge(moment: &Moment, whole: &Whole, looked: &[Looked<'_>], counters: &mut 
     doubles(reply)
 }
 
-fn charge_one(it: &Looked<'_>, settled: Settled, open: &mut Open, reply: &mut SmallVec<[i64; 32]>) {
+fn charge_one(
+    it: &Looked<'_>,
+    settled: Settled,
+    passes: bool,
+    open: &mut Open,
+    reply: &mut SmallVec<[i64; 32]>,
+) {
     let check = &it.check;
     let charge = it.charges(open, settled);
     let asked = if check.gives() { 0 } else { check.hits };
@@ -204,11 +269,19 @@ fn charge_one(it: &Looked<'_>, settled: Settled, open: &mut Open, reply: &mut Sm
         let kept = open.kind().refund(check, check.hits);
         open.kept = kept.or(open.kept);
     }
-    let left = if it.is_cold { 0 } else { open.kind().look(check, 0, Ahead::default()).left };
-    let over = i64::from(it.over) + if it.is_cold { 2 } else { 0 };
-    reply.extend([over, it.before, left, charge, open.kind().latest(), wanted]);
-    let room_for = if it.over { wanted } else { left + 1 };
-    let [first, second, third] = open.kind().state(check, room_for, it.over);
+    let left = match check.algorithm {
+        _ if it.is_cold => 0,
+        Algorithm::Holds => it.left,
+        _ => open.kind().look(check, 0, Ahead::default()).left,
+    };
+    let may_be_held = it.over && open.reserved > 0 && !it.is_cold;
+    let only_held = may_be_held && !open.kind().look(check, wanted, Ahead::default()).over;
+    let over = i64::from(it.over) + if it.is_cold { 2 } else { 0 } + if only_held { 4 } else { 0 };
+    let free = (left - open.reserved - it.holds(passes)).max(0);
+    reply.extend([over, it.before, free, charge, open.kind().latest(), wanted]);
+    let waits = it.over && !only_held;
+    let room_for = if waits { wanted } else { left + 1 };
+    let [first, second, third] = open.kind().state(check, room_for, waits);
     reply.extend([if renews { Some(1) } else { first }, second, third].into_iter().flatten());
 }
 
