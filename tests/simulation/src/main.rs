@@ -97,11 +97,14 @@ fn main() -> ExitCode {
         "\n{runs} runs, {requests} requests ({admitted} admitted, {denied} denied, {failed} without an answer), \
          {commands} commands to Redis, {rate:.0} requests a second"
     );
-    let Census { answered, judged, of_classes, of_slots, of_bans } = census;
+    let Census { answered, judged, of_classes, of_slots, of_bans, of_holds } = census;
     println!("of {answered} descriptors that had an answer {judged} were judged: {} %", census.percent());
-    for (what, [answered, judged]) in
-        [("had classes", of_classes), ("had slots", of_slots), ("were denied by bans", of_bans)]
-    {
+    for (what, [answered, judged]) in [
+        ("had classes", of_classes),
+        ("had slots", of_slots),
+        ("were denied by bans", of_bans),
+        ("had reservations", of_holds),
+    ] {
         println!("of these {answered} {what}, and {judged} of them were judged");
     }
     ExitCode::SUCCESS

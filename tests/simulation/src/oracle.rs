@@ -12,7 +12,7 @@
 //!   hits that its answer says. That holds for each hit that is admitted, also where reported hits are charged beyond
 //!   N.
 //! - A request that gives hits back removes what it was admitted from every window.
-//! - Calls in flight have a judge of their own: `slots.rs`.
+//! - Calls in flight have a judge of their own: `slots.rs`. So have reservations: `holds.rs`.
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
 //! - No node remembers for long that a leased counter is full: other nodes may give hits back.
 //! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
@@ -43,6 +43,7 @@
 mod bans;
 mod census;
 mod early;
+mod holds;
 mod record;
 mod remembered;
 mod slots;
@@ -60,7 +61,8 @@ use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, census};
-pub use record::{Bans, Loss, Outcome, Record, Refund};
+pub use holds::wrong_holds;
+pub use record::{Bans, Loss, Outcome, Record, Refund, Reserving};
 pub use slots::{Release, wrong_slots};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
@@ -190,14 +192,16 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     })
 }
 
-/// What a judge finds in the records of a counter, by the time at which they were asked. Slots have a judge of their own.
+/// What a judge finds in the records of a counter, by the time at which they were asked. Slots have a judge of their own, and so
+/// have reservations.
 fn each_counter(
     rules: &Rules<'_>,
     records: &[Record],
     mut judge: impl FnMut(usize, &[Record]) -> Option<String>,
 ) -> Option<String> {
     let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<Record>> = BTreeMap::new();
-    for it in records.iter().filter(|it| rules.limits[it.limit].algorithm != Algorithm::Concurrency) {
+    let is_slot = |it: &Record| rules.limits[it.limit].algorithm == Algorithm::Concurrency;
+    for it in records.iter().filter(|it| !is_slot(it) && it.reserving.is_none()) {
         let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
         counters.entry(counter).or_default().push(*it);
     }
@@ -440,7 +444,7 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
     let (mut level, mut at) = (0.0_f64, 0);
     for other in there {
         level = (level - drained(at, other.asked)).max(0.0) + other.hits as f64;
-        at = other.asked;
+        (level, at) = (level.min(holds::level_max(limit)), other.asked);
     }
     Some(((level - drained(at, it.answered + rules.lead)).max(0.0) as u64).saturating_sub(1))
 }

@@ -93,6 +93,8 @@ pub enum Kind {
     WrongSlot,
     /// A key was banned without enough denials or for too long, or was not banned though it had to be.
     WrongBan,
+    /// A reservation did not count, ended by itself, or counted after its end; or a cost was charged twice or not at all.
+    WrongHold,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
     /// A process began with something else than the one before had left.

@@ -14,6 +14,7 @@ mod operators;
 mod plots;
 mod prefixes;
 mod records;
+mod reservations;
 mod shapes;
 mod slots;
 mod stage;
@@ -39,6 +40,7 @@ pub use fleet::Settings;
 pub use further::Further;
 pub use prefixes::ADDRESSES;
 pub use records::{HEARD_MAX, Terms};
+pub use reservations::{Reservation, Reserve};
 pub use shapes::{Limitless, Shape};
 pub use slots::{IDS, Release, Renewal};
 use stage::Plot;
@@ -221,6 +223,8 @@ pub struct Ask {
     pub released: Option<Release>,
     /// How its slots are renewed, if they are.
     pub renewed: Option<Renewal>,
+    /// The reservation that it makes or ends.
+    pub reserves: Option<Reservation>,
     /// The worker that reads it.
     pub worker: usize,
     /// A worker reads requests of the same batch together, up to eight. `None`: it comes alone.
@@ -232,7 +236,7 @@ pub struct Ask {
 impl Ask {
     /// A request that comes alone, of a client that waits for its answer.
     pub fn new(at: Time, node: usize, items: Vec<Item>) -> Self {
-        let (limitless, deadline, cancelled, refunded, released, renewed, batch) = Default::default();
+        let (limitless, deadline, cancelled, refunded, released, renewed) = Default::default();
         Self {
             at,
             node,
@@ -243,8 +247,9 @@ impl Ask {
             refunded,
             released,
             renewed,
+            reserves: None,
             worker: 0,
-            batch,
+            batch: None,
             form: Form::Usual,
         }
     }

@@ -1,6 +1,7 @@
 //! How much of what was answered is judged.
 
 use super::bans::census_of_bans;
+use super::holds::census_of_holds;
 use super::slots::census_of_slots;
 use super::{Outcome, Record, Release, Rules, before, each_counter};
 use crate::scenario::LimitSpec;
@@ -20,6 +21,8 @@ pub struct Census {
     pub of_slots: [u64; 2],
     /// And of denials by bans.
     pub of_bans: [u64; 2],
+    /// And of reservations.
+    pub of_holds: [u64; 2],
 }
 
 impl Census {
@@ -28,6 +31,7 @@ impl Census {
         self.answered += other.answered;
         self.judged += other.judged;
         self.of_slots.iter_mut().zip(other.of_slots).for_each(|(sum, more)| *sum += more);
+        self.of_holds.iter_mut().zip(other.of_holds).for_each(|(sum, more)| *sum += more);
         self.of_bans.iter_mut().zip(other.of_bans).for_each(|(sum, more)| *sum += more);
         self.of_classes.iter_mut().zip(other.of_classes).for_each(|(sum, more)| *sum += more);
     }
@@ -66,8 +70,11 @@ pub fn census(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Ce
     });
     census.of_bans = census_of_bans(rules, records);
     census.of_slots = census_of_slots(rules, records, releases);
-    census.answered += census.of_slots[0];
-    census.judged += census.of_slots[1];
+    census.of_holds = census_of_holds(rules, records);
+    for [answered, judged] in [census.of_slots, census.of_holds] {
+        census.answered += answered;
+        census.judged += judged;
+    }
     census
 }
 

@@ -1,5 +1,7 @@
 //! What the oracle knows: what clients asked and were answered, and what servers forgot.
 
+use tidegate_engine::limit::Found;
+
 use crate::world::Time;
 
 /// What one descriptor of a request asked of a counter, and what became of it.
@@ -35,6 +37,8 @@ pub struct Record {
     pub id: Option<u8>,
     /// The place of the record of the call whose slot it renews.
     pub renews: Option<usize>,
+    /// What it does about a reservation.
+    pub reserving: Option<Reserving>,
     /// They were not asked for, but reported.
     pub is_reported: bool,
     /// They were given back.
@@ -53,6 +57,17 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was answered about bans.
     pub bans: Bans,
+}
+
+/// What one descriptor did about a reservation, and found.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserving {
+    /// Of this id.
+    pub id: u32,
+    /// It ends it. Its hits are the cost.
+    pub is_commit: bool,
+    /// What the answer says of it.
+    pub found: Option<Found>,
 }
 
 /// What one descriptor asked of a ban, and was answered.

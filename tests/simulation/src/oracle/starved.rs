@@ -23,8 +23,9 @@ impl Rules<'_> {
         let is_bucket = limit.algorithm.is_bucket();
         // A log has N entries at most: what is reported beyond them moves the newest one. What is reported while Redis
         // is away fills a bucket later.
-        let moves_times =
-            limit.is_reported && (limit.algorithm == Algorithm::SlidingLog || is_bucket && !self.is_calm);
+        let is_beyond = limit.is_reported || limit.shape.reserve.is_some();
+        let moves_times = is_beyond && limit.algorithm == Algorithm::SlidingLog
+            || limit.is_reported && is_bucket && !self.is_calm;
         // When N changes, the level of a bucket does too.
         let is_known = limit.is_steady() || !is_bucket;
         // A call without an answer may count in the window of the rule or in that of the record.
@@ -127,6 +128,10 @@ impl Rules<'_> {
 pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(rules, records, |number, own| {
         let limit = &rules.limits[number];
+        // `holds.rs` judges these.
+        if limit.shape.reserve.is_some() {
+            return None;
+        }
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
@@ -157,7 +162,7 @@ struct There {
 
 /// The most hits that may have counted for the record at this place, without its own. `counting`: what surely counts of
 /// `own`.
-fn there_at_most(
+pub(super) fn there_at_most(
     rules: &Rules<'_>,
     limit: &LimitSpec,
     (own, counting): (&[Record], &[Record]),

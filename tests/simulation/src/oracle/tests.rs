@@ -41,6 +41,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         rule_window: SECOND,
         id: None,
         renews: None,
+        reserving: None,
         is_reported,
         is_refunded,
         is_full: false,

@@ -131,6 +131,9 @@ impl Run {
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
         // Nor how often a fixed window has no room that counts what it denies.
         let lacks_room = over && limit.algorithm == Algorithm::FixedWindow && self.may_lack_room();
+        if let Some(reserving) = &mut record.reserving {
+            reserving.found = counter.found;
+        }
         (record.remaining, record.reset_nanos) = (counter.remaining, counter.reset_nanos);
         record.is_full = is_full || lacks_room;
     }

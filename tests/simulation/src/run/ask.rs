@@ -16,9 +16,9 @@ use super::names::{ban_of, has_calls};
 use super::resets::EpochNumbers;
 use super::way::{Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
-use crate::oracle::{Bans, Outcome, Record, Refund};
+use crate::oracle::{Bans, Outcome, Record, Refund, Reserving};
 use crate::redis::server::EPOCH_MICROS;
-use crate::scenario::{Ask, Cancelled, Form, Item, Limitless};
+use crate::scenario::{Ask, Cancelled, Form, Item, Limitless, Reservation};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// A request that waits for its answer, until this is dropped.
@@ -60,6 +60,7 @@ impl Run {
             gives: false,
             token: None,
             renews: None,
+            reserves: ask.reserves.map(|reserves| (format!("r{}", reserves.id), reserves)),
             form: ask.form,
             is_gone: AtomicBool::new(false),
         };
@@ -191,8 +192,8 @@ impl Run {
         sign: i8,
     ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
         let (form, is_gone) = (Form::Usual, AtomicBool::new(false));
-        let asked =
-            Asked { number, items, limitless, gives: sign < 0, token: None, renews: None, form, is_gone };
+        let (gives, token, renews, reserves) = (sign < 0, None, None, None);
+        let asked = Asked { number, items, limitless, gives, token, renews, reserves, form, is_gone };
         Some(self.answer(Together::new(Way::through(self, node)?, vec![asked]), 0, node, None))
     }
 
@@ -213,7 +214,9 @@ impl Run {
             let (number, sign) = (it.number, if it.gives { -1 } else { 1 });
             let first = if sign > 0 {
                 let renews = it.renews.map(|(of, _)| of);
-                run.note((number, node), (asked, deadline), (&items, renews), (way.version, &way.epochs))
+                let reserves = it.reserves.as_ref().map(|(_, reserves)| *reserves);
+                let all = (&items[..], renews, reserves);
+                run.note((number, node), (asked, deadline), all, (way.version, &way.epochs))
             } else {
                 usize::MAX
             };
@@ -291,7 +294,7 @@ impl Run {
         &self,
         (number, node): (usize, usize),
         (asked, deadline): (Time, Option<Time>),
-        (items, renews): (&[Item], Option<usize>),
+        (items, renews, reserves): (&[Item], Option<usize>, Option<Reservation>),
         (version, epochs): (usize, &EpochNumbers),
     ) -> usize {
         let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
@@ -317,6 +320,11 @@ impl Run {
                 share: limit.share(item.last),
                 id: item.last.filter(|_| limit.algorithm == Algorithm::Concurrency),
                 renews,
+                reserving: reserves.map(|Reservation { id, is_commit, .. }| Reserving {
+                    id,
+                    is_commit,
+                    found: None,
+                }),
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_engine::request::{Descriptor, DescriptorOptions, Entry, Request};
+use tidegate_engine::request::{Descriptor, DescriptorOptions, Entry, Request, Reservation};
 use tidegate_serve::service::Batch;
 
 use super::names::{Entries, entries_of, entries_of_item, further};
 use super::way::{Decided, Met, Way};
 use super::{Kind, Run};
-use crate::scenario::{Form, Item, Limitless};
+use crate::scenario::{self, Form, Item, Limitless};
 use crate::world::lock;
 
 /// A request of a batch.
@@ -29,6 +29,8 @@ pub(super) struct Asked {
     pub(super) token: Option<String>,
     /// The record of the call whose slot it renews, and the slot that it asks for.
     pub(super) renews: Option<(usize, Item)>,
+    /// The reservation that it makes or ends, and its id.
+    pub(super) reserves: Option<(String, scenario::Reservation)>,
     pub(super) form: Form,
     /// Its client went away. If it was not read yet, it never is.
     pub(super) is_gone: AtomicBool,
@@ -165,6 +167,11 @@ impl Together {
             let token = it.token.as_deref().map(|value| Entry { key: "call", value });
             let entry = |(key, value): (&'static str, &'static str)| Entry::<'a> { key, value };
             request.push(entries.into_iter().map(entry).chain(token), options);
+        }
+        if let Some((id, scenario::Reservation { hits, is_commit, .. })) = &it.reserves {
+            let reservation = Reservation { id, hits: *hits, ttl_nanos: None, is_commit: *is_commit };
+            let own = std::mem::replace(request, Request::new("", 0));
+            *request = own.with_reservation(reservation);
         }
     }
 }

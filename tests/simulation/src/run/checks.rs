@@ -11,7 +11,8 @@ use tidegate_serve::service::Service;
 use super::{Kind, Run, State, Violation};
 use crate::node::Node;
 use crate::oracle::{
-    Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_slots,
+    Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_holds,
+    wrong_slots,
 };
 use crate::scenario::{Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
@@ -53,7 +54,8 @@ impl Run {
     fn recovers_after(&self, number: usize) -> Time {
         let limit = &self.scenario.limits[number];
         // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
-        let overflows = limit.is_reported || limit.failure == StoreFailure::Local;
+        let is_reported = limit.is_reported || limit.shape.reserve.is_some();
+        let overflows = is_reported || limit.failure == StoreFailure::Local;
         let mut windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
         let other = |fault: &Fault| match fault.what {
             What::Record { terms: Some((requests, secs)), .. } => Some((Some(requests), secs)),
@@ -75,7 +77,13 @@ impl Run {
             self.scenario.asks.iter().filter_map(|ask| ask.renewed).filter(|_| self.has_slots(number));
         let renewed = renewals.map(|renewal| renewal.times * renewal.every).max().unwrap_or(0);
         let banned = limit.shape.ban.map_or(0, |ban| ban.longest);
-        renewed + banned + windows * window * SECOND + self.scenario.lease_time() + self.lag.load(Relaxed)
+        let held = limit.shape.reserve.map_or(0, |reserve| reserve.ttl + limit.empties_in(window * SECOND));
+        renewed
+            + banned
+            + held
+            + windows * window * SECOND
+            + self.scenario.lease_time()
+            + self.lag.load(Relaxed)
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {
@@ -272,6 +280,7 @@ impl Run {
         let releases = lock(&self.releases);
         let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
         let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));
+        let found = found.or_else(|| wrong_holds(&rules, &records).map(of_kind(Kind::WrongHold)));
         (found, census(&Rules { knows_losses: false, ..rules }, &records, &releases))
     }
 }

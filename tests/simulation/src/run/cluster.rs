@@ -16,7 +16,7 @@ use tidegate_serve::service::Counters;
 use super::names::{CLASSES, NODES};
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Ban, Classes, FULL, Further, Layout, LimitSpec, Scenario, Settings};
+use crate::scenario::{Ban, Classes, FULL, Further, Layout, LimitSpec, Reserve, Scenario, Settings};
 use crate::world::{MILLI, SECOND};
 
 /// Under which keys of counters and names of records are made.
@@ -84,13 +84,14 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
     let classes = limit.shape.classes.map(classes).unwrap_or_default();
     let ban = limit.shape.ban.map(|terms| ban(&terms)).unwrap_or_default();
+    let reserve = limit.shape.reserve.map(reserve).unwrap_or_default();
     let quota = if limit.shape.is_quota { "quota_mode: true, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     let says = format!(
-        "{records}{classes}{ban}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
+        "{records}{classes}{ban}{reserve}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
          algorithm: {}, on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
         limit.is_shadow,
         limit.window_secs[version],
@@ -157,6 +158,11 @@ fn ban(Ban { after, within, every, first, longest, on }: &Ban) -> String {
         first / SECOND,
         longest / SECOND
     )
+}
+
+fn reserve(Reserve { ttl, charges }: Reserve) -> String {
+    let expired = if charges { "charge" } else { "free" };
+    format!("reserve: {{ttl: {}s, expired: {expired}}}, ", ttl / SECOND)
 }
 
 fn replaces(limit: Option<usize>) -> String {

@@ -128,6 +128,7 @@ impl Run {
             gives: false,
             token: Some(token),
             renews: Some((of, slot)),
+            reserves: None,
             form: Form::Usual,
             is_gone: AtomicBool::new(false),
         };
@@ -145,6 +146,7 @@ impl Run {
             gives: true,
             token: Some(text),
             renews: None,
+            reserves: None,
             form: Form::Usual,
             is_gone: AtomicBool::new(false),
         };

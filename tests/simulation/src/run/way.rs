@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
-use tidegate_engine::limit::{Algorithm, Slot};
+use tidegate_engine::limit::{Algorithm, Found, Slot};
 use tidegate_engine::memory::FullTotal;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::request::Request;
@@ -99,6 +99,8 @@ pub(super) struct Counter {
     pub(super) by: Told,
     /// What the exception did that the decision tells of, to metrics and in metadata.
     pub(super) excepted: Option<Effect>,
+    /// What was found under the id of a reservation.
+    pub(super) found: Option<Found>,
 }
 
 /// What a candidate says.
@@ -118,6 +120,7 @@ impl Counter {
             is_shown,
             is_slots: limited.limit.algorithm() == Algorithm::Concurrency,
             excepted,
+            found: None,
             over: limited.verdict.over,
             remaining: limited.verdict.remaining,
             reset_nanos: limited.verdict.reset_nanos,
@@ -135,7 +138,9 @@ impl Decided {
     fn of(decision: &Decision<'_>) -> Self {
         let met = |at: usize| decision.exceptions().iter().find(|met| met.descriptor == at);
         let of = |at: usize, limited: &Limited<'_>, is_shown: bool| {
-            Counter::of((at, limited), is_shown, met(at).map(|met| met.effect))
+            let held = decision.held().iter().find(|held| held.descriptor == at);
+            let found = held.and_then(|held| held.found);
+            Counter { found, ..Counter::of((at, limited), is_shown, met(at).map(|met| met.effect)) }
         };
         let of_status = |(at, status): (usize, &Status<'_>)| -> SmallVec<[Counter; 4]> {
             let Status::Limited(limited) = status else { return SmallVec::new() };

@@ -11,7 +11,8 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
-    batches, classes, fleet, further, operators, plots, prefixes, records, shapes, slots, stage, widened,
+    batches, classes, fleet, further, operators, plots, prefixes, records, reservations, shapes, slots,
+    stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -80,6 +81,7 @@ impl Scenario {
             bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
             further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
+            reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -106,6 +108,7 @@ impl Scenario {
             bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
             further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
+            reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
         }
         scenario
     }

@@ -4,7 +4,7 @@
 
 use tidegate_engine::plan::Modes;
 
-use super::{Ban, Classes, Scenario};
+use super::{Ban, Classes, Reserve, Scenario};
 use crate::random::Random;
 
 /// Makes the draws of this file others than those of the rest.
@@ -27,6 +27,8 @@ pub struct Shape {
     pub has_prefix: bool,
     /// Whom it denies too often is banned.
     pub ban: Option<Ban>,
+    /// Hits of it may be held.
+    pub reserve: Option<Reserve>,
 }
 
 /// A descriptor without a limit.

@@ -21,10 +21,12 @@ const REGRESSIONS: [u64; 7] = [5736012772374845830, 6455210636559670481, 4726, 1
 
 #[test]
 fn nothing_goes_wrong() {
-    let Census { answered, judged, of_classes, of_slots, of_bans } =
+    let Census { answered, judged, of_classes, of_slots, of_bans, of_holds } =
         judge(&SEEDS.collect::<Vec<_>>(), RunBy::Model);
     let percent = 100 * judged / answered;
-    for (what, [answered, judged]) in [("classes", of_classes), ("slots", of_slots), ("bans", of_bans)] {
+    for (what, [answered, judged]) in
+        [("classes", of_classes), ("slots", of_slots), ("bans", of_bans), ("reservations", of_holds)]
+    {
         assert!(2 * judged > answered, "of {answered} descriptors with {what} only {judged} were judged");
     }
     assert!(

@@ -1,0 +1,276 @@
+//! Reservations: what is held counts until it ends, a cost is charged once, and nobody is denied for what has ended.
+//!
+//! A reservation surely holds its hits from its answer until its `ttl` after it was first asked for, or until somebody asks to end it; with
+//! `expired: charge` for as long as hits of its expiry count. A commit surely charges from its answer on what it owes by what it found.
+//! So whoever is admitted hits fits into N together with all of that, and with what was surely counted before, as `oracle.rs` says. And
+//! whoever is denied does not fit, though everything counted that may have.
+//!
+//! What an answer found under an id is judged too: an admitted reservation is open until its `ttl`, and who comes to one that was ended
+//! finds that. What is allowed besides: a server or a process without Redis may lose holds and their ends.
+
+use std::collections::BTreeMap;
+
+use tidegate_engine::limit::{Algorithm, Found};
+
+use super::starved::there_at_most;
+use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
+use crate::scenario::{LimitSpec, Reserve};
+use crate::world::{MICRO, Time};
+
+/// What may not happen to reservations, and did.
+pub fn wrong_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    counters(rules, records).into_iter().find_map(|((limit, key, _), counter)| {
+        let found = counter.lost().or_else(|| counter.too_much()).or_else(|| counter.starved());
+        found.map(|found| format!("reservations of limit {limit}, key {key}: {found}"))
+    })
+}
+
+/// How many reservations had an answer, and how many of these have to be right.
+pub(super) fn census_of_holds(rules: &Rules<'_>, records: &[Record]) -> [u64; 2] {
+    let (mut answered, mut judged) = (0, 0);
+    for counter in counters(rules, records).into_values() {
+        for it in counter.own.iter().filter(|it| it.reserving.is_some()) {
+            let is_judged = match it.outcome {
+                Outcome::Unknown => continue,
+                Outcome::Admitted => rules.judges(counter.limit, it),
+                Outcome::Denied { over: true } => counter.explains(it),
+                Outcome::Denied { over: false } => true,
+            };
+            (answered, judged) = (answered + 1, judged + u64::from(is_judged || counter.is_commit(it)));
+        }
+    }
+    [answered, judged]
+}
+
+/// What was asked of one counter and its holds.
+struct Counter<'r> {
+    limit: &'r LimitSpec,
+    reserve: Reserve,
+    rules: Rules<'r>,
+    /// By the time at which it was asked.
+    own: Vec<Record>,
+    /// The same as hits that are charged: reservations charge none, and commits what they owe.
+    charges: Vec<Record>,
+    /// Those of each id.
+    by_id: BTreeMap<u32, Vec<Record>>,
+}
+
+fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, u64), Counter<'r>> {
+    let mut counters = BTreeMap::new();
+    for it in records {
+        let limit = &rules.limits[it.limit];
+        let Some(reserve) = limit.shape.reserve else { continue };
+        let (own, charges, by_id) = Default::default();
+        let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id };
+        let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
+        counter.own.push(*it);
+    }
+    for counter in counters.values_mut() {
+        counter.own.sort_by_key(|it| it.asked);
+        counter.charges = counter.own.iter().map(charge).collect();
+        for it in &counter.own {
+            if let Some(reserving) = it.reserving {
+                counter.by_id.entry(reserving.id).or_default().push(*it);
+            }
+        }
+    }
+    counters
+}
+
+/// What a record charges.
+fn charge(it: &Record) -> Record {
+    let Some(reserving) = it.reserving else { return *it };
+    match reserving.found.filter(|_| reserving.is_commit && it.outcome != Outcome::Unknown) {
+        Some(found) => Record { hits: found.owes(it.hits), outcome: Outcome::Admitted, ..*it },
+        None if reserving.is_commit => Record { outcome: Outcome::Unknown, ..*it },
+        None => Record { hits: 0, ..*it },
+    }
+}
+
+impl Counter<'_> {
+    fn is_commit(&self, it: &Record) -> bool {
+        it.reserving.is_some_and(|reserving| reserving.is_commit)
+    }
+
+    fn found(&self, it: &Record) -> Option<Found> {
+        it.reserving.and_then(|reserving| reserving.found).filter(|_| it.outcome != Outcome::Unknown)
+    }
+
+    /// How long an expired hold counts.
+    fn after(&self, it: &Record) -> Time {
+        if self.reserve.charges { self.limit.empties_in(it.window) } else { 0 }
+    }
+
+    fn is_lost(&self, since: Time, until: Time) -> bool {
+        self.rules.losses.iter().any(|loss| loss.until >= since && loss.since <= until)
+    }
+
+    /// Whether this surely holds hits when it was answered.
+    fn surely_holds(&self, it: &Record) -> bool {
+        let is_sure = it.outcome == Outcome::Admitted && it.hits > 0 && !it.is_full;
+        is_sure && !self.is_commit(it) && !self.rules.is_alone(self.limit, it)
+    }
+
+    /// When the reservation of these records expires at the earliest.
+    fn expires(&self, of_id: &[Record]) -> Time {
+        let begun = of_id.iter().filter(|it| !self.is_commit(it)).map(|it| it.asked).min();
+        (begun.unwrap_or(0) + self.reserve.ttl).saturating_sub(self.rules.lead + MICRO)
+    }
+
+    /// The hits that a reservation surely holds all the time while a request is answered.
+    fn held_at_least(&self, of_id: &[Record], at: &Record) -> u64 {
+        let held = of_id.iter().filter(|it| self.surely_holds(it) && it.answered < at.asked);
+        let Some(first) = held.clone().next() else { return 0 };
+        let hits = held.map(|it| it.hits).min().unwrap_or(0);
+        let expires = self.expires(of_id);
+        if self.is_lost(of_id[0].asked, at.answered) || expires + self.after(first) <= at.answered {
+            return 0;
+        }
+        let ended = of_id.iter().filter(|it| self.is_commit(it) && it.asked <= at.answered);
+        // Of an expired one the cost stays.
+        let stays = |it: &Record| match self.found(it) {
+            Some(Found::Expired(_)) if self.reserve.charges => it.hits,
+            _ => 0,
+        };
+        ended.map(stays).min().map_or(hits, |cost| hits.min(cost))
+    }
+
+    /// The hits that a reservation may hold at some time while a request is answered.
+    fn held_at_most(&self, of_id: &[Record], at: &Record) -> u64 {
+        let may_hold = |it: &&Record| {
+            let charged = it.answered + if it.outcome == Outcome::Unknown { self.rules.timeout } else { 0 };
+            let until = charged + self.reserve.ttl + self.after(it) + self.rules.lag + LATE;
+            let stays = self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at.asked);
+            let is_ended = |end: &Record| {
+                let is_done = self.found(end).is_some() && end.answered <= at.asked;
+                let is_after = charged <= end.asked || at.answered + LATE < end.asked + self.reserve.ttl;
+                let keeps_cost = matches!(self.found(end), Some(Found::Expired(1..))) && end.hits > 0;
+                let stays = self.rules.losses.iter().all(|loss| loss.until < end.asked);
+                is_done && is_after && stays && !keeps_cost
+            };
+            let is_ended = of_id.iter().any(|end| self.is_commit(end) && is_ended(end));
+            !self.is_commit(it) && it.asked <= at.answered && until >= at.asked && stays && !is_ended
+        };
+        of_id.iter().filter(may_hold).map(|it| it.hits).max().unwrap_or(0)
+    }
+
+    /// What all other reservations hold.
+    fn held(&self, at: &Record, of: impl Fn(&Self, &[Record], &Record) -> u64) -> u64 {
+        let own = at.reserving.map(|reserving| reserving.id);
+        let others = self.by_id.iter().filter(|(id, _)| Some(**id) != own);
+        others.map(|(_, of_id)| of(self, of_id, at)).sum()
+    }
+
+    /// Something that was admitted though no room was left by what was surely counted and held.
+    fn too_much(&self) -> Option<String> {
+        let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
+        let counting: Vec<Record> =
+            self.charges.iter().copied().filter(|it| rules.counts(self.limit, it)).collect();
+        let admitted = self.own.iter().filter(|it| it.outcome == Outcome::Admitted && !self.is_commit(it));
+        admitted.filter(|it| rules.judges(self.limit, it)).find_map(|it| {
+            let before = before(rules, self.limit, &counting, it)?
+                .saturating_sub(given_back_alone(rules, self.limit, it));
+            let held = self.held(it, Self::held_at_least);
+            let max = self.limit.capacity(it.requests, it.share);
+            let wanted = if self.limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
+            (before + held + wanted > max || before + held + it.hits + it.remaining > max).then(|| {
+                format!(
+                    "request {} was admitted {} hits at {} us and left {}, though {before} of {max} were there and {held} \
+                     were held",
+                    it.request,
+                    it.hits,
+                    it.answered / MICRO,
+                    it.remaining
+                )
+            })
+        })
+    }
+
+    /// Whether a denial can be explained from outside.
+    fn explains(&self, it: &Record) -> bool {
+        let longest = it.window.max(self.reserve.ttl);
+        // Holds that may be lost count as full for as long as they last.
+        let of_holds = Record { window: longest, rule_window: longest, ..*it };
+        self.rules.explains(self.limit, it) && !self.rules.may_be_cold(self.limit, &of_holds)
+    }
+
+    /// A denial though there was room, whatever may have counted or was held.
+    fn starved(&self) -> Option<String> {
+        let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
+        let counting: Vec<Record> = self.charges.iter().copied().filter(Record::counts).collect();
+        let is_denied = |it: &Record| {
+            let has_no_conflict = matches!(self.found(it), None | Some(Found::Nothing | Found::Open));
+            it.outcome == Outcome::Denied { over: true } && it.requests > 0 && has_no_conflict
+        };
+        let denied = self.own.iter().enumerate().filter(|(_, it)| is_denied(it) && !self.is_commit(it));
+        denied.filter(|(_, it)| self.explains(it)).find_map(|(place, it)| {
+            let most = self.limit.capacity(it.requests, it.share);
+            let wanted = it.hits.max(1);
+            let there = there_at_most(rules, self.limit, (&self.charges, &counting), place);
+            let held = self.held(it, Self::held_at_most);
+            (there + held + wanted <= most).then(|| {
+                format!(
+                    "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there and {held} \
+                     were held",
+                    it.request,
+                    it.answered / MICRO
+                )
+            })
+        })
+    }
+
+    /// A reservation that was not found as it surely was.
+    fn lost(&self) -> Option<String> {
+        self.by_id.values().find_map(|of_id| {
+            of_id.iter().find_map(|it| {
+                let found = self.found(it)?;
+                let is_right = it.is_full
+                    || self.is_lost(of_id[0].asked, it.answered)
+                    || self.may_be_found(of_id, it, found);
+                (!is_right)
+                    .then(|| format!("request {} found {found:?} at {} us", it.request, it.answered / MICRO))
+            })
+        })
+    }
+
+    /// Whether this may be found under the id of these records, where nothing is lost.
+    fn may_be_found(&self, of_id: &[Record], it: &Record, found: Found) -> bool {
+        let ttl = self.reserve.ttl;
+        let is_remembered = |end: &&Record| {
+            let is_first = !matches!(self.found(end), None | Some(Found::Ended));
+            self.is_commit(end) && is_first && it.answered + self.rules.lead + MICRO < end.asked + ttl
+        };
+        if of_id.iter().any(|end| end.answered < it.asked && is_remembered(&end)) {
+            return found == Found::Ended;
+        }
+        let may_be_ended =
+            of_id.iter().any(|end| self.is_commit(end) && end.asked <= it.answered && end.asked != it.asked);
+        let held = of_id.iter().filter(|other| self.surely_holds(other) && other.answered < it.asked);
+        if !may_be_ended && held.count() > 0 && self.expires(of_id) > it.answered {
+            return matches!(found, Found::Open | Found::Other);
+        }
+        let reserves = || of_id.iter().filter(|other| !self.is_commit(other) && other.asked <= it.answered);
+        let lasts = |other: &Record| other.answered + self.rules.timeout + ttl + self.rules.lag + LATE;
+        match found {
+            Found::Open | Found::Other => reserves().any(|other| lasts(other) >= it.asked),
+            Found::Expired(charged) if self.reserve.charges => {
+                reserves().any(|other| other.hits == u64::from(charged))
+            }
+            Found::Expired(charged) => charged == 0 && reserves().count() > 0,
+            Found::Ended => may_be_ended,
+            Found::Nothing => true,
+            Found::Full => false,
+        }
+    }
+}
+
+/// The most that a bucket holds: a reported cost fills it no further.
+pub(super) fn level_max(limit: &LimitSpec) -> f64 {
+    match limit.algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket if limit.shape.reserve.is_some() => {
+            let requests = f64::from(limit.requests[0]);
+            limit.room(limit.requests[0]) as f64 + 16.0 * requests
+        }
+        _ => f64::MAX,
+    }
+}

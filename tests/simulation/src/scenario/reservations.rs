@@ -1,0 +1,141 @@
+//! Reservations: hits are held for calls whose cost is known later, and the cost is committed, once or more often, late or never.
+//!
+//! In: a scenario that was drawn. Out: the same with `reserve` for one or two of its limits. Some of the requests that ask these reserve
+//! now, and others commit what they have reserved, whatever they were answered: who had no answer does so too.
+
+use tidegate_engine::limit::Algorithm;
+
+use super::{Ask, Cancelled, Form, Item, Layout, LimitSpec, Scenario};
+use crate::random::Random;
+use crate::world::{MILLI, SECOND, Time};
+
+/// Makes the draws of this file others than those of the rest.
+pub(super) const OWN: u64 = 0x7265_7365_7276_6531;
+/// Few counters of memory fill less.
+const ROOMY: u64 = 1 << 20;
+
+/// The `reserve` of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// How long a hold lasts that nobody ends.
+    pub ttl: Time,
+    /// `expired: charge`.
+    pub charges: bool,
+}
+
+/// What a request does about a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Its id.
+    pub id: u32,
+    /// The hits to hold, or the cost.
+    pub hits: u64,
+    /// It ends the reservation.
+    pub is_commit: bool,
+}
+
+/// A third of all scenarios have reservations.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    let is_roomy = !matches!(scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY);
+    if !random.one_in(3) || scenario.modes.quota || !is_roomy {
+        return;
+    }
+    let mut limits: Vec<usize> =
+        (0..scenario.limits.len()).filter(|&number| may_reserve(scenario, number)).collect();
+    limits.truncate(random.pick(&[1, 2]));
+    for &number in &limits {
+        let limit = &mut scenario.limits[number];
+        (limit.is_leased, limit.is_shadow, limit.is_reported, limit.candidate) = (false, false, false, None);
+        limit.shape.reserve =
+            Some(Reserve { ttl: (1 + random.below(4)) * SECOND, charges: random.one_in(2) });
+    }
+    if !limits.is_empty() {
+        let mut asks = asks(random, scenario, &limits);
+        asks.sort_by_key(|ask| ask.at);
+        scenario.asks = asks;
+    }
+}
+
+/// Whether a limit is of those that go with `reserve`, always the same, and the only one of its rule.
+fn may_reserve(scenario: &Scenario, number: usize) -> bool {
+    let limit = &scenario.limits[number];
+    let LimitSpec { algorithm, shape, .. } = limit;
+    let others = || scenario.limits.iter();
+    let is_replaced = others().any(|other| other.shape.replaces == Some(number))
+        || scenario.unlimited_replaces == Some(number);
+    let has_further = others().any(|other| other.further.is_some_and(|(of, _)| of == number));
+    !limit.is_override
+        && !matches!(algorithm, Algorithm::Concurrency | Algorithm::SlidingWindowWeighted)
+        && limit.further.is_none()
+        && limit.is_steady()
+        && limit.has_one_window()
+        && !shape.is_quota
+        && !shape.has_prefix
+        && shape.classes.is_none()
+        && shape.ban.is_none()
+        && shape.replaces.is_none()
+        && !is_replaced
+        && !has_further
+}
+
+/// The requests, of which some reserve, with those that commit.
+fn asks(random: &mut Random, scenario: &mut Scenario, limits: &[usize]) -> Vec<Ask> {
+    let (keeps, reserves) = (random.pick(&[1, 3, 10]), random.pick(&[1, 2, 6]));
+    let mut asks = Vec::with_capacity(2 * scenario.asks.len());
+    let mut id = 0;
+    for ask in std::mem::take(&mut scenario.asks) {
+        let is_own = ask.items.iter().all(|item| limits.contains(&item.limit));
+        if !is_own || ask.batch.is_some() || ask.form != Form::Usual {
+            asks.push(ask);
+        } else if random.one_in(reserves) {
+            id += 1;
+            if random.one_in(keeps) {
+                asks.extend(reservation(random, scenario, &ask, id, limits));
+            }
+        } else if random.one_in(keeps) {
+            asks.push(ask);
+        }
+    }
+    asks
+}
+
+/// A reservation, its repetitions and its commits.
+fn reservation(random: &mut Random, scenario: &Scenario, ask: &Ask, id: u32, limits: &[usize]) -> Vec<Ask> {
+    let (node, first) = (ask.node, ask.items[0]);
+    let most = u64::from(scenario.limits[first.limit].requests[0]).max(1);
+    let hits = random.pick(&[1, 1, 2, most / 5 + 1, most / 3 + 1, most]);
+    let mut counters = vec![(first.limit, first.key)];
+    if random.one_in(3) {
+        let other = (random.pick(limits), random.below(3));
+        counters.extend((other != counters[0]).then_some(other));
+    }
+    let asks_for = |at, node, hits, is_commit| {
+        let items = counters.iter().map(|&(limit, key)| Item::new(limit, key, hits)).collect();
+        let reserves = Some(Reservation { id, hits, is_commit });
+        Ask { reserves, worker: ask.worker, ..Ask::new(at, node, items) }
+    };
+    let any_node = |random: &mut Random| random.below(scenario.clocks.len() as u64) as usize;
+    let mut all = vec![asks_for(ask.at, node, hits, false)];
+    if random.one_in(6) {
+        let within = random.pick(&[5 * MILLI, 100 * MILLI, SECOND, 5 * SECOND]);
+        let at = ask.at + random.below(within);
+        let other = if random.one_in(4) { hits + 1 } else { hits };
+        all.push(asks_for(at, any_node(random), other, false));
+    }
+    if !random.one_in(5) {
+        let lasts = random.pick(&[MILLI, 20 * MILLI, 200 * MILLI, SECOND]);
+        let mut at = ask.at + random.below(2 * lasts) * random.pick(&[1, 1, 1, 10]);
+        let cost = random.pick(&[0, hits / 2, hits, hits, hits, hits + 1, 2 * hits]);
+        all.push(asks_for(at, any_node(random), cost, true));
+        while random.one_in(5) {
+            let within = random.pick(&[5 * MILLI, 100 * MILLI, 2 * SECOND]);
+            at += random.below(within);
+            all.push(asks_for(at, any_node(random), cost, true));
+        }
+    }
+    for ask in &mut all {
+        ask.deadline = random.one_in(6).then(|| random.pick(&[1, 5, 20]) * MILLI);
+        ask.cancelled = random.one_in(20).then(|| Cancelled::After(random.below(3 * MILLI)));
+    }
+    all
+}
