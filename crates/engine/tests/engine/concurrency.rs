@@ -470,7 +470,7 @@ fn what_is_refused() {
         ),
         (
             "concurrency: {slots: 1, ttl: 1s, id: i, unit: day}",
-            "2:64: unknown key `unit` in `concurrency` (expected slots, ttl, id, name, replaces, on_store_failure, near)",
+            "2:64: unknown key `unit` in `concurrency` (expected slots, ttl, id, retry, name, replaces, on_store_failure, near)",
         ),
         (
             "concurrency: {slots: 1, ttl: 1s, id: i, on_store_failure: local}",

@@ -102,7 +102,7 @@ impl Holds {
         }
         let expires = self.latest + check.window;
         let till = match check.period {
-            Some((_, ends)) if ends == 0 => expires + check.denominator,
+            Some((_, 0)) => expires + check.denominator,
             Some((begins, _)) if expires < begins => begins,
             Some((_, ends)) => ends,
             None => unreachable!("whoever names a hold names a period"),
