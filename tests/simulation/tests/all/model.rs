@@ -8,7 +8,6 @@ mod server;
 use redis::{ConnectionLike as _, Value};
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, BanTerms, HoldTerms, Limit, Share, Slot};
-use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin, ReservationStep};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
@@ -187,7 +186,7 @@ impl Counter {
         let may_hold = !matches!(limit.algorithm(), Algorithm::Concurrency | Algorithm::Ban);
         let holds = (may_hold && random.one_in(2)).then(|| {
             let window = limit.window_nanos();
-            let after = remembered_nanos(&limit).next_multiple_of(1_000);
+            let after = limit.remembered_nanos().next_multiple_of(1_000);
             Limit::holds(&HoldTerms {
                 ttl_nanos: random.pick(&[window, 4 * window, (window / 3_000).max(1) * 1_000]),
                 after_nanos: random.pick(&[0, after]),
