@@ -110,6 +110,9 @@
 //!   that exceptions and records change N below it, and every store decides by it. In Redis a check carries the capacity
 //!   of its class. A bucket also gets its full `burst`, because the part of the level above it drains by another N.
 //!   Leases, and denials in the deny cache, belong to a class.
+//! - **What reservations hold is pending in the counter of their limit** (`limit/holds` of the engine, `rules/reservations`), as
+//!   hits of an earlier descriptor of the request are. So no algorithm knows of holds. An expired hold that is paid stays among
+//!   the holds until its hits would not count any more: no counter is charged at a past time.
 //! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets` of `crates/operate`). Counters are known by
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. For a single counter, a
 //!   copy of its rule with other seeds is used in place of the rule, looked up by the key: rules without such resets pay

@@ -111,7 +111,7 @@ fn the_workflow_needs_no_secret_but_its_own_token() {
 fn what_the_workflow_names_is_there_and_is_in_the_instructions() {
     let (workflow, instructions) = (read(WORKFLOW), read("RELEASING.md"));
     let paths = words_after(&workflow, "packaging/");
-    assert_eq!(paths.len(), 2, "{paths:?}");
+    assert_eq!(paths.len(), 3, "{paths:?}");
     for path in paths {
         let path = format!("packaging/{path}");
         assert!(root().join(&path).exists(), "{path}");
@@ -122,6 +122,7 @@ fn what_the_workflow_names_is_there_and_is_in_the_instructions() {
         "cargo cyclonedx --format json --target all --manifest-path Cargo.toml",
         "sha256sum -- * >SHA256SUMS",
         "helm package packaging/helm/tidegate",
+        "-unknown-linux-musl",
     ] {
         assert!(workflow.contains(command), "{command} is not in the workflow");
         assert!(instructions.contains(command), "{command} is not in RELEASING.md");

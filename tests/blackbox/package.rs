@@ -1,9 +1,10 @@
-//! The Debian package of the server, installed and started; that of the module, loaded by Envoy; and the binary as it runs
-//! in a container: as nobody, with a read-only root, without a capability.
+//! The Debian package of the server and the RPM made of it, installed and started; that of the module, loaded by Envoy; and
+//! the binary as it runs in a container: as nobody, with a read-only root, without a capability.
 //!
 //! The server and the binary run on a copy-on-write view of this machine's files (overlayfs in a mount namespace of its own,
 //! which takes root), so nothing of the machine changes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -165,6 +166,46 @@ fn the_debian_package_installs_and_its_service_starts() {
     let install = format!(
         "chroot root dpkg --install '{package}' >dpkg.log 2>&1; cp '{rules}' root/etc/tidegate/shop.yaml",
         package = package.display(),
+        rules = rules.display()
+    );
+    let setup = setup.env("CONFIG_PATH", "/etc/tidegate");
+    asserted_to_be_nobody(&start_as_nobody(setup, &install, "/usr/bin/tidegate"));
+}
+
+/// The files that a package has, without folders.
+fn files_of(command: &mut Command, path: impl Fn(&str) -> Option<String>) -> BTreeSet<String> {
+    run(command).lines().filter_map(path).collect()
+}
+
+#[test]
+fn the_rpm_has_the_files_of_the_debian_package_and_its_program_starts() {
+    let setup = Setup::new();
+    let deb = package(setup.outside());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/rpm");
+    run(Command::new(script).arg(&deb).arg(setup.outside()));
+    let written = fs::read_dir(setup.outside()).expect("the folder is ours");
+    let mut written = written.map(|file| file.expect("a file").path());
+    let rpm = written.find(|path| path.extension().is_some_and(|kind| kind == "rpm")).expect("it is there");
+
+    // Both list one file a line, with its mode first; a link has its target behind it.
+    let listed = |line: &str, word: usize| {
+        let path = line.split_whitespace().nth(word).filter(|_| !line.starts_with('d'))?;
+        let path = path.trim_start_matches('.').replace("vendor-completions", "site-functions");
+        Some(format!("{} {path}", line.split_whitespace().next()?))
+    };
+    let expected = files_of(Command::new("dpkg-deb").arg("--contents").arg(&deb), |line| listed(line, 5));
+    let shipped = files_of(Command::new("rpm").args(["-qplv"]).arg(&rpm), |line| listed(line, 8));
+    assert_eq!(shipped, expected);
+    let kept = run(Command::new("rpm").args(["-qpc"]).arg(&rpm));
+    assert_eq!(kept, "/etc/default/tidegate\n/etc/tidegate/shop.yaml\n");
+
+    // Debian's packages are not in the database of rpm, so it cannot know that there is a C library.
+    let rules = setup.outside().join("shop.yaml");
+    fs::write(&rules, RULES).expect("the folder is ours");
+    let install = format!(
+        "chroot root rpm --install --nodeps '{rpm}' >rpm.log 2>&1 || {{ cat rpm.log; exit 1; }}
+         cp '{rules}' root/etc/tidegate/shop.yaml",
+        rpm = rpm.display(),
         rules = rules.display()
     );
     let setup = setup.env("CONFIG_PATH", "/etc/tidegate");

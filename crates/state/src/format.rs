@@ -229,7 +229,7 @@ mod tests {
         let known = ["sliding_log", "sliding_window", "sliding_window_weighted"];
         assert_eq!(names[..3], known);
         assert_eq!(names[3..7], ["fixed_window", "token_bucket", "leaky_bucket", "calendar"]);
-        assert_eq!(names[7..], ["concurrency", "ban"]);
+        assert_eq!(names[7..], ["concurrency", "ban", "holds"]);
     }
 
     /// A changed length allocates no memory: it is noticed before anything is read.
