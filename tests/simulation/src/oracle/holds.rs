@@ -81,7 +81,14 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
 fn charge(it: &Record) -> Record {
     let Some(reserving) = it.reserving else { return *it };
     match reserving.found.filter(|_| reserving.is_commit && it.outcome != Outcome::Unknown) {
-        Some(found) => Record { hits: found.owes(it.hits), outcome: Outcome::Admitted, ..*it },
+        Some(found) => {
+            let paid = match found {
+                Found::Ended => it.hits,
+                Found::Expired(charged) => charged.into(),
+                _ => 0,
+            };
+            Record { hits: it.hits.saturating_sub(paid), outcome: Outcome::Admitted, ..*it }
+        }
         None if reserving.is_commit => Record { outcome: Outcome::Unknown, ..*it },
         None => Record { hits: 0, ..*it },
     }
@@ -188,10 +195,11 @@ impl Counter<'_> {
 
     /// Whether a denial can be explained from outside.
     fn explains(&self, it: &Record) -> bool {
-        let longest = it.window.max(self.reserve.ttl);
-        // Holds that may be lost count as full for as long as they last.
-        let of_holds = Record { window: longest, rule_window: longest, ..*it };
-        self.rules.explains(self.limit, it) && !self.rules.may_be_cold(self.limit, &of_holds)
+        // Holds that may be lost count as full for as long as they last, whatever the limit is.
+        let ttl = self.reserve.ttl;
+        let (of_holds, lasts) =
+            (Record { window: ttl, rule_window: ttl, ..*it }, LimitSpec { burst: None, ..*self.limit });
+        self.rules.explains(self.limit, it) && !self.rules.may_be_cold(&lasts, &of_holds)
     }
 
     /// A denial though there was room, whatever may have counted or was held.
@@ -243,8 +251,9 @@ impl Counter<'_> {
         if of_id.iter().any(|end| end.answered < it.asked && is_remembered(&end)) {
             return found == Found::Ended;
         }
-        let may_be_ended =
-            of_id.iter().any(|end| self.is_commit(end) && end.asked <= it.answered && end.asked != it.asked);
+        let may_be_ended = of_id
+            .iter()
+            .any(|end| self.is_commit(end) && end.asked <= it.answered && end.request != it.request);
         let held = of_id.iter().filter(|other| self.surely_holds(other) && other.answered < it.asked);
         if !may_be_ended && held.count() > 0 && self.expires(of_id) > it.answered {
             return matches!(found, Found::Open | Found::Other);

@@ -1,5 +1,7 @@
 //! The oracle, tried on records that somebody thought out.
 
+mod holds;
+
 use super::*;
 use crate::scenario::{Ban, FULL, Shape};
 use crate::world::MILLI;

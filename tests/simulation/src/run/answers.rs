@@ -233,7 +233,9 @@ impl Run {
         let is_banned = decided.bans.iter().any(|ban| ban.at == counter.at);
         let is_of_window =
             !limit.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny) && !is_banned;
-        if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(SECOND) {
+        // Holds that may be lost count as full for their `ttl`.
+        let ttl = limit.shape.reserve.map_or(0, |reserve| reserve.ttl);
+        if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(ttl).max(SECOND) {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is told to wait {reset} us, of a window of {window} us"));
         }

@@ -46,6 +46,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     for &number in &limits {
         let limit = &mut scenario.limits[number];
         (limit.is_leased, limit.is_shadow, limit.is_reported, limit.candidate) = (false, false, false, None);
+        (limit.requests[1], limit.window_secs[1]) = (limit.requests[0], limit.window_secs[0]);
         limit.shape.reserve =
             Some(Reserve { ttl: (1 + random.below(4)) * SECOND, charges: random.one_in(2) });
     }
@@ -56,7 +57,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
 }
 
-/// Whether a limit is of those that go with `reserve`, always the same, and the only one of its rule.
+/// Whether a limit is of those that go with `reserve`, no operator changes it, and it is the only one of its rule.
 fn may_reserve(scenario: &Scenario, number: usize) -> bool {
     let limit = &scenario.limits[number];
     let LimitSpec { algorithm, shape, .. } = limit;
@@ -67,8 +68,7 @@ fn may_reserve(scenario: &Scenario, number: usize) -> bool {
     !limit.is_override
         && !matches!(algorithm, Algorithm::Concurrency | Algorithm::SlidingWindowWeighted)
         && limit.further.is_none()
-        && limit.is_steady()
-        && limit.has_one_window()
+        && limit.excepted.or(limit.recorded).is_none()
         && !shape.is_quota
         && !shape.has_prefix
         && shape.classes.is_none()
@@ -80,7 +80,7 @@ fn may_reserve(scenario: &Scenario, number: usize) -> bool {
 
 /// The requests, of which some reserve, with those that commit.
 fn asks(random: &mut Random, scenario: &mut Scenario, limits: &[usize]) -> Vec<Ask> {
-    let (keeps, reserves) = (random.pick(&[1, 3, 10]), random.pick(&[1, 2, 6]));
+    let (keeps, reserves) = (random.pick(&[1, 2, 5]), random.pick(&[1, 2, 4]));
     let mut asks = Vec::with_capacity(2 * scenario.asks.len());
     let mut id = 0;
     for ask in std::mem::take(&mut scenario.asks) {

@@ -1,0 +1,76 @@
+//! The oracle of reservations, tried on answers that somebody thought out.
+
+use tidegate_engine::limit::Found;
+
+use super::*;
+use crate::scenario::Reserve;
+
+const ADMITTED: Outcome = Outcome::Admitted;
+const OVER: Outcome = Outcome::Denied { over: true };
+
+/// Two hits in a second, whose reservations last for a second.
+fn is_fine(charges: bool, records: &[Record]) -> bool {
+    let shape = Shape { reserve: Some(Reserve { ttl: SECOND, charges }), ..Shape::default() };
+    let limits = [LimitSpec { shape, ..limit(Algorithm::SlidingWindow) }];
+    wrong_holds(&rules(&limits, &[], true), records).is_none()
+}
+
+fn reserves(id: u32, at: Time, outcome: Outcome) -> Record {
+    let reserving = Some(Reserving { id, is_commit: false, found: Some(Found::Nothing) });
+    Record { reserving, ..record((at, at + 1), outcome) }
+}
+
+fn commits(id: u32, at: Time, hits: u64, found: Found) -> Record {
+    let reserving = Some(Reserving { id, is_commit: true, found: Some(found) });
+    Record { reserving, hits, is_reported: true, ..record((at, at + 1), ADMITTED) }
+}
+
+fn asks(at: Time, outcome: Outcome) -> Record {
+    record((at, at + 1), outcome)
+}
+
+#[test]
+fn what_is_held_leaves_no_room() {
+    let two = [reserves(1, 0, ADMITTED), reserves(2, 10, ADMITTED)];
+    let then = |charges, more: &[Record]| is_fine(charges, &[&two[..], more].concat());
+    assert!(then(true, &[asks(20, OVER)]));
+    assert!(!then(true, &[asks(20, ADMITTED)]));
+    assert!(!then(true, &[reserves(3, 20, ADMITTED)]));
+    assert!(then(true, &[commits(1, 20, 0, Found::Open), reserves(3, 30, ADMITTED)]), "one was released");
+    assert!(!then(true, &[commits(1, 20, 1, Found::Open), reserves(3, 30, ADMITTED)]), "the cost counts");
+    let (expired, over) = (SECOND * 3 / 2, SECOND * 5 / 2);
+    assert!(!then(true, &[asks(expired, ADMITTED)]), "an expired one counts for a window");
+    assert!(then(false, &[asks(expired, ADMITTED)]));
+    assert!(then(true, &[asks(over, ADMITTED)]));
+}
+
+#[test]
+fn what_has_ended_makes_room() {
+    let two = [reserves(1, 0, ADMITTED), reserves(2, 10, ADMITTED)];
+    let then = |charges, more: &[Record]| is_fine(charges, &[&two[..], more].concat());
+    let released = commits(1, 20, 0, Found::Open);
+    assert!(!then(true, &[released, asks(30, OVER)]));
+    assert!(!then(true, &[released, reserves(3, 30, OVER)]));
+    let no_answer = Record { outcome: Outcome::Unknown, ..released };
+    assert!(then(true, &[no_answer, asks(30, OVER)]), "it may not have arrived");
+    assert!(!then(false, &[asks(SECOND * 3 / 2, OVER)]), "both have expired");
+    assert!(then(true, &[asks(SECOND * 3 / 2, OVER)]), "they count for a window more");
+    // One of cost 1 that was committed twice leaves room for another.
+    let twice = |found| [reserves(1, 0, ADMITTED), commits(1, 10, 1, Found::Open), commits(1, 20, 1, found)];
+    assert!(!is_fine(true, &[&twice(Found::Ended)[..], &[asks(30, OVER)]].concat()));
+}
+
+#[test]
+fn a_reservation_is_found_as_it_is() {
+    let first = reserves(1, 0, ADMITTED);
+    assert!(is_fine(true, &[first, commits(1, 10, 1, Found::Open)]));
+    assert!(!is_fine(true, &[first, commits(1, 10, 1, Found::Nothing)]), "it is held");
+    assert!(!is_fine(true, &[first, commits(1, 10, 1, Found::Expired(1))]), "it has not expired");
+    assert!(!is_fine(true, &[commits(1, 10, 1, Found::Open)]), "nobody has reserved it");
+    let late = SECOND * 3 / 2;
+    assert!(is_fine(true, &[first, commits(1, late, 1, Found::Expired(1))]));
+    assert!(!is_fine(true, &[first, commits(1, late, 1, Found::Expired(0))]), "it was charged");
+    let ended = [first, commits(1, 10, 1, Found::Open)];
+    assert!(!is_fine(true, &[&ended[..], &[commits(1, 20, 1, Found::Open)]].concat()), "it ended");
+    assert!(is_fine(true, &[&ended[..], &[commits(1, 20, 1, Found::Ended)]].concat()));
+}
