@@ -147,11 +147,15 @@ impl<'a> Locked<'a> {
                 continue;
             }
             let Target { guard, first_place } = self.targets[index];
-            let prepared = self.guards[guard]
+            let mut prepared = self.guards[guard]
                 .1
                 .prepare(check, now, pending[first_place], &mut reserved[guard], budget)
                 .while_cold(check, cold.nanos_left_of(&check.limit, now))
                 .answered(full);
+            // A reservation that is made again is answered as the first time, also if costs have gone beyond the limit since.
+            if check.reservation == ReservationStep::Hold && repeats(plan, index, &all) {
+                prepared.preview.over = false;
+            }
             match check.hits {
                 Hits::GiveBack(hits) => pending[first_place].give_back(hits),
                 Hits::Take(hits) if check.reservation == ReservationStep::Hold => {
@@ -212,4 +216,10 @@ impl<'a> Locked<'a> {
             }
         }
     }
+}
+
+/// Whether the reservation of this descriptor is open already.
+fn repeats(plan: &Plan<'_>, descriptor: usize, all: &[Option<Prepared>]) -> bool {
+    let holds = plan.hold_of(descriptor).and_then(|place| all[place]);
+    holds.is_some_and(|holds| Found::numbered(holds.preview.left) == Found::Open)
 }

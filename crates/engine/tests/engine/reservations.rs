@@ -97,6 +97,12 @@ fn the_same_reservation_again_is_answered_as_the_first() {
         assert_eq!(remaining(of, second), 3);
     }
     assert_eq!(reserve(of, "x", 6, 100.0), (false, Some(Found::Other)));
+    commit(of, "y", 20, 200.0);
+    assert_eq!(
+        reserve(of, "x", 7, 200.0),
+        (true, Some(Found::Open)),
+        "also when others have gone beyond the limit"
+    );
     assert_eq!(remaining(of, 300.0), 3, "an expired hold counts for a window");
     assert_eq!(remaining(of, 360.0), 10);
 }
@@ -166,14 +172,11 @@ struct Terms {
 }
 
 impl Naive {
-    /// What counts, apart from an open hold of this id.
-    fn count(&self, terms: &Terms, now: u64, but: Option<&str>) -> u64 {
+    /// What counts.
+    fn count(&self, terms: &Terms, now: u64) -> u64 {
         let hits = self.hits.iter().filter(|(at, _)| at + terms.window > now).map(|(_, hits)| hits);
-        let held = self.holds.iter().filter(|(id, held)| {
-            let is_open = held.ended.is_none() && held.expires > now;
-            held.counts_until > now && !(is_open && but == Some(id))
-        });
-        hits.sum::<u64>() + held.map(|(_, held)| held.hits).sum::<u64>()
+        let held = self.holds.values().filter(|held| held.counts_until > now).map(|held| held.hits);
+        hits.sum::<u64>() + held.sum::<u64>()
     }
 
     fn forget(&mut self, terms: &Terms, now: u64) {
@@ -183,7 +186,7 @@ impl Naive {
     }
 
     fn ask(&mut self, terms: &Terms, now: u64, hits: u64, is_reported: bool) -> bool {
-        let fits = self.count(terms, now, None) + hits <= terms.requests;
+        let fits = self.count(terms, now) + hits <= terms.requests;
         if fits || is_reported {
             self.hits.push((now, hits));
         }
@@ -196,10 +199,13 @@ impl Naive {
         {
             return false;
         }
-        let fits = self.count(terms, now, Some(id)) + hits <= terms.requests;
+        if self.holds.contains_key(id) {
+            return true;
+        }
+        let fits = self.count(terms, now) + hits <= terms.requests;
         let expires = now + terms.ttl;
         let counts_until = expires + if terms.charges { terms.window } else { 0 };
-        if fits && !self.holds.contains_key(id) {
+        if fits {
             self.holds.insert(id.to_owned(), Held { hits, expires, counts_until, ended: None });
         }
         fits
@@ -281,7 +287,7 @@ fn reservations_are_those_of_a_naive_list() {
                     assert_eq!(!over, fits, "{place}");
                 }
             }
-            let left = requests.saturating_sub(naive.count(&terms, now, None));
+            let left = requests.saturating_sub(naive.count(&terms, now));
             assert_eq!(u64::from(remaining((&rules, &store), second)), left, "{place}");
         }
     }

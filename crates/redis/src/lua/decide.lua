@@ -72,6 +72,7 @@ local function look(c, s)
   else
     c.over, c.left, c.before = s.kind.look(s, c, c.hits)
     fill_if_cold(c)
+    if c.repeats then c.over = false end
     s.taken = min(s.taken + (c.reserves and not c.over and c.hits or charged(c, s, true, false)), MOST)
   end
 end
@@ -89,6 +90,8 @@ local function look_at_holds(c)
     if c.reported then limited.hits = s.kind.owes(c.left, limited.hits) end
   end
   if not c.reported then fill_if_cold(c) end
+  -- A reservation that is made again is answered as the first time, also if costs have gone beyond the limit since.
+  if limited then limited.repeats = limited.reserves and s.kind.is_open(c.left) end
 end
 
 -- Another program may have written a value under a key. All are read before anything is written, so that a call

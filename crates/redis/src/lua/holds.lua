@@ -104,6 +104,10 @@ kinds[HOLDS] = function()
     return hits > 0 and not c.reported and what > OPEN, what, others
   end
 
+  function kind.is_open(what)
+    return what == OPEN
+  end
+
   -- What of the cost of a reservation is still to be charged, given what was found.
   function kind.owes(what, cost)
     if what == ENDED then return 0 end

@@ -37,6 +37,8 @@ pub(super) struct Check<'a> {
     pub(super) slot: Option<Slot>,
     /// Begin and end of the period that holds the deadline of a call that makes a hold, and one `window` more. 0: there is none.
     pub(super) period: Option<(i64, i64)>,
+    /// The reservation that it makes is open already.
+    pub(super) repeats: bool,
     /// Pairs of how long ago hits were admitted, and how many.
     unsynced: &'a [u8],
 }
@@ -93,6 +95,7 @@ impl<'a> Check<'a> {
             stands_in: None,
             slot: None,
             period: None,
+            repeats: false,
             unsynced: &[],
         }
     }

@@ -146,6 +146,7 @@ fn look_at_all<'a>(
                 if check.is_reported() {
                     limited.hits = Holds::owes(looked.left, limited.hits);
                 }
+                limited.repeats = limited.reserves() && Holds::is_open(looked.left);
             }
             holds.insert(number, looked);
         }
@@ -185,6 +186,8 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
     let (hits, before) = (if check.gives() { 0 } else { check.hits }, open.ahead);
     let look = open.kind().look(&check, hits, before);
     let looked = Looked { ahead, ..Looked::of(check, look, moment.is_cold(&check)) };
+    // A reservation that is made again is answered as the first time.
+    let looked = Looked { over: looked.over && !check.repeats, ..looked };
     let takes = match looked.holds(true) {
         0 => looked.charges(open, Settled { passes: true, stopping: false, banned: false }),
         holds => holds,

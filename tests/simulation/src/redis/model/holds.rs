@@ -83,6 +83,10 @@ impl Holds {
         }
     }
 
+    pub(super) fn is_open(found: i64) -> bool {
+        found == OPEN
+    }
+
     /// What of the cost of a reservation is still to be charged, by what was found.
     pub(super) fn owes(found: i64, cost: i64) -> i64 {
         if found == ENDED { 0 } else { (cost - (found - EXPIRED).max(0)).max(0) }
