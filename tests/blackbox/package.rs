@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::harness::envoy::Envoy;
 use crate::harness::grpc::question;
@@ -95,8 +96,10 @@ fn profile_and_target() -> (&'static str, &'static Path) {
     (profile, binary.ancestors().nth(2).expect("that lies in the target folder"))
 }
 
-/// Builds the package around the binary under test.
+/// Builds the package around the binary under test. cargo-deb has one temporary folder in the target folder.
 fn package(folder: &Path) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (profile, target) = profile_and_target();
     let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/deb"));
     script.args(["--no-build", "--fast", "--output"]).arg(folder);
