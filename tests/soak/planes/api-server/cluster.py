@@ -107,7 +107,7 @@ class Cluster:
             eventually(document["metadata"]["name"], lambda: self.is_established(document))
 
     def is_established(self, document):
-        conditions = self.get("", document).get("status", {}).get("conditions", [])
+        conditions = self.get("", document).get("status", {}).get("conditions") or []
         established = any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
         spec = document["spec"]
         version = next(each["name"] for each in spec["versions"] if each["served"])

@@ -214,10 +214,10 @@ class Trial:
         before = release.set(values)
         for other, said in [
             # The names of objects stay, and their selector does not.
-            ({"nameOverride": "tide"}, "updates to statefulset spec for fields other than"),
-            ({"store": {"sharded": {"storage": {"size": "8Gi"}}}}, "updates to statefulset spec for fields other than"),
+            ({"nameOverride": "tide"}, "field is immutable"),
+            ({"store": {"sharded": {"storage": {"size": "8Gi"}}}}, "spec.volumeClaimTemplates"),
             ({"store": {"sharded": {"addresses": ["10.96.0.50", "10.96.0.51", "10.96.0.52"]}}}, "may not change once set"),
-            ({"service": {"headless": False}}, "may not change once set"),
+            ({"service": {"headless": False}}, "the pods of a StatefulSet have no names without it"),
         ]:
             release.refused(merge(values, other), said)
             assert_kept(before, release.set(values))
