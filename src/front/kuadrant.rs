@@ -124,9 +124,15 @@ impl Handler {
         wire::check_asked(&message)?;
         let request = self.parse(&message)?;
         let mut question = RequestBuf::new(request.domain());
+        // Limits without `reserve` are asked whether anything is left, and get the cost as a report.
+        let (hits, cost) = match reservation.is_commit {
+            true => (reservation.hits, Cost::Reported),
+            false => (0, Cost::Auto),
+        };
         for descriptor in request.descriptors() {
             descriptor.entries.iter().for_each(|entry| question.push(entry.key, entry.value));
-            question.close();
+            let hits_addend = Some(hits);
+            question.close_with(DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() });
         }
         question.reserve(reservation);
         Ok(Some(question))

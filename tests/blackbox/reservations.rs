@@ -231,6 +231,18 @@ fn other_limits_of_the_request_are_asked_once() {
     let (status, body) = reserve(&limiter, "4", 10, both);
     assert_eq!((status, &body["limits"][1]["over"]), (429, &json!(true)), "three calls an hour");
     assert_eq!(left(&limiter, "acme"), 970);
+    // Their hits are asked for, and not reported: they count if they fit, and a commit does not count them again.
+    let descriptors = json!([
+        {"entries": [{"key": "customer", "value": "b"}]},
+        {"entries": [{"key": "calls", "value": "b"}], "hits": 2},
+    ]);
+    let body = |id: &str| json!({"domain": "models", "id": id, "amount": 10, "descriptors": descriptors});
+    assert_eq!(send(&limiter, "/reserve", &body("1")).0, 200);
+    assert_eq!(send(&limiter, "/commit", &body("1")).0, 200);
+    assert_eq!(send(&limiter, "/reserve", &body("2")).0, 429, "one is left");
+    let one = json!({"domain": "models", "descriptors": [{"entries": [{"key": "calls", "value": "b"}]}]});
+    let answer = send(&limiter, "/json", &one).1;
+    assert_eq!((&answer["overallCode"], answer["statuses"][0].get("limitRemaining")), (&json!("OK"), None));
 }
 
 #[test]

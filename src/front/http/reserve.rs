@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::front::{ClientAnswer, ClientOptions, Handler};
+use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::limit::{Found, Slot};
 use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf, Reservation};
@@ -143,8 +144,9 @@ fn question(verb: Verb, one: &Value) -> Result<RequestBuf, Mistake> {
             return Err(Mistake::of("entries", "is empty").within(&format!("descriptors[{place}]")));
         }
         descriptor.entries.iter().for_each(|entry| question.push(&entry.key, &entry.value));
-        let hits_addend = descriptor.hits.map(u64::from);
-        question.close_with(DescriptorOptions { hits_addend, ..DescriptorOptions::default() });
+        // Limits without `reserve` are asked when it is made, and left alone when it ends.
+        let (hits_addend, cost) = (descriptor.hits.map(u64::from), Cost::Asked);
+        question.close_with(DescriptorOptions { hits_addend, cost, ..DescriptorOptions::default() });
     }
     let (hits, ttl_nanos) = (amount(verb, &asked)?, ttl(verb, &asked)?);
     question.reserve(Reservation { id: &asked.id, hits, ttl_nanos, is_commit: verb != Verb::Reserve });

@@ -137,6 +137,20 @@ async fn reserves_and_commits(address: SocketAddr) {
     assert!(!client.commit("", 5).await, "it is charged too");
     assert_eq!(client.reserve(1).await.0, Code::OverLimit);
 
+    // A limit without `reserve` is asked, and gets the cost as a report.
+    let RateLimitRequest { domain, descriptors, .. } = request("limit.tokens__1", 0);
+    let commit = |actual_amount| {
+        let (domain, descriptors) = (domain.clone(), descriptors.clone());
+        CommitRequest { domain, descriptors, reservation_id: String::new(), actual_amount }
+    };
+    client.0.commit(commit(4)).await.expect("an answer");
+    assert_eq!(client.check(request("limit.tokens__1", 6)).await, Code::Ok);
+    assert_eq!(client.check(request("limit.tokens__1", 7)).await, Code::OverLimit);
+    client.0.commit(commit(6)).await.expect("an answer");
+    let reserve =
+        ReserveRequest { domain: domain.clone(), descriptors: descriptors.clone(), amount: 1, ttl: None };
+    assert_eq!(client.0.reserve(reserve).await.expect("an answer").into_inner().code(), Code::OverLimit);
+
     let nowhere = client.0.reserve(ReserveRequest::default()).await.expect("an answer").into_inner();
     assert_eq!((nowhere.code(), &*nowhere.reservation_id), (Code::Unknown, ""));
     let nowhere = client.0.commit(CommitRequest::default()).await.expect("an answer").into_inner();

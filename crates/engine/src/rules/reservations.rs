@@ -4,7 +4,7 @@
 //! charge its cost, or to look at what others hold.
 
 use crate::key::Key;
-use crate::limit::{Limit, Slot};
+use crate::limit::{HoldTerms, Limit, Slot};
 use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
 use crate::request::Request;
 use crate::rule::Rule;
@@ -41,12 +41,12 @@ pub(super) fn reserve(
 fn limit_of(holds: &Limit, ttl_nanos: Option<u64>) -> Limit {
     let terms = holds.hold_terms().zip(ttl_nanos);
     terms.map_or(*holds, |(terms, ttl)| {
-        Limit::holds(&crate::limit::HoldTerms { ttl_nanos: terms.ttl_nanos.min(ttl), ..terms })
+        Limit::holds(&HoldTerms { ttl_nanos: terms.ttl_nanos.min(ttl), ..terms })
     })
 }
 
-/// Leaves out what a reservation or its commit does not mean: a commit charges only limits with holds, and a counter that
-/// several descriptors name is held and charged once.
+/// Leaves out what a reservation or its commit does not mean: a commit charges only limits with holds, and others what a
+/// descriptor reports to them; and a counter that several descriptors name is held and charged once.
 pub(super) fn keep_own(request: &Request<'_>, plan: &mut Plan<'_>) {
     let Some(reservation) = request.reservation() else { return };
     for place in plan.descriptors()..plan.steps.len() {
@@ -66,9 +66,8 @@ pub(super) fn keep_own(request: &Request<'_>, plan: &mut Plan<'_>) {
         return;
     }
     for place in 0..plan.steps.len() {
-        let has_holds = plan.hold_of(plan.descriptor_of(place)).is_some();
-        let is_own = |check: &Check<'_>| place < plan.descriptors() || check.limit.hold_terms().is_some();
-        if !has_holds || !matches!(&plan.steps[place], Step::Check(check) if is_own(check)) {
+        // Both checks of a limit with holds are reported.
+        if !matches!(&plan.steps[place], Step::Check(check) if check.reported) {
             plan.steps[place] = Step::Unmatched;
         }
     }
