@@ -173,7 +173,9 @@ impl Counter<'_> {
         let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
         let counting: Vec<Record> =
             self.charges.iter().copied().filter(|it| rules.counts(self.limit, it)).collect();
-        let admitted = self.own.iter().filter(|it| it.outcome == Outcome::Admitted && !self.is_commit(it));
+        // A reservation that is open already is answered as the first time, also if costs have gone beyond N since.
+        let is_new = |it: &Record| !self.is_commit(it) && self.found(it) != Some(Found::Open);
+        let admitted = self.own.iter().filter(|it| it.outcome == Outcome::Admitted && is_new(it));
         admitted.filter(|it| rules.judges(self.limit, it)).find_map(|it| {
             let before = before(rules, self.limit, &counting, it)?
                 .saturating_sub(given_back_alone(rules, self.limit, it));
