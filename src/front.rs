@@ -427,13 +427,16 @@ impl Handler {
     }
 
     fn decode(&self, message: &[u8]) -> Result<RateLimitRequest, Refusal> {
+        let message = self.decode_as(message)?;
+        wire::check_asked(&message)?;
+        Ok(message)
+    }
+
+    fn decode_as<M: Message + Default>(&self, message: &[u8]) -> Result<M, Refusal> {
         if message.len() > self.bounds.request_bytes_max {
             return Err(Refusal::too_large(&self.bounds));
         }
-        let message =
-            RateLimitRequest::decode(message).map_err(|error| Refusal::invalid(error.to_string()))?;
-        wire::check_asked(&message)?;
-        Ok(message)
+        M::decode(message).map_err(|error| Refusal::invalid(error.to_string()))
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {

@@ -18,7 +18,7 @@ use crate::front::{AnswerOptions, ClientOptions, Handler, Reply, wire};
 use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::limit::Found;
-use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf, Reservation};
+use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::Refusal;
@@ -36,9 +36,6 @@ pub const CHECK_RATE_LIMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitServ
 pub const REPORT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Report";
 pub const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
 pub const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
-
-/// The longest id of a reservation that is committed.
-const ID_BYTES_MAX: usize = 128;
 
 impl Method {
     /// The method that has this path.
@@ -78,7 +75,7 @@ impl Handler {
 
     /// The request that a reservation is. `None`: it names no domain.
     fn reservation(&self, message: &[u8]) -> Result<Option<RequestBuf>, Refusal> {
-        let ReserveRequest { domain, descriptors, amount, ttl } = self.read_as(message)?;
+        let ReserveRequest { domain, descriptors, amount, ttl } = self.decode_as(message)?;
         let nanos = |ttl: prost_types::Duration| {
             let secs = u64::try_from(ttl.seconds).ok()?;
             Some(secs.saturating_mul(SECOND_NANOS).saturating_add(u64::try_from(ttl.nanos).ok()?))
@@ -94,7 +91,7 @@ impl Handler {
 
     /// The request that commits one. An id that was never made is that of no reservation: the cost is charged.
     fn commit(&self, message: &[u8]) -> Result<Option<RequestBuf>, Refusal> {
-        let CommitRequest { domain, descriptors, reservation_id, actual_amount } = self.read_as(message)?;
+        let CommitRequest { domain, descriptors, reservation_id, actual_amount } = self.decode_as(message)?;
         if reservation_id.len() > ID_BYTES_MAX {
             return Err(Refusal::invalid(format!("reservation_id is longer than {ID_BYTES_MAX} bytes")));
         }
@@ -102,13 +99,6 @@ impl Handler {
         let id = if reservation_id.is_empty() { &unknown } else { &reservation_id };
         let reservation = Reservation { id, hits: actual_amount, ttl_nanos: None, is_commit: true };
         self.asking(domain, descriptors, reservation)
-    }
-
-    fn read_as<M: Message + Default>(&self, message: &[u8]) -> Result<M, Refusal> {
-        if message.len() > self.bounds.request_bytes_max {
-            return Err(Refusal::too_large(&self.bounds));
-        }
-        M::decode(message).map_err(|error| Refusal::invalid(error.to_string()))
     }
 
     fn asking(

@@ -13,6 +13,9 @@ pub use buf::RequestBuf;
 use crate::cost::Cost;
 use crate::unit::Window;
 
+/// The longest id of a call or a reservation, in bytes: that of a trace and a span fit several times.
+pub const ID_BYTES_MAX: usize = 128;
+
 /// One (key, value) pair of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {

@@ -431,9 +431,9 @@ impl<R: Runtime> SharedStore<R> {
             let is_leased = self.is_leased(check);
             let is_kept = self.options.deny_cache_bytes > 0 || is_leased;
             // Nobody knows when a slot is released, or hits that are held.
-            let holds = plan.hold_of(plan.descriptor_of(index)).is_some();
-            let has_end = check.limit.algorithm() != Algorithm::Concurrency && !holds;
-            if counter.verdict.over && is_kept && has_end && is_only() {
+            let holds = || plan.hold_of(plan.descriptor_of(index)).is_some();
+            let has_end = || check.limit.algorithm() != Algorithm::Concurrency && !holds();
+            if counter.verdict.over && is_kept && has_end() && is_only() {
                 // Other nodes give back what they do not spend of their leases: capacity may come back before the
                 // window ends.
                 let lasts = match check.is_ban() {

@@ -10,7 +10,7 @@ use crate::front::{ClientAnswer, ClientOptions, Handler};
 use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::limit::{Found, Slot};
-use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf, Reservation};
+use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_operate::bodies::asked::Entry;
 use tidegate_operate::bodies::values::Number;
@@ -24,8 +24,6 @@ use tidegate_serve::refusal::{Refusal, RefusalCode};
 const BATCH_MAX: usize = 100;
 /// The most hits of one: no limit is larger.
 const AMOUNT_MAX: u64 = u32::MAX as u64;
-/// The longest id.
-const ID_BYTES_MAX: usize = 128;
 
 /// What is asked: the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! `holds`: hits that reservations hold, beside the counter of their limit. Rules choose it by `reserve`.
+//! `holds`: hits that reservations hold, next to the counter of their limit. Rules choose it by `reserve`.
 //!
 //! A reservation names itself by an id and holds hits until it ends: by a commit, which removes exactly this hold, or at its
 //! expiry, W (the `ttl` of the rule) after it began. What is held counts in the limit as if an earlier descriptor of the

@@ -10,10 +10,7 @@ use std::sync::Arc;
 use crate::key::Key;
 use crate::limit::Slot;
 use crate::plan::{Check, Hits, Plan, Step};
-use crate::request::Request;
-
-/// The longest id of a call: that of a trace and a span fit several times.
-const ID_BYTES_MAX: usize = 128;
+use crate::request::{ID_BYTES_MAX, Request};
 
 /// A text that is no id of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -443,7 +443,7 @@ impl<'f> Compiler<'_, 'f> {
     }
 }
 
-/// The holds of a rule. They have a counter beside each of the rule's: in Redis its key follows from the key of that.
+/// The holds of a rule. They have a counter for each of the rule's: in Redis its key follows from the key of that.
 fn holds(reserve: &CheckedReserve, limited: Rule) -> Rule {
     let seed = limited.counting.seed.with([b"holds".as_slice()]);
     Rule {

@@ -6,7 +6,7 @@
 //! whoever is denied does not fit, though everything counted that may have.
 //!
 //! What an answer found under an id is judged too: an admitted reservation is open until its `ttl`, and who comes to one that was ended
-//! finds that. What is allowed besides: a server or a process without Redis may lose holds and their ends.
+//! finds that. What is also allowed: a server or a process without Redis may lose holds and their ends.
 
 use std::collections::BTreeMap;
 
