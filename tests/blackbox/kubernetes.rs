@@ -2,6 +2,7 @@
 //! pods of the StatefulSet. The modules below: the chart that they are rendered from. No cluster runs.
 
 mod ai_gateway;
+mod ai_gateway_answers;
 mod chart;
 mod cluster;
 mod istio;

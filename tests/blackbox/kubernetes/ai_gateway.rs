@@ -1,6 +1,8 @@
 //! The limiter of Envoy AI Gateway, as `values-ai-gateway.yaml` starts it: its control plane is played, with a state of the kind
 //! that a QuotaPolicy becomes, and its filter runs in a real Envoy, where headers stand for what its processor knows.
 
+use std::ops::Deref;
+
 use serde_json::{Value, json};
 
 use super::chart::{chart, render};
@@ -14,7 +16,7 @@ use crate::harness::pki::write;
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::Tidegate;
 
-const DOMAIN: &str = "ai-gateway-quota";
+pub const DOMAIN: &str = "ai-gateway-quota";
 
 /// Each answer costs 19 tokens, and each request 1 in addition.
 const ENVOY: &str = r#"
@@ -94,11 +96,11 @@ static_resources:
         endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: LIMITER } } } }] }]
 "#;
 
-/// What the control plane makes of a policy: 20 an hour for the model `small`; for `large` 100 with a header, 40 for each user,
+/// What the control plane makes of a policy: 20 a unit for the model `small`; for `large` 100 with a header, 40 for each user,
 /// and 60 for all. Each is in quota mode.
-fn state() -> Value {
+pub fn state(unit: &str) -> Value {
     let leaf = |key: &str, value: Option<&str>, requests: u32| {
-        let limit = json!({"unit": "HOUR", "requests_per_unit": requests});
+        let limit = json!({"unit": unit, "requests_per_unit": requests});
         json!({"key": key, "value": value.unwrap_or_default(), "rate_limit": limit, "quota_mode": true})
     };
     let buckets = json!([
@@ -143,15 +145,16 @@ fn rate_limits() -> Value {
     limits.collect()
 }
 
-struct Gateway {
+/// The limiter that the chart's values make, with the rules of its control plane.
+pub struct Limiter {
     limiter: Tidegate,
-    envoy: Envoy,
     _plane: ControlPlane,
     _redis: Redis,
 }
 
-impl Gateway {
-    fn start() -> Self {
+impl Limiter {
+    /// With more settings, and with these rules.
+    pub fn start(settings: &[(&str, &str)], state: &Value) -> Self {
         let redis = Redis::start(&[]);
         let mut plane = ControlPlane::start();
         let folder = tempfile::tempdir().expect("a folder can be made");
@@ -164,13 +167,33 @@ impl Gateway {
         let server = format!("127.0.0.1:{}", plane.port);
         let pod = Pod::of(&made).env("CONFIG_GRPC_XDS_SERVER_URL", &server).env("REDIS_TIMEOUT", "10s");
         // Ready, although the plane has sent nothing yet.
-        let limiter = pod.start();
+        let limiter = settings.iter().fold(pod, |pod, (name, value)| pod.env(name, value)).start();
         assert_eq!(plane.event(0, "request").pointer("/node/id"), Some(&json!("envoy-ai-gateway-ratelimit")));
-        plane.send("1", "n1", &state());
+        plane.send("1", "n1", state);
         assert_eq!(plane.event(1, "request")["versionInfo"], "1");
+        Self { limiter, _plane: plane, _redis: redis }
+    }
+}
+
+impl Deref for Limiter {
+    type Target = Tidegate;
+
+    fn deref(&self) -> &Tidegate {
+        &self.limiter
+    }
+}
+
+struct Gateway {
+    limiter: Limiter,
+    envoy: Envoy,
+}
+
+impl Gateway {
+    fn start() -> Self {
+        let limiter = Limiter::start(&[], &state("HOUR"));
         let config = ENVOY.replace("RATE_LIMITS", &rate_limits().to_string());
         let envoy = Envoy::start_config(&config.replace("LIMITER", &limiter.ports().grpc.to_string()));
-        Self { limiter, envoy, _plane: plane, _redis: redis }
+        Self { limiter, envoy }
     }
 
     fn call(&self, headers: &[(&str, &str)]) -> u16 {
