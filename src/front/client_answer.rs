@@ -4,6 +4,8 @@
 //! numbers of the tightest limit, each in a header of its own. The second has all limits, in `RateLimit-Policy` and
 //! `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11; with it, denials have problem details (RFC 9457) as a body.
 
+use std::ptr;
+
 use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue};
 use ring::digest::{SHA256, digest};
@@ -15,7 +17,8 @@ use tidegate_engine::decision::{Code, Decision, Limited};
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Slot};
 use tidegate_engine::overlay::Effect;
-use tidegate_engine::request::Request;
+use tidegate_engine::prefix::CountedAs;
+use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_grpc::message::percent_encoded;
 
@@ -139,13 +142,16 @@ impl Draft {
         limited.sort_by_key(|(_, limited)| !limited.is_denied());
         let (mut draft, mut policies, mut violated) = (Self::default(), Vec::new(), Vec::new());
         for (descriptor, limited) in limited {
-            let name = name(limited);
             let rule = limited.origin.rule().filter(|_| options.partition_key);
             let entries =
                 request.descriptors().nth(descriptor).map_or(&[][..], |descriptor| descriptor.entries);
+            let mut name = name(limited, entries);
             let key = rule.map(|rule| partition(rule.key(entries)));
             // The periods of a calendar are not equally long, and slots have no window.
             let is_slots = limited.limit.algorithm() == Algorithm::Concurrency;
+            if is_slots && decision.limits().any(|(of, other)| of == descriptor && !ptr::eq(other, limited)) {
+                name += "/slots";
+            }
             let is_window = limited.limit.periods().is_none() && !is_slots;
             let window = is_window.then(|| limited.limit.window_nanos().div_ceil(SECOND_NANOS));
             let unit = is_slots.then_some("concurrent-requests");
@@ -182,11 +188,19 @@ fn partition(key: Key) -> [u8; 12] {
     *hash.as_ref().first_chunk().expect("a hash has 32 bytes")
 }
 
-/// The name of a limit: that of its rule, else the rule's path; as ASCII.
-fn name(limited: &Limited<'_>) -> String {
-    let rule = limited.origin.rule();
-    let name = rule.map(|rule| if rule.name.is_empty() { rule.path() } else { rule.name.to_string() });
-    percent_encoded(name.as_deref().unwrap_or("override"))
+/// The name of a limit: that of its rule, else the rule's path; as ASCII. Of several limits of a rule each has a name of its
+/// own, because clients find a policy by its name: those for prefixes of several lengths have the length.
+fn name(limited: &Limited<'_>, entries: &[Entry<'_>]) -> String {
+    let Some(rule) = limited.origin.rule() else { return "override".to_owned() };
+    let mut name = if rule.name.is_empty() { rule.path() } else { rule.name.to_string() };
+    if rule.factor.is_some() {
+        let ranges = rule.counted(entries).filter_map(|(_, counted)| match counted {
+            CountedAs::Range(range) => Some(range),
+            CountedAs::Value(_) => None,
+        });
+        ranges.for_each(|range| name += range.find('/').map_or("", |slash| &range[slash..]));
+    }
+    percent_encoded(&name)
 }
 
 /// An item of a field: a name, numbers, the unit of a quota that is not requests, and the partition key.

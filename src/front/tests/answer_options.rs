@@ -35,6 +35,10 @@ descriptors:
   - key: unlimited
     rate_limit: {unlimited: true}
     metadata: {seen: unlimited}
+  - key: address
+    prefix: {v4: {32: 1, 24: 2}, v6: {64: 1, 56: 4, 48: 16}}
+    rate_limit: {unit: hour, requests_per_unit: 5, name: client}
+    concurrency: {slots: 3, ttl: 1m, id: call}
   - key: budget
     rate_limit: {period: {calendar: month}, requests_per_unit: 9}
 ";
@@ -141,6 +145,26 @@ fn the_draft_has_all_limits_that_can_deny_those_that_do_first() {
     assert_eq!(described(&answer(&handler, &request(&["unlimited", "shadow"]))), ["", "", ""]);
     let [policy, limit, problem] = described(&answer(&of_draft(true), &request(&["user"])));
     assert_eq!([policy, limit, problem], ["", "", ""], "SHADOW_MODE denies nothing");
+}
+
+#[test]
+fn each_limit_of_a_rule_has_a_policy_of_its_own_name() {
+    let names = |address: &str| {
+        let mut asked = request(&["address"]);
+        asked.descriptors[0].entries[0].value = address.to_owned();
+        let [policy, limit, _] = described(&answer(&of_draft(false), &asked));
+        let names = |field: &str| {
+            let mut names: Vec<String> =
+                field.split(", ").map(|item| item[..item.find(';').expect("numbers")].to_owned()).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(names(&policy), names(&limit), "{policy} {limit}");
+        names(&policy)
+    };
+    let slots = r#""shop.address/slots""#;
+    assert_eq!(names("2001:db8::1"), [r#""client/48""#, r#""client/56""#, r#""client/64""#, slots]);
+    assert_eq!(names("192.0.2.1"), [r#""client/24""#, r#""client/32""#, slots]);
 }
 
 #[test]
