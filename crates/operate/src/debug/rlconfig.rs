@@ -118,9 +118,13 @@ fn line(path: &str, rule: &Rule, Parts { ban, reserve }: &Parts) -> String {
     let cost = if rule.cost.is_reported() { "" } else { ", cost: asked" };
     let ban = ban.as_ref().map(|ban| format!(", ban: {ban}")).unwrap_or_default();
     let reserve = reserve.map(|terms| format!(", reserve: {{{terms}}}")).unwrap_or_default();
+    let prefix =
+        rule.prefixes.as_ref().map(|prefixes| format!(", prefix: {{{prefixes}}}")).unwrap_or_default();
+    let classes =
+        rule.classes.as_ref().map(|classes| format!(", classes: {{{classes}}}")).unwrap_or_default();
     format!(
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
-         quota_mode: {quota_mode}, {own}{cost}{ban}{reserve}\n"
+         quota_mode: {quota_mode}, {own}{cost}{prefix}{classes}{ban}{reserve}\n"
     )
 }
 
@@ -268,6 +272,22 @@ descriptors:
             serde_json::from_str(&pieces(Some(rules), Format::Json).await.concat()).expect("JSON");
         assert_eq!(page["limits"].as_array().map(Vec::len), Some(1));
         assert_eq!(page["limits"][0]["ban"], terms);
+    }
+
+    #[tokio::test]
+    async fn a_limit_of_each_prefix_has_a_line_and_names_classes() {
+        let rules = "domain: d\ndescriptors: [{key: ip, prefix: {v4: 24, v6: {64: 1, 48: 3}}, \
+                     classes: {key: class, shares: {high: 1.0, low: 0.5}}, rate_limit: {unit: minute, requests_per_unit: 9}}]";
+        let line = |requests: u32, prefix: &str| {
+            format!(
+                "d.ip: unit=MINUTE requests_per_unit={requests}, shadow_mode: false, quota_mode: false, unit_multiplier: 1, \
+                 algorithm: sliding_window, prefix: {{level 1: {prefix}}}, classes: {{class: high 1, low 0.5}}\n"
+            )
+        };
+        assert_eq!(
+            pieces(Some(rules), Format::Lines).await.concat(),
+            line(9, "v4 24, v6 64") + &line(27, "v6 48")
+        );
     }
 
     #[tokio::test]
