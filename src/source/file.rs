@@ -13,6 +13,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -98,6 +99,14 @@ pub enum SourceError {
         /// The things that are bounded, such as files.
         what: &'static str,
     },
+    /// A list that rules name cannot be read.
+    #[error("{}: `cidr_file`: {error}", one_line(place))]
+    List {
+        /// The place that names it.
+        place: String,
+        #[source]
+        error: Box<Self>,
+    },
 }
 
 /// A path on one line, because people who may write into a folder choose the names in it.
@@ -110,6 +119,7 @@ impl SourceError {
     pub fn path(&self) -> &Path {
         match self {
             Self::Io { path, .. } | Self::NotAFile { path } | Self::TooMuch { path, .. } => path,
+            Self::List { error, .. } => error.path(),
         }
     }
 }
@@ -146,26 +156,29 @@ impl FileSource {
         };
         let mut files = paths.into_iter().map(&mut read).collect::<Result<Vec<_>, _>>()?;
         let lists = self.lists(&files)?;
-        let found = walk(
-            &Layout::Files(lists.iter().filter(|list| !has(&files, list)).cloned().collect()),
-            observer,
-        )?;
-        files.extend(found.files.into_iter().map(&mut read).collect::<Result<Vec<_>, _>>()?);
-        let is_list = |path: &Path| lists.iter().any(|list| list.starts_with(path));
+        let named = |error: SourceError| match lists.get(error.path()) {
+            Some(place) => SourceError::List { place: place.clone(), error: Box::new(error) },
+            None => error,
+        };
+        let unread = lists.keys().filter(|list| !has(&files, list)).cloned().collect();
+        let found = walk(&Layout::Files(unread), observer).map_err(named)?;
+        let read = found.files.into_iter().map(&mut read).collect::<Result<Vec<_>, _>>();
+        files.extend(read.map_err(named)?);
+        let is_list = |path: &Path| lists.keys().any(|list| list.starts_with(path));
         let warning =
             |(path, why): (PathBuf, &str)| (!is_list(&path)).then(|| format!("{}: {why}", path.display()));
         Ok(Contents { files, warnings: skipped.into_iter().filter_map(warning).collect() })
     }
 
-    /// The lists that these rules name.
-    fn lists(&self, files: &[SourceFile]) -> Result<Vec<PathBuf>, SourceError> {
+    /// The lists that these rules name, each with the place that does.
+    fn lists(&self, files: &[SourceFile]) -> Result<BTreeMap<PathBuf, String>, SourceError> {
         // Named files are no rules.
         if matches!(self.layout, Layout::Files(_)) {
-            return Ok(Vec::new());
+            return Ok(BTreeMap::new());
         }
-        let lists: Vec<PathBuf> =
-            lists_of(files, self.file_bytes_max).into_iter().map(PathBuf::from).collect();
-        match lists.get(FILES_MAX) {
+        let lists = lists_of(files, self.file_bytes_max).into_iter();
+        let lists: BTreeMap<_, _> = lists.map(|(list, place)| (PathBuf::from(list), place)).collect();
+        match lists.keys().nth(FILES_MAX) {
             Some(path) => Err(SourceError::TooMuch { path: path.clone(), max: FILES_MAX, what: "lists" }),
             None => Ok(lists),
         }

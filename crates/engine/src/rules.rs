@@ -208,7 +208,7 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
     let lists = lists::read(&names, files, options, &mut errors);
     let checked: Vec<CheckedFile<'_>> = files
         .iter()
-        .filter(|file| !names.contains(&file.name))
+        .filter(|file| !names.contains_key(&file.name))
         .filter_map(|file| check_file(file, options, &lists, &mut budget, &mut errors, &mut warnings))
         .collect();
     let rules = compile::compile(&checked, &lists, options, &mut errors, &mut warnings);

@@ -190,6 +190,8 @@ fn lists_that_rules_name_are_read_wherever_they_lie_below_and_no_others() {
     fs::remove_file(dir.path().join("lists/b.txt")).expect("remove");
     let error = source(layout).read().expect_err("a list is missing");
     assert_eq!(error.path(), dir.path().join("lists/b.txt"));
+    let place = format!("{}:1:35: `cidr_file`: ", dir.path().join("a.yaml").display());
+    assert!(error.to_string().starts_with(&place), "{error}");
 }
 
 #[test]

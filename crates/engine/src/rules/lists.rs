@@ -2,7 +2,7 @@
 //!
 //! In: the files of a set. Out: which of them are lists, and the ranges in each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -30,12 +30,19 @@ pub(super) struct List {
 /// The lists of a set, by the names of their files.
 pub(super) type Lists = BTreeMap<String, List>;
 
-/// The names of the files that the rules in these files name as lists: a source has to read them too.
-pub fn lists_of(files: &[SourceFile], max_file_bytes: usize) -> BTreeSet<String> {
-    files.iter().flat_map(|file| of_file(file, max_file_bytes)).collect()
+/// The names of the files that the rules in these files name as lists, each with the first place that names it, such as
+/// `a.yaml:4:25`: a source has to read them too.
+pub fn lists_of(files: &[SourceFile], max_file_bytes: usize) -> BTreeMap<String, String> {
+    let mut lists = BTreeMap::new();
+    for file in files {
+        for (list, Place { line, column }) in of_file(file, max_file_bytes) {
+            lists.entry(list).or_insert_with(|| format!("{}:{line}:{column}", file.name));
+        }
+    }
+    lists
 }
 
-fn of_file(file: &SourceFile, max_file_bytes: usize) -> Vec<String> {
+fn of_file(file: &SourceFile, max_file_bytes: usize) -> Vec<(String, Place)> {
     // Most rules name no list, and parsing many takes a while.
     if !file.bytes.windows(KEY.len()).any(|text| text == KEY.as_bytes()) || file.bytes.len() > max_file_bytes
     {
@@ -50,9 +57,9 @@ fn of_file(file: &SourceFile, max_file_bytes: usize) -> Vec<String> {
         _ => None,
     };
     let list = |content: &Content<'_>| {
-        let named = field(&document.node(field(content, "value")?).content, KEY)?;
-        match &document.node(named).content {
-            Content::Scalar(name) => path(&file.name, &name.text),
+        let named = document.node(field(&document.node(field(content, "value")?).content, KEY)?);
+        match &named.content {
+            Content::Scalar(name) => Some((path(&file.name, &name.text)?, named.at)),
             _ => None,
         }
     };
@@ -68,12 +75,12 @@ pub(super) fn path(file: &str, name: &str) -> Option<String> {
 
 /// Reads the lists with these names.
 pub(super) fn read(
-    names: &BTreeSet<String>,
+    names: &BTreeMap<String, String>,
     files: &[SourceFile],
     options: &LoadOptions,
     errors: &mut Diagnostics,
 ) -> Lists {
-    let lists = files.iter().filter(|file| names.contains(&file.name));
+    let lists = files.iter().filter(|file| names.contains_key(&file.name));
     lists.map(|file| (file.name.clone(), read_list(file, options, errors))).collect()
 }
 

@@ -290,7 +290,11 @@ fn a_source_learns_which_lists_to_read() {
         file("f.yaml", "metadata: {cidr_file: f.txt}"),
         file("g.yaml", "value: {cidr_file: g.txt"),
     ];
-    assert_eq!(lists_of(&files, 1 << 20).into_iter().collect::<Vec<_>>(), ["c.txt", "rules/lists/a.txt"]);
+    let lists = [("c.txt", "c.yaml:2:43"), ("rules/lists/a.txt", "rules/a.yaml:2:43")];
+    assert_eq!(
+        lists_of(&files, 1 << 20),
+        lists.map(|(list, place)| (list.to_owned(), place.to_owned())).into()
+    );
 }
 
 #[test]
