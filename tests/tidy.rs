@@ -27,6 +27,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("limit", &["time"]),
             ("sip", &[]),
             ("key", &["sip"]),
+            ("held_costs", &["key", "limit", "named", "sync"]),
             ("pattern", &[]),
             ("prefix", &["pattern"]),
             ("path", &["pattern", "request"]),
@@ -35,7 +36,18 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("classes", &["limit"]),
             (
                 "rule",
-                &["classes", "cost", "key", "limit", "metric_name", "named", "prefix", "request", "unit"],
+                &[
+                    "classes",
+                    "cost",
+                    "held_costs",
+                    "key",
+                    "limit",
+                    "metric_name",
+                    "named",
+                    "prefix",
+                    "request",
+                    "unit",
+                ],
             ),
             ("plan", &["key", "limit", "request", "rule", "unit"]),
             (
@@ -43,6 +55,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 &[
                     "classes",
                     "cost",
+                    "held_costs",
                     "key",
                     "limit",
                     "metric_name",

@@ -208,6 +208,12 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
             decision.rare.get_or_insert_default().held.push(held);
             continue;
         }
+        if check.is_bound() {
+            if let Status::Limited(shown) = &mut decision.statuses[descriptor] {
+                shown.bound_by(&verdict);
+            }
+            continue;
+        }
         match &mut decision.statuses[descriptor] {
             Status::Limited(shown) => {
                 if further.says_more_than(shown) {
@@ -289,6 +295,11 @@ impl<'a> Decision<'a> {
     /// What is held of its limits.
     pub fn held(&self) -> &[Held] {
         self.rare.as_ref().map_or(&[], |rare| &rare.held)
+    }
+
+    /// What was found of the reservation of the request, for each descriptor by its index.
+    pub fn found(&self) -> impl Iterator<Item = (usize, Found)> {
+        self.held().iter().filter_map(|held| Some((held.descriptor, held.found?)))
     }
 
     /// The exceptions that its descriptors met.
@@ -393,6 +404,16 @@ impl Limited<'_> {
         let before_max = u64::from(self.limit.capacity()).max(*before);
         (*over, *before, *after) = (true, before_max, before_max.saturating_add(hits));
         (*remaining, *reset_nanos) = (0, nanos.max(*reset_nanos));
+    }
+
+    /// Takes what the bound on its worst cases says, which is asked by the same counter: denied by one is denied.
+    fn bound_by(&mut self, bound: &Verdict) {
+        let Verdict { over, remaining, reset_nanos, .. } = &mut self.verdict;
+        *remaining = (*remaining).min(bound.remaining);
+        if bound.over {
+            let own_nanos = if *over { *reset_nanos } else { 0 };
+            (*over, *reset_nanos) = (true, own_nanos.max(bound.reset_nanos));
+        }
     }
 
     /// Whether it is shown instead of another limit of its descriptor: the one that denies for the longest time, else the

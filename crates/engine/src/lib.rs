@@ -68,6 +68,8 @@ pub mod text;
 pub mod metric_name;
 #[doc(hidden)]
 pub mod cost;
+
+pub mod held_costs;
 #[doc(hidden)]
 pub mod rule;
 #[doc(hidden)]

@@ -56,7 +56,7 @@ pub struct Limit {
     algorithm: Algorithm,
     requests: u32,
     burst: u32,
-    /// The share of a class of importance.
+    /// The share of a class of importance. `holds`: that of the limit which the worst cases may take.
     share: Share,
     window: Divisor,
     /// Buckets of `sliding_window` in `buckets_nanos`, as a reduced fraction: bucket = ⌊t · `buckets` / `buckets_nanos`⌋.
@@ -157,18 +157,18 @@ impl Limit {
         Some(terms).filter(|_| self.algorithm == Algorithm::Ban)
     }
 
-    /// Hits that are held by these terms. In place of N and `burst` it has the time after an expiry.
+    /// Hits that are held by these terms. In place of N it has the seconds after an expiry, in place of `burst` what a call may
+    /// cost at most.
     pub fn holds(terms: &HoldTerms) -> Self {
-        let HoldTerms { ttl_nanos, after_nanos, periods } = *terms;
-        let (requests, burst) = ((after_nanos >> 32) as u32, after_nanos as u32);
-        let limit = Self::new(Algorithm::Holds, requests, ttl_nanos);
-        Self { detail: [0; 2], buckets: 0, burst, periods, ..limit }
+        let HoldTerms { ttl_nanos, after_secs, periods, worst, share } = *terms;
+        let limit = Self::new(Algorithm::Holds, after_secs, ttl_nanos);
+        Self { detail: [0; 2], buckets: 0, burst: worst, share, periods, ..limit }
     }
 
     /// The terms of `holds`.
     pub fn hold_terms(&self) -> Option<HoldTerms> {
-        let after_nanos = u64::from(self.requests) << 32 | u64::from(self.burst);
-        let terms = HoldTerms { ttl_nanos: self.window_nanos(), after_nanos, periods: self.periods };
+        let &Self { requests: after_secs, burst: worst, share, periods, .. } = self;
+        let terms = HoldTerms { ttl_nanos: self.window_nanos(), after_secs, periods, worst, share };
         Some(terms).filter(|_| self.algorithm == Algorithm::Holds)
     }
 

@@ -101,6 +101,9 @@ impl Limiter {
         if plan.learns_costs {
             rules.observe_costs(request, &plan);
         }
+        if request.reservation().is_some() {
+            rules.observe_commit(request, &plan, decision.found());
+        }
         render(&decision)
     }
 

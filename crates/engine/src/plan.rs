@@ -106,6 +106,12 @@ impl<'a> Plan<'a> {
         places.find(|&place| matches!(&self.steps[place], Step::Check(check) if check.is_of_holds()))
     }
 
+    /// The place of the check of a descriptor that bounds its worst cases, if there is one.
+    pub fn bound_of(&self, descriptor: usize) -> Option<usize> {
+        let mut places = self.places_of(descriptor);
+        places.find(|&place| matches!(&self.steps[place], Step::Check(check) if check.is_bound()))
+    }
+
     /// The checks of holds, each with its place, and the place of the limit whose hits they hold.
     pub fn holds(&self) -> impl Iterator<Item = (usize, usize, &Check<'a>)> {
         let further = (self.descriptors()..).zip(&self.further);
@@ -221,6 +227,9 @@ pub enum ReservationStep {
     Hold,
     /// Its hits are the cost of a commit, of which an expired hold may have paid a part.
     Commit,
+    /// Nothing is charged or held. It is over where the worst cases of all calls do not fit into the limit and its overdraft:
+    /// the counter of another check of its descriptor is asked once more, where holds are less than that.
+    Bound,
 }
 
 impl<'a> Check<'a> {
@@ -270,6 +279,12 @@ impl<'a> Check<'a> {
     #[inline]
     pub fn is_of_holds(&self) -> bool {
         self.limit.algorithm() == Algorithm::Holds
+    }
+
+    /// Whether it bounds worst cases: it asks the counter of another check once more.
+    #[inline]
+    pub fn is_bound(&self) -> bool {
+        self.reservation == ReservationStep::Bound
     }
 
     /// The unit that the limit was written in.

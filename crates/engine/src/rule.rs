@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::classes::Classes;
 use crate::cost::CostUse;
+use crate::held_costs::HeldCosts;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
 use crate::limit::{BanTerms, HoldTerms, Limit, Share, Slot};
 use crate::metric_name::MetricName;
@@ -145,6 +146,8 @@ pub struct Rule {
     pub levels: usize,
     /// The key of the entry that names a call, with `concurrency`.
     pub call_id: Option<Arc<str>>,
+    /// If it is the holds of a rule that says `hold`: how much is held.
+    pub held_costs: Option<HeldCosts>,
     /// The wait of a request that is denied by slots or holds alone: nobody knows when they end.
     pub retry_nanos: u64,
 }
@@ -235,6 +238,11 @@ impl Rule {
     #[inline]
     pub(crate) fn plain_key(&self, entries: &[Entry<'_>]) -> Key {
         self.counting.seed.key(self.keyed(entries).map(|(_, entry)| entry.value))
+    }
+
+    /// The name of the counter of these entries for what is learnt about it: no reset changes it.
+    pub(crate) fn learning_key(&self, entries: &[Entry<'_>]) -> Key {
+        self.rare_key(&self.loaded_seeds().seed, entries)
     }
 
     /// Its candidate, and the key of the candidate's counter for a request whose entries matched this rule.

@@ -70,12 +70,12 @@ impl Settlement {
     ///   one descriptor is over, only the hits of those that are). But not the hits of a banned request.
     /// - A reported cost: all hits, whatever the answer, as they are already spent. Stores drop what a counter cannot
     ///   hold.
-    /// - What a reservation holds is not charged: the check of its holds takes it.
+    /// - What a reservation holds is not charged: the check of its holds takes it. What only bounds worst cases charges nothing.
     /// - Everything else: all hits if the request passes and they fit, else nothing.
     #[inline]
     pub fn charged(&self, check: &Check<'_>, over: bool) -> u64 {
         let Hits::Take(hits) = check.hits else { return 0 };
-        if check.reservation == ReservationStep::Hold {
+        if matches!(check.reservation, ReservationStep::Hold | ReservationStep::Bound) {
             return 0;
         }
         if check.limit.algorithm() == Algorithm::FixedWindow {

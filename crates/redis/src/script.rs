@@ -169,7 +169,8 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 const CANDIDATE: u8 = 32;
-/// 16 bytes more: the names of a slot, or the lengths of bans. 32 bytes for a hold: its names, and a period of a calendar.
+/// 16 bytes more: the names of a slot, or the lengths of bans. 40 bytes for a hold: its names, a period of a calendar, and the
+/// most that the call may cost.
 const DETAIL: u8 = 64;
 /// The hits are held and not charged: another check holds them.
 const RESERVES: u8 = 128;
@@ -295,11 +296,13 @@ impl Call {
         self.args.push(packed(place, &check.limit, flags, hits));
     }
 
-    /// Makes the last check one of the holds of the limit whose check is at `place`, counted from 0.
-    pub fn holds_of(&mut self, place: usize) {
-        let place = u32::try_from(place + 1).unwrap_or_default();
+    /// Makes the last check one of the holds of the limit whose check is at `place`, counted from 0. The check that bounds its
+    /// worst cases is at `bound`.
+    pub fn holds_of(&mut self, place: usize, bound: Option<usize>) {
+        let number = |place: usize| u32::try_from(place + 1).unwrap_or_default().to_le_bytes();
         if let Some(check) = self.args.last_mut() {
-            check[REQUESTS].copy_from_slice(&place.to_le_bytes());
+            check[REQUESTS].copy_from_slice(&number(place));
+            check[BURST].copy_from_slice(&bound.map(number).unwrap_or_default());
         }
     }
 
@@ -365,7 +368,7 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
         Algorithm::SlidingWindow => buckets_per_micro(&limit),
         Algorithm::Holds => (
             limit.periods().map_or(0, |periods| periods.number().into()),
-            limit.hold_terms().map_or(0, |terms| terms.after_nanos.div_ceil(1_000)),
+            limit.hold_terms().map_or(0, |terms| u64::from(terms.after_secs) * 1_000_000),
         ),
         Algorithm::Ban => (0, limit.ban_terms().map_or(0, |terms| terms.every_nanos / 1_000)),
         _ => (0, 0),
@@ -375,9 +378,9 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     packed.extend(place.to_le_bytes());
     let detail = detail(&limit);
     packed.extend([limit.algorithm().number(), flags | detail.map_or(0, |_| DETAIL)]);
-    // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class.
+    // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class. Holds have the places of checks.
     let (requests, burst) = match limit.algorithm() {
-        Algorithm::Holds => (0, u32::from(limit.periods().is_some())),
+        Algorithm::Holds => (0, 0),
         algorithm if algorithm.is_bucket() => (limit.requests(), limit.capacity()),
         _ => (limit.capacity(), limit.capacity()),
     };
@@ -388,8 +391,10 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     packed.extend(double(denominator));
     packed.extend(double(hits.min(MOST)));
     packed.extend(detail.iter().flatten().flatten());
-    if detail.is_some() && limit.algorithm() == Algorithm::Holds {
-        packed.extend([0; 16]);
+    if let (Some(_), Some(terms)) = (detail, limit.hold_terms()) {
+        // In place of a period whether there are any.
+        packed.extend([u64::from(terms.periods.is_some()), 0].map(double).as_flattened());
+        packed.extend(double(terms.worst.into()));
     }
     packed
 }

@@ -449,6 +449,9 @@ impl<R: Runtime> Service<R> {
         if plan.learns_costs {
             rules.observe_costs(request, plan);
         }
+        if request.reservation().is_some() {
+            rules.observe_commit(request, plan, decision.found());
+        }
         self.metrics.observe(handles, request, &decision);
         if overlay.exceptions.is_some() {
             self.exceptions.report(overlay, request, plan, &mut decision, || self.runtime.wall());

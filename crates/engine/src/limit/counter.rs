@@ -49,6 +49,11 @@ pub(crate) trait Counter: Default {
         u64::MAX
     }
 
+    /// What calls may cost at most whose cost is not known yet, apart from that of the check.
+    fn worst_case(&self, _limit: &Limit) -> u64 {
+        0
+    }
+
     /// Takes back as many of these hits as still count, the oldest first. Even if the client means others, the
     /// remaining hits then count at least as long as those would have.
     fn refund(&mut self, limit: &Limit, hits: u64);

@@ -5,7 +5,10 @@
 //! request took it: the store adds it to the pending hits of the limit's counter. An expired hold counts for as long as hits
 //! of that time do (`expired: charge`), or ends with its expiry (`expired: free`).
 //!
-//! - **Invariant:** `held` is the sum of all holds that count at `latest`.
+//! A hold need not be the worst case: then it has two numbers, and the limit is asked twice. What is held has to fit into N, and
+//! what the calls may cost at most into N and its overdraft (see `plan`).
+//!
+//! - **Invariant:** `held` and `worst` are the sums of all holds that count at `latest`.
 //! - **An id that has ended is remembered** for one `ttl`: who repeats a commit must not pay twice, and a reservation that
 //!   comes after its commit holds nothing.
 //! - **A hold has two names**, as a slot has: the id is chosen by the caller, the number is made for each attempt. Hits that a
@@ -20,7 +23,7 @@ use std::num::NonZeroU64;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, grown_capacity};
-use crate::limit::{Limit, Periods, Preview, Slot};
+use crate::limit::{Limit, Periods, Preview, Share, Slot};
 use crate::time::{SECOND_NANOS, Timestamp};
 
 /// The most holds and remembered ids of a counter: each is found and inserted in order.
@@ -32,17 +35,26 @@ pub struct HoldTerms {
     /// How long a hold lasts that nobody ends.
     pub ttl_nanos: u64,
     /// For how long a hold still counts after its expiry. 0: not at all.
-    pub after_nanos: u64,
+    pub after_secs: u32,
     /// It counts after its expiry until the end of the period that it expires in.
     pub periods: Option<Periods>,
+    /// What a call may cost at most: of a rule, `max` of its `hold`; of a reservation, also no more than its amount.
+    /// 0: a hold is its own worst case.
+    pub worst: u32,
+    /// How much of the limit the worst cases may take: all of it, and an overdraft.
+    pub share: Share,
 }
 
-/// The terms as rules write them: `ttl: 600s, expired: charge`.
+/// The terms as rules write them: `ttl: 600s, expired: charge, overdraft: 0.5, max: 8000`.
 impl fmt::Display for HoldTerms {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let charges = self.after_nanos > 0 || self.periods.is_some();
+        let charges = self.after_secs > 0 || self.periods.is_some();
         let expired = if charges { "charge" } else { "free" };
-        write!(out, "ttl: {}s, expired: {expired}", self.ttl_nanos / SECOND_NANOS)
+        write!(out, "ttl: {}s, expired: {expired}", self.ttl_nanos / SECOND_NANOS)?;
+        match self.worst {
+            0 => Ok(()),
+            max => write!(out, ", overdraft: {}, max: {max}", self.share.overdraft()),
+        }
     }
 }
 
@@ -51,8 +63,13 @@ impl HoldTerms {
     fn counts_until(&self, expires: Timestamp) -> Timestamp {
         match self.periods {
             Some(periods) => periods.around(expires).1,
-            None => expires.plus(self.after_nanos),
+            None => expires.plus(u64::from(self.after_secs) * SECOND_NANOS),
         }
+    }
+
+    /// The most that a call may cost whose hold is this.
+    fn worst_of(&self, hits: u32) -> u32 {
+        if self.worst == 0 { hits } else { self.worst }
     }
 }
 
@@ -61,9 +78,9 @@ impl HoldTerms {
 pub enum Found {
     /// Nothing: the id is new, or was forgotten.
     Nothing,
-    /// An open hold of as many hits as the check asks for.
+    /// An open hold of the same worst case.
     Open,
-    /// An open hold of other hits.
+    /// An open hold of another worst case.
     Other,
     /// A hold that was ended.
     Ended,
@@ -119,6 +136,8 @@ struct Hold {
     /// When its id is forgotten.
     forgotten: Timestamp,
     hits: u32,
+    /// The most that the call may cost.
+    worst: u32,
 }
 
 impl Hold {
@@ -130,13 +149,18 @@ impl Hold {
         self.until > at
     }
 
+    /// What it holds, and its worst case, if they count.
+    fn counted(&self, at: Timestamp) -> (u64, u64) {
+        if self.counts(at) { (self.hits.into(), self.worst.into()) } else { (0, 0) }
+    }
+
     /// The first time at which something of it changes: its hits do not count any more, or its id is forgotten.
     fn changes(&self, at: Timestamp) -> Timestamp {
         if self.counts(at) { self.until } else { self.forgotten }
     }
 }
 
-/// The state: 56 bytes, and 48 for each hold, of which up to half are free.
+/// The state: 64 bytes, and 48 for each hold, of which up to half are free.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     latest: Timestamp,
@@ -145,6 +169,7 @@ pub(crate) struct Holds {
     /// All ids are forgotten at this time.
     last: Timestamp,
     held: u64,
+    worst: u64,
     /// In the order of their ids.
     holds: Vec<Hold>,
 }
@@ -160,16 +185,28 @@ impl Holds {
     }
 
     fn found(&self, limit: &Limit, hits: u64) -> Found {
+        let worst = limit.hold_terms().map(|terms| terms.worst_of(saturated(hits)));
         match self.of(limit) {
             None if self.holds.len() >= HOLDS_MAX => Found::Full,
             None => Found::Nothing,
             Some(hold) if hold.is_ended() => Found::Ended,
             Some(hold) if hold.expires <= self.latest => {
-                Found::Expired(if hold.until > hold.expires { hold.hits } else { 0 })
+                Found::Expired(if hold.until > hold.expires { hold.worst } else { 0 })
             }
-            Some(hold) if limit.ends_hold() || u64::from(hold.hits) == hits => Found::Open,
+            Some(hold) if limit.ends_hold() || Some(hold.worst) == worst => Found::Open,
             Some(_) => Found::Other,
         }
+    }
+
+    /// What is held, and the worst cases together.
+    fn sums(&self) -> (u64, u64) {
+        let counted = self.holds.iter().map(|hold| hold.counted(self.latest));
+        counted.fold((0, 0), |sums, (held, worst)| (sums.0 + held, sums.1 + worst))
+    }
+
+    /// The hold that this check is about, if it is open.
+    fn own(&self, limit: &Limit) -> Option<&Hold> {
+        self.of(limit).filter(|hold| !hold.is_ended() && hold.expires > self.latest)
     }
 
     fn insert(&mut self, place: usize, hold: Hold) {
@@ -192,17 +229,19 @@ impl Holds {
                 let expires = self.latest.plus(terms.ttl_nanos);
                 let until = terms.counts_until(expires);
                 let forgotten = until.max(expires.plus(terms.ttl_nanos));
-                let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+                let hits = saturated(hits);
+                let worst = terms.worst_of(hits);
                 self.held += u64::from(hits);
-                self.insert(place, Hold { slot, expires, until, forgotten, hits });
+                self.worst += u64::from(worst);
+                self.insert(place, Hold { slot, expires, until, forgotten, hits, worst });
             }
         }
     }
 
     fn end(&mut self, slot: Slot, terms: &HoldTerms, cost: u64) {
         let forgotten = self.latest.plus(terms.ttl_nanos);
-        let ended =
-            Hold { slot, expires: Timestamp::default(), until: Timestamp::default(), forgotten, hits: 0 };
+        let (expires, until) = Default::default();
+        let ended = Hold { slot, expires, until, forgotten, hits: 0, worst: 0 };
         let place = match self.place_of(slot) {
             Ok(place) => place,
             Err(place) if self.holds.len() < HOLDS_MAX => return self.insert(place, ended),
@@ -212,15 +251,20 @@ impl Holds {
         if hold.is_ended() {
             return;
         }
-        let counted = if hold.counts(self.latest) { u64::from(hold.hits) } else { 0 };
-        // Of an expired hold the surplus goes back, from its own time: the rest counts as long as it would have.
-        let stays = if hold.expires <= self.latest { counted.min(cost) } else { 0 };
-        self.held = self.held - counted + stays;
-        let until = if stays > 0 { hold.until } else { Timestamp::default() };
-        let ended = Hold { until, hits: stays as u32, forgotten: forgotten.max(until), ..ended };
+        let (held, worst) = hold.counted(self.latest);
+        // Of an expired hold the surplus goes back, from its own time: the cost counts as long as the hold would have.
+        let stays = if hold.expires <= self.latest { worst.min(cost) } else { 0 };
+        (self.held, self.worst) = (self.held - held + stays, self.worst - worst + stays);
+        let (until, hits) = (if stays > 0 { hold.until } else { until }, stays as u32);
+        let ended = Hold { until, hits, worst: hits, forgotten: forgotten.max(until), ..ended };
         self.holds[place] = ended;
         self.note(ended);
     }
+}
+
+/// Hits as a hold has them.
+fn saturated(hits: u64) -> u32 {
+    u32::try_from(hits).unwrap_or(u32::MAX)
 }
 
 impl Counter for Holds {
@@ -231,8 +275,7 @@ impl Counter for Holds {
         }
         let now = self.latest;
         self.holds.retain(|hold| hold.forgotten > now);
-        let counted = self.holds.iter().filter(|hold| hold.counts(now));
-        self.held = counted.map(|hold| u64::from(hold.hits)).sum();
+        (self.held, self.worst) = self.sums();
         self.next = self.holds.iter().map(|hold| hold.changes(now)).min().unwrap_or_default();
         if self.holds.is_empty() {
             *self = Self { latest: now, ..Self::default() };
@@ -241,11 +284,14 @@ impl Counter for Holds {
 
     fn look(&self, limit: &Limit, _pending: Pending, hits: u64) -> Preview {
         let found = self.found(limit, hits);
-        let own = self.of(limit).filter(|hold| !hold.is_ended() && hold.expires > self.latest);
-        let before = self.held - own.map_or(0, |hold| u64::from(hold.hits));
+        let before = self.held - self.own(limit).map_or(0, |hold| u64::from(hold.hits));
         let holds = hits > 0 && !limit.ends_hold();
         let over = holds && !matches!(found, Found::Nothing | Found::Open);
         Preview { over, left: found.number(), before }
+    }
+
+    fn worst_case(&self, limit: &Limit) -> u64 {
+        self.worst - self.own(limit).map_or(0, |hold| u64::from(hold.worst))
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
@@ -280,11 +326,16 @@ impl Counter for Holds {
 
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.latest.as_nanos());
-        for Hold { slot, expires, until, forgotten, hits } in &self.holds {
+        for Hold { slot, expires, until, forgotten, hits, worst } in &self.holds {
             out.u64(slot.id.get());
             out.u64(slot.number);
             [expires, until, forgotten].into_iter().for_each(|time| out.u64(time.as_nanos()));
             out.u32(*hits);
+            if worst != hits {
+                // Its id again: files of programs that knew one number have each id once.
+                out.u64(slot.id.get());
+                out.u32(*worst);
+            }
         }
         out.u64(0);
     }
@@ -293,10 +344,20 @@ impl Counter for Holds {
         let latest = Timestamp::from_nanos(bytes.u64()?);
         let mut state = Self { latest, next: Timestamp::MAX, ..Self::default() };
         while let Some(id) = NonZeroU64::new(bytes.u64()?) {
+            if let Some(hold) =
+                state.holds.last_mut().filter(|hold| hold.slot.id == id && hold.worst == hold.hits)
+            {
+                hold.worst = bytes.u32()?;
+                if hold.worst == hold.hits {
+                    return Err("a worst case that is the hold");
+                }
+                continue;
+            }
             let slot = Slot { id, number: bytes.u64()? };
             let mut time = || bytes.u64().map(Timestamp::from_nanos);
             let (expires, until, forgotten) = (time()?, time()?, time()?);
-            let hold = Hold { slot, expires, until, forgotten, hits: bytes.u32()? };
+            let hits = bytes.u32()?;
+            let hold = Hold { slot, expires, until, forgotten, hits, worst: hits };
             if state.holds.last().is_some_and(|before| before.slot.id >= id) {
                 return Err("the holds are not in order");
             }
@@ -306,19 +367,17 @@ impl Counter for Holds {
             if state.holds.len() == HOLDS_MAX {
                 return Err("more holds than a counter has");
             }
-            state.held += if hold.counts(latest) { u64::from(hold.hits) } else { 0 };
             state.insert(state.holds.len(), hold);
         }
+        (state.held, state.worst) = state.sums();
         if state.holds.is_empty() { Err("no hold") } else { Ok(state) }
     }
 
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
         let in_order = self.holds.is_sorted_by(|one, next| one.slot.id < next.slot.id);
-        let counted = self.holds.iter().filter(|hold| hold.counts(self.latest));
-        let held: u64 = counted.map(|hold| u64::from(hold.hits)).sum();
         // Nothing is later than the end of time.
         let is_known = |hold: &Hold| hold.forgotten > self.latest || hold.forgotten == Timestamp::MAX;
-        match in_order && held == self.held && self.holds.iter().all(is_known) {
+        match in_order && self.sums() == (self.held, self.worst) && self.holds.iter().all(is_known) {
             true => Ok(()),
             false => Err("a hold in the wrong place, or a wrong sum"),
         }

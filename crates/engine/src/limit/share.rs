@@ -1,4 +1,5 @@
-//! A share of a limit, as an exact decimal: 0.85 of 20 hits is 17, which it is not in binary fractions.
+//! A share of a limit, as an exact decimal: 0.85 of 20 hits is 17, which it is not in binary fractions. With an overdraft it is
+//! more than the limit.
 
 use std::fmt;
 
@@ -6,8 +7,10 @@ use std::fmt;
 const PARTS: u32 = 1_000_000;
 /// Digits after the point.
 const DIGITS: usize = 6;
+/// The largest overdraft: ten times the limit.
+const OVERDRAFT_MAX: u32 = 10 * PARTS;
 
-/// A share above 0 and up to 1, in millionths.
+/// A share above 0, in millionths: up to 1, or 1 and an overdraft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(u32);
 
@@ -31,6 +34,27 @@ impl Share {
         (1..=PARTS).contains(&share).then_some(Self(share))
     }
 
+    /// The full limit and an overdraft of so much of it: a decimal from 0 to 10, with at most three digits after the point.
+    /// `None`: it is no such number.
+    pub fn with_overdraft(text: &str) -> Option<Self> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_digits(whole) || !is_digits(fraction) || whole.len() > 2 || fraction.len() > 3 {
+            return None;
+        }
+        let over = format!("{whole}{fraction:0<DIGITS$}").parse::<u32>().ok()?;
+        (over <= OVERDRAFT_MAX).then_some(Self(PARTS + over))
+    }
+
+    /// The overdraft as a decimal.
+    pub(crate) fn overdraft(self) -> impl fmt::Display {
+        let over = self.0.saturating_sub(PARTS);
+        fmt::from_fn(move |out| {
+            let text = format!("{}.{:0DIGITS$}", over / PARTS, over % PARTS);
+            out.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+        })
+    }
+
     /// The share, rounded: for people and programs that do not count by it.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(PARTS)
@@ -41,10 +65,11 @@ impl Share {
         self.0
     }
 
-    /// This share of so many hits, rounded down.
+    /// This share of so many hits, rounded down; at most as many as a limit may have.
     #[inline]
     pub(crate) const fn of(self, hits: u32) -> u32 {
-        (hits as u64 * self.0 as u64 / PARTS as u64) as u32
+        let hits = hits as u64 * self.0 as u64 / PARTS as u64;
+        if hits > u32::MAX as u64 { u32::MAX } else { hits as u32 }
     }
 }
 
@@ -99,6 +124,25 @@ mod tests {
             "½",
         ] {
             assert_eq!(Share::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_overdraft_is_a_decimal_of_three_digits() {
+        let of = |text: &str, hits| Share::with_overdraft(text).map(|share| share.of(hits));
+        assert_eq!(of("0", 7), Some(7));
+        assert_eq!(of("0.5", 7), Some(10));
+        assert_eq!(of("0.07", 100), Some(107), "in binary, 0.07 is a little more");
+        assert_eq!(of("0.001", 999), Some(999));
+        assert_eq!(of("10", 3), Some(33));
+        assert_eq!(of("10.000", u32::MAX), Some(u32::MAX));
+        for text in ["", ".", ".5", "1.", "-0.5", "+1", "10.001", "11", "0.0005", "1e1", "0,5", "50%", "099"]
+        {
+            assert_eq!(Share::with_overdraft(text), None, "{text}");
+        }
+        for text in ["0", "0.5", "0.05", "1", "10", "2.125"] {
+            let shown = Share::with_overdraft(text).map(|share| share.overdraft().to_string());
+            assert_eq!(shown.as_deref(), Some(text));
         }
     }
 

@@ -119,6 +119,9 @@ impl<'a> Locked<'a> {
             let shard = &mut self.guards[guard].1;
             let prepared = shard.prepare(check, now, Pending::default(), &mut reserved[guard], budget);
             pending[self.targets[of].first_place] = Pending::held(prepared.preview.before);
+            if let Some(bound) = plan.bound_of(of) {
+                pending[bound] = Pending::held(shard.worst_case(check));
+            }
             // What ends a hold finds it in a cold counter too.
             let cold_nanos = if check.limit.ends_hold() { 0 } else { cold.nanos_left_of(&check.limit, now) };
             all[place] = Some(prepared.while_cold(check, cold_nanos).answered(full));
@@ -147,16 +150,21 @@ impl<'a> Locked<'a> {
                 continue;
             }
             let Target { guard, first_place } = self.targets[index];
+            let before = match check.is_bound() {
+                true => bounded(plan, index, pending[index], &all),
+                false => pending[first_place],
+            };
             let mut prepared = self.guards[guard]
                 .1
-                .prepare(check, now, pending[first_place], &mut reserved[guard], budget)
+                .prepare(check, now, before, &mut reserved[guard], budget)
                 .while_cold(check, cold.nanos_left_of(&check.limit, now))
                 .answered(full);
             // A reservation that is made again is answered as the first time, also if costs have gone beyond the limit since.
-            if check.reservation == ReservationStep::Hold && repeats(plan, index, &all) {
+            if reserves(plan, index) && repeats(plan, index, &all) {
                 prepared.preview.over = false;
             }
             match check.hits {
+                _ if check.is_bound() => {}
                 Hits::GiveBack(hits) => pending[first_place].give_back(hits),
                 Hits::Take(hits) if check.reservation == ReservationStep::Hold => {
                     pending[first_place].take(if prepared.preview.over { 0 } else { hits });
@@ -203,8 +211,8 @@ impl<'a> Locked<'a> {
             let charged = prepared.charged(settlements[candidate], check, charge_max);
             let uncharged = prepared.pending.charged().saturating_sub(charged_so_far[first_place]);
             let verdict = shard.finish_at(slot, check, now, &prepared, charged, uncharged);
-            let reserved = match (check.reservation, check.hits) {
-                (ReservationStep::Hold, Hits::Take(hits)) if settlements[0].passes && !verdict.over => hits,
+            let reserved = match check.hits {
+                Hits::Take(hits) if reserves(plan, index) && settlements[0].passes && !verdict.over => hits,
                 _ => 0,
             };
             let remaining = verdict.remaining.saturating_sub(prepared.pending.held).saturating_sub(reserved);
@@ -218,8 +226,22 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// Whether the reservation of this descriptor is open already.
-fn repeats(plan: &Plan<'_>, descriptor: usize, all: &[Option<Prepared>]) -> bool {
-    let holds = plan.hold_of(descriptor).and_then(|place| all[place]);
+/// Whether the hits of this place are held, if they fit: of the limit itself, or of the bound on its worst cases.
+fn reserves(plan: &Plan<'_>, place: usize) -> bool {
+    let is = |place: usize, step| matches!(&plan.steps.get(place), Some(Step::Check(check)) if check.reservation == step);
+    is(place, ReservationStep::Hold)
+        || is(place, ReservationStep::Bound) && is(plan.descriptor_of(place), ReservationStep::Hold)
+}
+
+/// What is pending for the bound at this place: what it is for its limit, with the worst cases in place of the holds.
+fn bounded(plan: &Plan<'_>, place: usize, worst: Pending, all: &[Option<Prepared>]) -> Pending {
+    let limited = all[plan.descriptor_of(place)].map_or_else(Pending::default, |limited| limited.pending);
+    let taken = limited.charged().saturating_add(worst.held);
+    Pending { taken, given_back: limited.given_back, held: worst.held }
+}
+
+/// Whether the reservation at this place is open already.
+fn repeats(plan: &Plan<'_>, place: usize, all: &[Option<Prepared>]) -> bool {
+    let holds = plan.hold_of(plan.descriptor_of(place)).and_then(|place| all[place]);
     holds.is_some_and(|holds| Found::numbered(holds.preview.left) == Found::Open)
 }

@@ -99,6 +99,9 @@ pub(super) trait ShardOps {
     /// The slot of the counter now, and the most hits that a reported cost adds to it.
     fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64);
 
+    /// What the open calls of others may cost at most, if it is the counter of holds.
+    fn worst_case(&self, check: &Check<'_>) -> u64;
+
     /// The verdict of the counter for a prepared check. Nothing changes.
     fn look(&self, check: &Check<'_>, now: Timestamp, prepared: &Prepared) -> Look;
 
@@ -435,6 +438,7 @@ impl<S: Counter> ShardOps for Shard<S> {
         let (preview, charge_max) = self.look_at(slot, check, now.max(self.swept_at), pending);
         let may_charge = match check.hits {
             Hits::GiveBack(_) | Hits::Take(0) => false,
+            Hits::Take(_) if check.reservation == ReservationStep::Bound => false,
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
             Hits::Take(_) => !preview.over || check.reported && charge_max > 0,
         };
@@ -462,6 +466,10 @@ impl<S: Counter> ShardOps for Shard<S> {
             None => S::default().report_max(&check.limit, Pending::default()),
         };
         (slot, most)
+    }
+
+    fn worst_case(&self, check: &Check<'_>) -> u64 {
+        self.table.find(check.key).map_or(0, |slot| self.table.state(slot).worst_case(&check.limit))
     }
 
     fn look(&self, check: &Check<'_>, now: Timestamp, prepared: &Prepared) -> Look {

@@ -82,6 +82,9 @@ impl Found {
             if let Some(counting) = &found.counting {
                 count_apart(check, counting, request, found.descriptor);
             }
+            if let Some(bound) = plan.bound_of(found.descriptor) {
+                follow(plan, found.descriptor, bound);
+            }
             if found.record.unlimited {
                 plan.further_of(found.descriptor).for_each(|check| check.shadow = true);
             }
@@ -89,6 +92,15 @@ impl Found {
                 plan.candidates.retain(|candidate| candidate.step != found.descriptor);
             }
         }
+    }
+}
+
+/// Lets the bound on the worst cases of a limit follow it.
+#[cold]
+fn follow(plan: &mut Plan<'_>, limited: usize, bound: usize) {
+    if let (Step::Check(limited), Step::Check(bound)) = (plan.steps[limited], &mut plan.steps[bound]) {
+        let limit = limited.limit.with_share(bound.limit.share());
+        *bound = Check { limit, key: limited.key, origin: limited.origin, shadow: limited.shadow, ..*bound };
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::classes::Classes;
 use crate::cost::CostUse;
+use crate::held_costs::HeldCosts;
 use crate::key::{Key, SharedId};
 use crate::limit::{Algorithm, LOG_REQUESTS_MAX, Limit};
 use crate::metric_name::{NamedNode, name_of_node};
@@ -437,6 +438,7 @@ impl<'f> Compiler<'_, 'f> {
             levels: path.len(),
             call_id: checked.call_id.clone(),
             ban_on: Box::default(),
+            held_costs: None,
             retry_nanos: checked.retry_nanos,
             keyed_levels: keyed_levels(path),
         }
@@ -448,6 +450,7 @@ fn holds(reserve: &CheckedReserve, limited: Rule) -> Rule {
     let seed = limited.counting.seed.with([b"holds".as_slice()]);
     Rule {
         limit: Some(Limit::holds(&reserve.terms)),
+        held_costs: reserve.hold.map(HeldCosts::new),
         counting: Counting { seed, ..limited.counting },
         factor: None,
         is_plain: false,

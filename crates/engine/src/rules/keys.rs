@@ -20,6 +20,8 @@ pub(super) enum Section {
     Concurrency,
     Ban,
     Reserve,
+    /// `hold` of `reserve`.
+    Hold,
     Candidate,
     Replaces,
     /// An item of `rate_limits`.
@@ -133,7 +135,8 @@ impl Section {
                 &["slots", "ttl", "id", "retry", "name", "replaces", "on_store_failure", "near"]
             }
             Self::Ban => &["after", "within", "every", "for", "doubling_to", "on"],
-            Self::Reserve => &["ttl", "expired", "retry"],
+            Self::Reserve => &["ttl", "expired", "retry", "overdraft", "hold"],
+            Self::Hold => &["percentile", "of", "initial", "max"],
             Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions", "hits_addend", "apply_on_stream_done"],
             Self::Action => &[
@@ -207,6 +210,7 @@ impl Section {
             }
             Self::Ban => return format!("unknown key {} in `ban` (expected {own})", quote(key)),
             Self::Reserve => return format!("unknown key {} in `reserve` (expected {own})", quote(key)),
+            Self::Hold => return format!("unknown key {} in `hold` (expected {own})", quote(key)),
             _ => {}
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
@@ -230,6 +234,7 @@ impl Section {
                 | Self::Concurrency
                 | Self::Ban
                 | Self::Reserve
+                | Self::Hold
                 | Self::Candidate
                 | Self::Replaces
         )
@@ -300,6 +305,7 @@ mod tests {
             ("/definitions/concurrency", Section::Concurrency),
             ("/definitions/ban", Section::Ban),
             ("/definitions/reserve", Section::Reserve),
+            ("/definitions/hold", Section::Hold),
             ("/definitions/candidate", Section::Candidate),
             ("/definitions/replaces", Section::Replaces),
             ("/definitions/rate_limits", Section::Actions),

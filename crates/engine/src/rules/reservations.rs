@@ -1,25 +1,29 @@
 //! Reservations: what a request that reserves, or commits what it reserved, asks of rules with `reserve`.
 //!
 //! In: the check of a rule's limit, that of its holds, and a request. Out: both checks, made to hold hits, to end a hold and
-//! charge its cost, or to look at what others hold.
+//! charge its cost, or to look at what others hold; and a third one where a hold need not be the worst case.
 
 use crate::key::Key;
 use crate::limit::{HoldTerms, Limit, Slot};
 use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
-use crate::request::Request;
+use crate::request::{Entry, Request, Reservation};
 use crate::rule::Rule;
 
 /// Makes the checks of a limit and of its holds those of this request's reservation. Without one, the holds only look.
-pub(super) fn reserve(
+/// Returns the check that bounds the worst cases, if there is one: it comes before that of the holds.
+pub(super) fn reserve<'p>(
     request: &Request<'_>,
-    rule: &Rule,
-    limited: Option<&mut Check<'_>>,
-    holds: &mut Check<'_>,
-) {
+    (rule, entries): (&Rule, &[Entry<'_>]),
+    mut limited: Option<&mut Check<'p>>,
+    holds: &mut Check<'p>,
+) -> Option<Check<'p>> {
     (holds.hits, holds.reported) = (Hits::Take(0), false);
-    let Some(reservation) = request.reservation() else { return };
-    let hits = reservation.hits;
-    holds.limit = limit_of(&holds.limit, reservation.ttl_nanos).for_slot(rule.new_slot(Some(reservation.id)));
+    let Some(reservation) = request.reservation() else {
+        return bound(limited.as_deref()?, holds, None);
+    };
+    let (hits, worst) = hits_of(reservation, rule, entries);
+    holds.limit =
+        limit_of(&holds.limit, reservation.ttl_nanos, worst).for_slot(rule.new_slot(Some(reservation.id)));
     let step = match reservation.is_commit {
         true => {
             holds.limit = holds.limit.ending_hold();
@@ -31,18 +35,41 @@ pub(super) fn reserve(
             ReservationStep::Hold
         }
     };
-    if let Some(limited) = limited {
+    if let Some(limited) = &mut limited {
         (limited.hits, limited.reported, limited.reservation) =
             (Hits::Take(hits), reservation.is_commit, step);
     }
+    bound(limited.as_deref()?, holds, Some(worst))
 }
 
-/// The limit of holds that last no longer than the request says.
-fn limit_of(holds: &Limit, ttl_nanos: Option<u64>) -> Limit {
-    let terms = holds.hold_terms().zip(ttl_nanos);
-    terms.map_or(*holds, |(terms, ttl)| {
-        Limit::holds(&HoldTerms { ttl_nanos: terms.ttl_nanos.min(ttl), ..terms })
+/// The hits that a reservation holds, and the most that its call may cost; of a commit its cost. Where a hold is its own worst
+/// case, that is 0.
+fn hits_of(reservation: &Reservation<'_>, rule: &Rule, entries: &[Entry<'_>]) -> (u64, u32) {
+    match &rule.held_costs {
+        Some(costs) if !reservation.is_commit => {
+            let worst = u32::try_from(reservation.hits).unwrap_or(u32::MAX).min(costs.said().max);
+            (costs.hold(rule.learning_key(entries), worst).into(), worst)
+        }
+        _ => (reservation.hits, 0),
+    }
+}
+
+/// The limit of holds that last no longer than the request says, of a call that costs no more than `worst`.
+fn limit_of(holds: &Limit, ttl_nanos: Option<u64>, worst: u32) -> Limit {
+    holds.hold_terms().map_or(*holds, |terms| {
+        let ttl_nanos = ttl_nanos.map_or(terms.ttl_nanos, |ttl| terms.ttl_nanos.min(ttl));
+        Limit::holds(&HoldTerms { ttl_nanos, worst, ..terms })
     })
+}
+
+/// The check that bounds the worst cases of a limit, if its holds need not be that: it asks for the hits of the request, or the
+/// worst case of its call.
+fn bound<'p>(limited: &Check<'p>, holds: &Check<'p>, worst: Option<u32>) -> Option<Check<'p>> {
+    let terms = holds.limit.hold_terms().filter(|terms| terms.worst > 0)?;
+    let Hits::Take(hits) = limited.hits else { return None };
+    let hits = Hits::Take(worst.map_or(hits, u64::from));
+    let limit = limited.limit.with_share(terms.share);
+    (!limited.reported).then_some(Check { limit, hits, reservation: ReservationStep::Bound, ..*limited })
 }
 
 /// Leaves out what a reservation or its commit does not mean: a commit charges only limits with holds, and others what a
@@ -56,7 +83,8 @@ pub(super) fn keep_own(request: &Request<'_>, plan: &mut Plan<'_>) {
             continue;
         }
         // It says nothing more, in quota mode too.
-        for place in [place, plan.descriptor_of(place)] {
+        let descriptor = plan.descriptor_of(place);
+        for place in [Some(place), Some(descriptor), plan.bound_of(descriptor)].into_iter().flatten() {
             if let Some(rule) = plan.steps[place].rule() {
                 plan.steps[place] = Step::Unlimited(rule);
             }

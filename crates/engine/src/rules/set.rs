@@ -8,8 +8,9 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::cost::{Cost, CostUse};
+use crate::held_costs::HeldCosts;
 use crate::key::{Key, KeySecret};
-use crate::limit::{Algorithm, HoldTerms, Limit};
+use crate::limit::{Algorithm, Found, HoldTerms, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
@@ -227,7 +228,12 @@ impl RuleSet {
                         Step::Check(limited) => Some(limited),
                         _ => None,
                     };
-                    reservations::reserve(request, rule, limited, &mut check);
+                    if let Some(bound) =
+                        reservations::reserve(request, (rule, descriptor.entries), limited, &mut check)
+                    {
+                        plan.steps.push(Step::Check(bound));
+                        plan.further.push(index);
+                    }
                 } else if !rule.is_plain {
                     check = not_plain(check, rule, &descriptor);
                 }
@@ -280,15 +286,43 @@ impl RuleSet {
         }
     }
 
+    /// Learns from a commit that was decided by this plan what calls cost, for rules that hold a percentile of it: given what was
+    /// found for each descriptor, by index.
+    pub fn observe_commit(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        found: impl Iterator<Item = (usize, Found)>,
+    ) {
+        let Some(reservation) = request.reservation().filter(|reservation| reservation.is_commit) else {
+            return;
+        };
+        for (descriptor, found) in found {
+            let rule = plan.hold_of(descriptor).and_then(|place| plan.steps[place].rule());
+            let entries = request.descriptors().nth(descriptor).map(|descriptor| descriptor.entries);
+            if let (Some(rule), Some(entries)) = (rule, entries)
+                && let Some(costs) = &rule.held_costs
+            {
+                costs.learn(rule.learning_key(entries), reservation.hits, found);
+            }
+        }
+    }
+
     /// Continues with what the rules in force have learnt about costs.
     pub fn keep_learnt(&mut self, before: &Self) {
         let name = |rule: &Rule| rule.loaded_seeds().seed.key([]);
+        let holds = before.rules.iter().filter_map(|rule| Some((name(rule), rule.held_costs.as_ref()?)));
+        let holds: HashMap<Key, &HeldCosts, FixedState> = holds.collect();
         let learning = before.rules.iter().filter(|rule| rule.cost.said() == Cost::Auto);
         let learnt: HashMap<Key, &CostUse, FixedState> =
             learning.map(|rule| (name(rule), &rule.cost)).collect();
         for rule in &mut self.rules {
-            if let Some(before) = learnt.get(&name(rule)) {
+            let name = name(rule);
+            if let Some(before) = learnt.get(&name) {
                 rule.cost.go_on_from(before);
+            }
+            if let (Some(held), Some(before)) = (&mut rule.held_costs, holds.get(&name)) {
+                held.go_on_from(before);
             }
         }
         self.cost_of_overrides.go_on_from(&before.cost_of_overrides);

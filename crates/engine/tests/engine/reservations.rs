@@ -6,7 +6,7 @@ use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, conclude};
 use tidegate_engine::limit::Found;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
-use tidegate_engine::plan::Modes;
+use tidegate_engine::plan::{Hits, Modes, ReservationStep};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request, Reservation};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
@@ -42,7 +42,9 @@ fn ask<T>(
     see: impl FnOnce(&Decision<'_>) -> T,
 ) -> T {
     let plan = rules.plan(request, Modes::default());
-    see(&conclude(&plan, &store.apply(&plan, now)))
+    let decision = conclude(&plan, &store.apply(&plan, now));
+    rules.observe_commit(request, &plan, decision.found());
+    see(&decision)
 }
 
 /// Whether it passes, and what was found under the id.
@@ -149,6 +151,174 @@ fn what_only_holds_deny_waits_for_retry() {
     assert_eq!(wait(of, 2.0), Some(59), "hits say when they leave");
 }
 
+/// What is held for a call of this amount.
+fn hold_of(rules: &RuleSet, amount: u64) -> u64 {
+    let reservation = Reservation { id: "x", hits: amount, ttl_nanos: None, is_commit: false };
+    let request = request(&["a"], DescriptorOptions::default()).with_reservation(reservation);
+    let plan = rules.plan(&request, Modes::default());
+    let held = plan.checks().find(|(_, check)| check.reservation == ReservationStep::Hold);
+    match held.expect("a check that holds").1.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+/// Ten, and a hold that is learnt.
+fn ten_learnt(overdraft: &str) -> RuleSet {
+    ten(&format!("ttl: 300s, overdraft: {overdraft}, hold: {{percentile: 99, initial: 2, max: 6}}"))
+}
+
+#[test]
+fn a_hold_below_the_worst_case_is_denied_by_either_sum() {
+    let (rules, store) = (ten_learnt("0.5"), store());
+    let of = (&rules, &store);
+    assert!(reserve(of, "a", 6, 0.0).0 && reserve(of, "b", 6, 0.0).0);
+    assert_eq!(remaining(of, 0.0), 3, "twelve of fifteen may be spent");
+    assert!(!reserve(of, "c", 6, 0.0).0, "six and twelve are more than fifteen");
+    assert!(reserve(of, "c", 3, 0.0).0, "a call of three fits");
+    assert_eq!(remaining(of, 0.0), 0);
+    assert_eq!(commit(of, "a", 6, 1.0), Some(Found::Open));
+    assert_eq!(remaining(of, 1.0), 0, "six are spent, nine may be");
+    assert_eq!(commit(of, "b", 1, 1.0), Some(Found::Open));
+    assert_eq!(commit(of, "c", 1, 1.0), Some(Found::Open));
+    assert_eq!(remaining(of, 1.0), 2);
+    // Everybody is asked by both: two hits more, and nobody could keep what was promised.
+    assert!(reserve(of, "d", 6, 1.0).0);
+    assert_eq!(remaining(of, 1.0), 0);
+    let plain = ask(of, &request(&["a"], DescriptorOptions::default()), at(1.0), |it| it.retry_after_secs());
+    assert_eq!(plain, Some(1), "the wait of what only holds deny");
+}
+
+#[test]
+fn what_never_fits_waits_for_hits_and_not_for_holds() {
+    let (rules, store) = (ten_learnt("0"), store());
+    let of = (&rules, &store);
+    let options =
+        DescriptorOptions { hits_addend: Some(6), cost: Cost::Asked, ..DescriptorOptions::default() };
+    assert!(ask(of, &request(&["a"], options), at(0.0), |decision| ends(decision).0));
+    let reservation = Reservation { id: "x", hits: 6, ttl_nanos: None, is_commit: false };
+    let request = request(&["a"], DescriptorOptions::default()).with_reservation(reservation);
+    assert_eq!(ask(of, &request, at(10.0), |decision| decision.retry_after_secs()), Some(50));
+    assert!(reserve(of, "x", 6, 60.0).0);
+}
+
+#[test]
+fn an_expired_hold_counts_on_as_it_did_and_its_commit_makes_both_sums_the_cost() {
+    let reserve_key = "ttl: 5s, overdraft: 0.5, hold: {percentile: 99, initial: 2, max: 6}";
+    let (rules, store) = (ten(reserve_key), store());
+    let of = (&rules, &store);
+    assert!(reserve(of, "x", 6, 0.0).0 && reserve(of, "y", 6, 0.0).0);
+    assert_eq!(remaining(of, 6.0), 3, "twelve of fifteen");
+    assert_eq!(commit(of, "x", 3, 7.0), Some(Found::Expired(6)));
+    assert_eq!(remaining(of, 7.0), 5, "three are spent, and two held");
+    assert_eq!(commit(of, "y", 9, 7.0), Some(Found::Expired(6)));
+    assert_eq!(remaining(of, 7.0), 0, "twelve");
+    assert_eq!(remaining(of, 65.0), 7, "what the expiry has paid counts from then on");
+    assert_eq!(remaining(of, 67.0), 10);
+}
+
+#[test]
+fn what_is_held_is_learnt_and_the_same_reservation_keeps_what_it_held() {
+    let (rules, store) = (
+        rules(
+            "rate_limit: {window: 60s, requests_per_unit: 100, algorithm: sliding_log}, \
+             reserve: {ttl: 300s, overdraft: 10, hold: {percentile: 50, initial: 30, max: 80}}",
+        ),
+        store(),
+    );
+    let of = (&rules, &store);
+    assert!(reserve(of, "first", 80, 0.0).0);
+    assert_eq!(remaining(of, 0.0), 70);
+    for call in 0..20 {
+        let id = format!("call-{call}");
+        let now = 100.0 * f64::from(call);
+        // The first one is kept open, longer than its `ttl`: then it counts for a window.
+        assert_eq!(hold_of(&rules, 80), 30);
+        assert!(reserve(of, &id, 80, now).0);
+        assert_eq!(commit(of, &id, 8, now), Some(Found::Open));
+        assert_eq!(commit(of, &id, 80, now), Some(Found::Ended), "which teaches nothing");
+    }
+    assert_eq!([hold_of(&rules, 80), hold_of(&rules, 5)], [8, 5]);
+    assert!(reserve(of, "second", 80, 5_000.0).0);
+    for call in 0..100 {
+        assert_eq!(commit(of, &format!("later-{call}"), 50, 5_000.0), Some(Found::Nothing));
+    }
+    assert_eq!(hold_of(&rules, 80), 8, "what was not reserved teaches nothing");
+    assert_eq!(remaining(of, 5_100.0), 92);
+    for call in 0..20 {
+        let id = format!("large-{call}");
+        let now = 6_000.0 + 100.0 * f64::from(call);
+        assert!(reserve(of, &id, 80, now).0);
+        assert_eq!(commit(of, &id, 70, now), Some(Found::Open));
+    }
+    let now = 7_980.0;
+    assert!(reserve(of, "third", 80, now).0);
+    let left = remaining(of, now);
+    assert_eq!(reserve(of, "third", 80, now), (true, Some(Found::Open)));
+    assert_eq!(remaining(of, now), left);
+    assert_eq!(reserve(of, "third", 79, now), (false, Some(Found::Other)));
+}
+
+#[test]
+fn a_reload_keeps_what_was_learnt() {
+    let (before, mut after, store) = (ten_learnt("1"), ten_learnt("0.5"), store());
+    for call in 0..20 {
+        let (id, now) = (call.to_string(), 100.0 * f64::from(call));
+        assert!(reserve((&before, &store), &id, 6, now).0);
+        commit((&before, &store), &id, 4, now);
+    }
+    assert_eq!([hold_of(&before, 6), hold_of(&after, 6)], [4, 2]);
+    after.keep_learnt(&before);
+    assert_eq!(hold_of(&after, 6), 4);
+}
+
+/// Calls that cost no more than `max` and end before their `ttl`: in no window is more spent than N and the overdraft, and
+/// without an overdraft no more than N.
+#[test]
+fn nobody_spends_more_than_the_overdraft_allows() {
+    const N: u64 = 100;
+    for (overdraft, most) in [("0", 100), ("0.05", 105), ("0.5", 150), ("1", 200)] {
+        let mut highest = 0;
+        for seed in 0..30 {
+            let mut random = Random(seed);
+            let rules = rules(&format!(
+                "rate_limit: {{window: 60s, requests_per_unit: {N}, algorithm: sliding_log}}, \
+                 reserve: {{ttl: 300s, overdraft: {overdraft}, hold: {{percentile: 50, initial: 5, max: 40}}}}"
+            ));
+            let (store, mut tenths) = (small_store(), 10_000_u64);
+            let (mut open, mut spent) = (Vec::<(String, u64, u64)>::new(), Vec::<(u64, u64)>::new());
+            for step in 0..400 {
+                let of = (&rules, &store);
+                tenths += random.pick(&[0, 1, 5, 30]);
+                let now = tenths as f64 / 10.0;
+                if random.one_in(8) {
+                    let options =
+                        DescriptorOptions { hits_addend: Some(3), cost: Cost::Asked, ..Default::default() };
+                    let passes = ask(of, &request(&["a"], options), at(now), |decision| ends(decision).0);
+                    spent.extend(passes.then_some((tenths, 3)));
+                } else if random.one_in(2) || open.is_empty() {
+                    let id = step.to_string();
+                    if reserve(of, &id, 40, now).0 {
+                        let cost = if random.one_in(3) { 40 } else { 1 + random.below(6) };
+                        open.push((id, cost, tenths + 2_000));
+                    }
+                } else {
+                    let (id, cost, until) = open.swap_remove(random.below(open.len() as u64) as usize);
+                    if tenths < until {
+                        assert_eq!(commit(of, &id, cost, now), Some(Found::Open));
+                        spent.push((tenths, cost));
+                    }
+                }
+                let window = spent.iter().filter(|(at, _)| *at + 600 > tenths).map(|(_, hits)| hits);
+                let sum = window.sum::<u64>();
+                assert!(sum <= most, "{sum} with {overdraft}, seed {seed}, step {step}");
+                highest = highest.max(sum);
+            }
+        }
+        assert!(highest * 10 > most * 9, "at most {highest} of {most} were spent: nothing was tried");
+    }
+}
+
 /// One key, as the documentation describes it. Times in microseconds.
 #[derive(Default)]
 struct Naive {
@@ -158,6 +328,7 @@ struct Naive {
 
 struct Held {
     hits: u64,
+    worst: u64,
     expires: u64,
     /// With `expired: charge`.
     counts_until: u64,
@@ -169,14 +340,32 @@ struct Terms {
     window: u64,
     ttl: u64,
     charges: bool,
+    /// The overdraft in thousandths, and `max`.
+    hold: Option<(u64, u64)>,
+}
+
+impl Terms {
+    /// The most that a call of this amount may cost.
+    fn worst(&self, amount: u64) -> u64 {
+        self.hold.map_or(amount, |(_, max)| amount.min(max))
+    }
 }
 
 impl Naive {
-    /// What counts.
-    fn count(&self, terms: &Terms, now: u64) -> u64 {
+    /// What is left of N for what is spent and held, and of the limit and its overdraft for what is spent and may still be.
+    fn left(&self, terms: &Terms, now: u64) -> [u64; 2] {
         let hits = self.hits.iter().filter(|(at, _)| at + terms.window > now).map(|(_, hits)| hits);
-        let held = self.holds.values().filter(|held| held.counts_until > now).map(|held| held.hits);
-        hits.sum::<u64>() + held.sum::<u64>()
+        let spent = hits.sum::<u64>();
+        let counting = || self.holds.values().filter(|held| held.counts_until > now);
+        let held = counting().map(|held| held.hits).sum::<u64>();
+        let worst = counting().map(|held| held.worst).sum::<u64>();
+        let most = terms.requests * (1_000 + terms.hold.map_or(0, |(overdraft, _)| overdraft)) / 1_000;
+        [terms.requests.saturating_sub(spent + held), most.saturating_sub(spent + worst)]
+    }
+
+    fn fits(&self, terms: &Terms, now: u64, [hits, worst]: [u64; 2]) -> bool {
+        let [left, worst_left] = self.left(terms, now);
+        hits <= left && worst <= worst_left
     }
 
     fn forget(&mut self, terms: &Terms, now: u64) {
@@ -186,33 +375,36 @@ impl Naive {
     }
 
     fn ask(&mut self, terms: &Terms, now: u64, hits: u64, is_reported: bool) -> bool {
-        let fits = self.count(terms, now) + hits <= terms.requests;
+        let fits = match is_reported {
+            true => hits <= self.left(terms, now)[0],
+            false => self.fits(terms, now, [hits; 2]),
+        };
         if fits || is_reported {
             self.hits.push((now, hits));
         }
         fits
     }
 
-    fn reserve(&mut self, terms: &Terms, now: u64, id: &str, hits: u64) -> bool {
+    fn reserve(&mut self, terms: &Terms, now: u64, id: &str, [hits, worst]: [u64; 2]) -> bool {
         if let Some(held) = self.holds.get(id)
-            && (held.ended.is_some() || held.expires <= now || held.hits != hits)
+            && (held.ended.is_some() || held.expires <= now || held.worst != worst)
         {
             return false;
         }
         if self.holds.contains_key(id) {
             return true;
         }
-        let fits = self.count(terms, now) + hits <= terms.requests;
+        let fits = self.fits(terms, now, [hits, worst]);
         let expires = now + terms.ttl;
         let counts_until = expires + if terms.charges { terms.window } else { 0 };
         if fits {
-            self.holds.insert(id.to_owned(), Held { hits, expires, counts_until, ended: None });
+            self.holds.insert(id.to_owned(), Held { hits, worst, expires, counts_until, ended: None });
         }
         fits
     }
 
     fn commit(&mut self, terms: &Terms, now: u64, id: &str, cost: u64) {
-        let ended = Held { hits: 0, expires: 0, counts_until: 0, ended: Some(now) };
+        let ended = Held { hits: 0, worst: 0, expires: 0, counts_until: 0, ended: Some(now) };
         let paid = match self.holds.get_mut(id) {
             None => {
                 self.holds.insert(id.to_owned(), ended);
@@ -224,9 +416,10 @@ impl Naive {
                 0
             }
             Some(held) => {
-                let paid = if terms.charges { held.hits } else { 0 };
+                let paid = if terms.charges { held.worst } else { 0 };
                 held.ended = Some(now);
-                held.hits = held.hits.min(cost);
+                held.worst = held.worst.min(cost);
+                held.hits = held.worst;
                 if held.hits == 0 || !terms.charges || held.counts_until <= now {
                     *held = ended;
                 }
@@ -239,21 +432,28 @@ impl Naive {
 
 #[test]
 fn reservations_are_those_of_a_naive_list() {
-    let (mut denied, mut reserved) = (0, 0);
-    for seed in 0..200 {
+    let (mut denied, mut reserved, mut unequal) = (0, 0, 0);
+    for seed in 0..300 {
         let mut random = Random(seed);
         let terms = Terms {
             requests: random.pick(&[1, 5, 20, 100]),
             window: random.pick(&[10, 60]) * 1_000_000,
             ttl: random.pick(&[5, 20, 100]) * 1_000_000,
             charges: random.one_in(2),
+            hold: random.one_in(2).then(|| (random.pick(&[0, 50, 500, 1_000]), random.pick(&[2, 12, 40]))),
         };
-        let Terms { requests, window, ttl, charges } = &terms;
+        let Terms { requests, window, ttl, charges, hold } = &terms;
         let (window, ttl) = (window / 1_000_000, ttl / 1_000_000);
         let expired = if *charges { "charge" } else { "free" };
+        let hold = hold.map_or_else(String::new, |(overdraft, max)| {
+            let (whole, thousandths) = (overdraft / 1_000, overdraft % 1_000);
+            format!(
+                ", overdraft: {whole}.{thousandths:03}, hold: {{percentile: 60, of: counter, initial: 2, max: {max}}}"
+            )
+        });
         let rules = rules(&format!(
             "rate_limit: {{window: {window}s, requests_per_unit: {requests}, algorithm: sliding_log, cost: asked}}, \
-             reserve: {{ttl: {ttl}s, expired: {expired}}}"
+             reserve: {{ttl: {ttl}s, expired: {expired}{hold}}}"
         ));
         let (mut store, mut naive, mut now) = (small_store(), Naive::default(), 1_000_000_000_u64);
         for step in 0..120 {
@@ -266,7 +466,10 @@ fn reservations_are_those_of_a_naive_list() {
             let place = format!("seed {seed}, step {step}");
             match random.below(8) {
                 0..=2 => {
-                    let passes = naive.reserve(&terms, now, id, hits);
+                    let hold = hold_of(&rules, hits);
+                    assert!(hold <= terms.worst(hits), "{place}");
+                    unequal += u64::from(hold < terms.worst(hits));
+                    let passes = naive.reserve(&terms, now, id, [hold, terms.worst(hits)]);
                     assert_eq!(reserve(of, id, hits, second).0, passes, "{place}");
                     (denied, reserved) = (denied + u64::from(!passes), reserved + u64::from(passes));
                 }
@@ -287,11 +490,13 @@ fn reservations_are_those_of_a_naive_list() {
                     assert_eq!(!over, fits, "{place}");
                 }
             }
-            let left = requests.saturating_sub(naive.count(&terms, now));
+            let [left, worst_left] = naive.left(&terms, now);
+            let left = left.min(worst_left);
             assert_eq!(u64::from(remaining((&rules, &store), second)), left, "{place}");
         }
     }
     assert!(denied > 1_000 && reserved > 1_000, "{denied} denied, {reserved} reserved");
+    assert!(unequal > 1_000, "{unequal} held less than the worst case");
 }
 
 /// All or nothing, and once for a counter that several descriptors name.
@@ -370,6 +575,7 @@ fn a_million_holds_take_less_than_100_bytes_each() {
 #[test]
 fn what_does_not_go_with_reservations_is_refused() {
     let limit = "rate_limit: {unit: hour, requests_per_unit: 10}";
+    let held = |reserve: &str| format!("{limit}, reserve: {{ttl: 60s, {reserve}}}");
     for (fields, expected) in [
         ("reserve: {ttl: 60s}", "`reserve` without `rate_limit`"),
         (&format!("{limit}, reserve: {{}}"), "`ttl` is missing"),
@@ -381,6 +587,25 @@ fn what_does_not_go_with_reservations_is_refused() {
         (
             "rate_limit: {unit: hour, requests_per_unit: 10, sync: leased}, reserve: {ttl: 60s}",
             "`reserve` with `sync: leased`",
+        ),
+        (&held("hold: {percentile: 99, initial: 2, max: 6}"), "`hold` without `overdraft`"),
+        (&held("overdraft: 0.5"), "`overdraft` without `hold`"),
+        (&held("overdraft: 10.5, hold: {percentile: 99, initial: 2, max: 6}"), "`overdraft` is `10.5`"),
+        (&held("overdraft: 0.0001, hold: {percentile: 99, initial: 2, max: 6}"), "at most three decimals"),
+        (
+            &held("overdraft: -1, hold: {percentile: 99, initial: 2, max: 6}"),
+            "expected a number from 0 to 10",
+        ),
+        (&held("overdraft: 1, hold: {percentile: 99, initial: 7, max: 6}"), "`max` is 6, below `initial`"),
+        (&held("overdraft: 1, hold: {percentile: 100, initial: 2, max: 6}"), "`percentile`"),
+        (&held("overdraft: 1, hold: {percentile: 0, initial: 2, max: 6}"), "`percentile`"),
+        (&held("overdraft: 1, hold: {percentile: 99, initial: 0, max: 6}"), "`initial`"),
+        (&held("overdraft: 1, hold: {percentile: 99, initial: 2, max: 4294967296}"), "`max`"),
+        (&held("overdraft: 1, hold: {percentile: 99, of: key, initial: 2, max: 6}"), "`of`"),
+        (&held("overdraft: 1, hold: {percentile: 99, max: 6}"), "`initial` is missing"),
+        (
+            &held("overdraft: 1, hold: {percentil: 99, initial: 2, max: 6}"),
+            "unknown key `percentil` in `hold`",
         ),
         ("rate_limit: {unlimited: true}, reserve: {ttl: 60s}", "`reserve` with `unlimited: true`"),
         (

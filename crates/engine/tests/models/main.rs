@@ -10,6 +10,7 @@ mod src {
     pub mod classes;
     pub mod cost;
     pub mod decision;
+    pub mod held_costs;
     pub mod key;
     pub mod known;
     pub mod limit;
@@ -43,6 +44,6 @@ mod explore;
 mod models;
 
 use src::{
-    classes, cost, decision, key, known, limit, look, memory, metric_name, overlay, path, pattern, plan,
-    prefix, reported, request, rule, rules, settle, sip, strikes, text, time, unit,
+    classes, cost, decision, held_costs, key, known, limit, look, memory, metric_name, overlay, path,
+    pattern, plan, prefix, reported, request, rule, rules, settle, sip, strikes, text, time, unit,
 };

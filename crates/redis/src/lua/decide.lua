@@ -35,7 +35,7 @@ local function open(c)
 end
 
 local function charged(c, s, passes, stopping, banned)
-  if c.gives or c.reserves then return 0 end
+  if c.gives or c.reserves or c.bounds then return 0 end
   if c.algorithm == FIXED_WINDOW then
     local stops = stopping and not c.over or banned and not c.reported
     return stops and 0 or c.hits
@@ -70,20 +70,27 @@ local function look(c, s)
     c.over, c.left, c.before = s.kind.look(s, c, 0)
     fill_if_cold(c)
   else
+    local taken, given = s.taken, s.given
+    -- A bound is asked after what was pending for its limit, with the worst cases in place of the holds.
+    if c.bounds then c.ahead, s.taken, s.given = c.bounds.ahead, c.bounds.ahead + c.reserved, c.bounds.given end
+    c.given = s.given
     c.over, c.left, c.before = s.kind.look(s, c, c.hits)
+    if c.bounds then s.taken, s.given = taken, given end
     fill_if_cold(c)
     if c.repeats then c.over = false end
-    s.taken = min(s.taken + (c.reserves and not c.over and c.hits or charged(c, s, true, false)), MOST)
+    local held = c.reserves and not c.bounds and not c.over and c.hits
+    s.taken = min(s.taken + (held or charged(c, s, true, false)), MOST)
   end
 end
 
 -- What is held of a limit counts as if an earlier descriptor took it. What is not charged any more of the cost of a
--- reservation is left out. `requests` is the place of the limit's check.
+-- reservation is left out. `requests` is the place of the limit's check, `burst` that of the bound on its worst cases.
 local function look_at_holds(c)
-  local s, limited = counters[c.place], checks[c.requests]
+  local s, limited, bound = counters[c.place], checks[c.requests], checks[c.burst]
   c.ahead = 0
   s.kind.advance(s, c)
-  c.over, c.left, c.before = s.kind.look(s, c, c.hits)
+  local worst
+  c.over, c.left, c.before, worst = s.kind.look(s, c, c.hits)
   if limited then
     local of = counters[limited.place]
     of.reserved, of.taken = c.before, c.before
@@ -92,6 +99,7 @@ local function look_at_holds(c)
   if not c.reported then fill_if_cold(c) end
   -- A reservation that is made again is answered as the first time, also if costs have gone beyond the limit since.
   if limited then limited.repeats = limited.reserves and s.kind.is_open(c.left) end
+  if bound then bound.bounds, bound.reserved, bound.reserves, bound.repeats = limited, worst, limited.reserves, limited.repeats end
 end
 
 -- Another program may have written a value under a key. All are read before anything is written, so that a call
@@ -103,7 +111,7 @@ for i = 2, #ARGV do
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
   c.reserves = has(c.flags, RESERVES)
   if has(c.flags, DETAIL) then
-    local bytes = c.algorithm == HOLDS and 32 or 16
+    local bytes = c.algorithm == HOLDS and 40 or 16
     c.detail, at = c.packed:sub(at, at + bytes - 1), at + bytes
   end
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
@@ -172,9 +180,10 @@ for _, c in ipairs(checks) do
   if c.algorithm ~= HOLDS then left = select(2, s.kind.look(s, c, 0)) end
   if c.cold then left = 0 end
   -- What only holds make over waits for nothing that is known.
-  local only_held = c.over and s.reserved > 0 and not c.cold and not s.kind.look(s, c, wanted)
+  local held = c.reserved or s.reserved
+  local only_held = c.over and held > 0 and not c.cold and not s.kind.look(s, c, wanted)
   local one, other, third = s.kind.state(s, c, c.over and not only_held and wanted or left + 1, c.over and not only_held)
-  local reserved = s.reserved + (c.reserves and passes and not c.over and c.hits or 0)
+  local reserved = held + (c.reserves and passes and not c.over and c.hits or 0)
   if reserved > 0 then left = max(left - reserved, 0) end
   local over = (c.over and 1 or 0) + (c.cold and 2 or 0) + (only_held and 4 or 0)
   for _, number in ipairs({ over, c.before, left, charge, s.latest, wanted, one, other, third }) do

@@ -38,7 +38,7 @@ local function give_back(key, packed)
   local c = { requests = requests, burst = burst, window = window, numerator = numerator, denominator = denominator }
   -- The names of a slot or a hold are before its stamp.
   if algorithm == CONCURRENCY then c.detail, stamp = packed:sub(40, 55), struct.unpack('<d', packed, 56) end
-  if algorithm == HOLDS then c.detail, stamp = packed:sub(40, 71), struct.unpack('<d', packed, 72) end
+  if algorithm == HOLDS then c.detail, stamp = packed:sub(40, 79), struct.unpack('<d', packed, 80) end
   kind.give_back(s, c, stamp, hits, level, rest, taken_back)
   if kind.save then kind.save(s) end
 end

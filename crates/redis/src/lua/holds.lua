@@ -1,10 +1,11 @@
 -- holds: hits that reservations hold, a sorted set. Each hold has two members, whose score is the next time at which
 -- something of it changes: 'i' and its id, by which it is found, and 'h', its id and its numbers (see `pack`). The member
--- 'sum' has the sum of what counts, as a negative number; 'latest' has the latest time, and 'last' the time at which all ids
+-- 'sum' has the sum of what counts, as a negative number, 'worst' that of the worst cases, if it is another; 'latest' has the latest time, and 'last' the time at which all ids
 -- are forgotten, both moved behind all others.
 --
--- A check that makes or ends a hold has 32 bytes of detail: the id, the number of the attempt, and begin and end of the period
--- of a calendar that holds the deadline of its call and one ttl (0: there is none). `window` is the ttl, `denominator` the
+-- A check that makes or ends a hold has 40 bytes of detail: the id, the number of the attempt, begin and end of the period
+-- of a calendar that holds the deadline of its call and one ttl (0: there is none), and what the call may cost at most (0: what
+-- it holds). `requests` is the place of the limit's check, `burst` that of the one that bounds its worst cases. `window` is the ttl, `denominator` the
 -- time in which an expired hold counts, and a reported check ends its hold.
 kinds[HOLDS] = function()
   local kind = {}
@@ -17,21 +18,28 @@ kinds[HOLDS] = function()
 
   function kind.open(key)
     local latest = redis.call('ZSCORE', key, 'latest')
-    if not latest then return { key = key, latest = 0, last = 0, held = 0, count = 0 } end
+    if not latest then return { key = key, latest = 0, last = 0, held = 0, worst = 0, count = 0 } end
     local held = 0 - tonumber(redis.call('ZSCORE', key, 'sum'))
     local last = tonumber(redis.call('ZSCORE', key, 'last')) - BEHIND
-    local count = (redis.call('ZCARD', key) - 3) / 2
-    return { key = key, latest = tonumber(latest) - BEHIND, last = last, held = held, count = count, exists = true }
+    local worst = redis.call('ZSCORE', key, 'worst')
+    local count = (redis.call('ZCARD', key) - (worst and 4 or 3)) / 2
+    return {
+      key = key, latest = tonumber(latest) - BEHIND, last = last, held = held, worst = worst and 0 - tonumber(worst) or held,
+      count = count, exists = true, names_worst = worst,
+    }
   end
 
-  -- A hold: its number, when it expires (0: it was ended), until when its hits count, when its id is forgotten, its hits.
+  -- A hold: its number, when it expires (0: it was ended), until when its hits count, when its id is forgotten, its hits, and
+  -- what the call may cost at most, if that is something else.
   local function pack(h)
-    return 'h' .. h.id .. h.number .. struct.pack('<dddd', h.expires, h.till, h.forgotten, h.hits)
+    local worst = h.worst == h.hits and '' or struct.pack('<d', h.worst)
+    return 'h' .. h.id .. h.number .. struct.pack('<dddd', h.expires, h.till, h.forgotten, h.hits) .. worst
   end
 
   local function read(member)
     local h = { id = member:sub(2, 9), number = member:sub(10, 17), member = member }
     h.expires, h.till, h.forgotten, h.hits = struct.unpack('<dddd', member, 18)
+    h.worst = #member > 49 and struct.unpack('<d', member, 50) or h.hits
     return h
   end
 
@@ -51,7 +59,7 @@ kinds[HOLDS] = function()
 
   -- Makes the change of a hold whose time has come. Returns the hold, unless it is forgotten.
   local function change(s, h, score)
-    if score == h.till then s.held = s.held - h.hits end
+    if score == h.till then s.held, s.worst = s.held - h.hits, s.worst - h.worst end
     redis.call('ZREM', s.key, h.member, 'i' .. h.id)
     if h.forgotten <= s.latest then
       s.count = s.count - 1
@@ -89,19 +97,24 @@ kinds[HOLDS] = function()
     s.dirty = true
   end
 
+  local function worst_of(c, hits)
+    local worst = struct.unpack('<d', c.detail, 33)
+    return worst > 0 and worst or hits
+  end
+
   local function found(s, c, hits)
     local h = own(s, c)
     if not h then return s.count >= HOLDS_MAX and FULL or NOTHING end
     if h.expires == 0 then return ENDED, h end
-    if h.expires <= s.latest then return EXPIRED + (h.till > h.expires and h.hits or 0), h end
-    return (c.reported or h.hits == hits) and OPEN or OTHER, h
+    if h.expires <= s.latest then return EXPIRED + (h.till > h.expires and h.worst or 0), h end
+    return (c.reported or h.worst == worst_of(c, hits)) and OPEN or OTHER, h
   end
 
   function kind.look(s, c, hits)
     local what, h = found(s, c, hits)
-    local others = s.held
-    if h and h.expires > s.latest then others = others - h.hits end
-    return hits > 0 and not c.reported and what > OPEN, what, others
+    local others, worst = s.held, s.worst
+    if h and h.expires > s.latest then others, worst = others - h.hits, worst - h.worst end
+    return hits > 0 and not c.reported and what > OPEN, what, others, worst
   end
 
   function kind.is_open(what)
@@ -136,24 +149,28 @@ kinds[HOLDS] = function()
     local expires = s.latest + c.window
     local till = expires + c.denominator
     if ends > 0 then till = expires < begins and begins or ends end
-    s.held = s.held + hits
+    local worst = worst_of(c, hits)
+    s.held, s.worst = s.held + hits, s.worst + worst
     insert(s, {
       id = c.detail:sub(1, 8), number = number, expires = expires, till = till,
-      forgotten = max(till, expires + c.window), hits = hits,
+      forgotten = max(till, expires + c.window), hits = hits, worst = worst,
     })
   end
 
   local function finish(s, c, cost)
     local h = own(s, c)
     local forgotten = s.latest + c.window
-    local ended = { id = c.detail:sub(1, 8), number = c.detail:sub(9, 16), expires = 0, till = 0, forgotten = forgotten, hits = 0 }
+    local ended = {
+      id = c.detail:sub(1, 8), number = c.detail:sub(9, 16), expires = 0, till = 0, forgotten = forgotten, hits = 0, worst = 0,
+    }
     if not h then return s.count < HOLDS_MAX and insert(s, ended) end
     if h.expires == 0 then return end
-    local counted = counts(h, s.latest) and h.hits or 0
-    local stays = h.expires <= s.latest and min(counted, cost) or 0
-    s.held, s.dirty = s.held - counted + stays, true
+    local held, worst = 0, 0
+    if counts(h, s.latest) then held, worst = h.hits, h.worst end
+    local stays = h.expires <= s.latest and min(worst, cost) or 0
+    s.held, s.worst, s.dirty = s.held - held + stays, s.worst - worst + stays, true
     if stays > 0 then
-      ended.till, ended.hits, ended.forgotten = h.till, stays, max(forgotten, h.till)
+      ended.till, ended.hits, ended.worst, ended.forgotten = h.till, stays, stays, max(forgotten, h.till)
     end
     redis.call('ZREM', s.key, h.member)
     add(s, ended)
@@ -176,7 +193,7 @@ kinds[HOLDS] = function()
   function kind.give_back(s, c, renewed)
     local h = renewed == 0 and own(s, c)
     if not (h and h.expires > 0 and h.number == c.detail:sub(9, 16)) then return end
-    if counts(h, s.latest) then s.held = s.held - h.hits end
+    if counts(h, s.latest) then s.held, s.worst = s.held - h.hits, s.worst - h.worst end
     redis.call('ZREM', s.key, h.member, 'i' .. h.id)
     s.count, s.dirty = s.count - 1, true
   end
@@ -184,6 +201,11 @@ kinds[HOLDS] = function()
   function kind.save(s)
     if not (s.exists and s.dirty) then return end
     redis.call('ZADD', s.key, 0 - s.held, 'sum', s.latest + BEHIND, 'latest', s.last + BEHIND, 'last')
+    if s.worst ~= s.held then
+      redis.call('ZADD', s.key, 0 - s.worst, 'worst')
+    elseif s.names_worst then
+      redis.call('ZREM', s.key, 'worst')
+    end
     if s.kept then expire(s.key, s.last) end
   end
   return kind

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{ALGORITHM, BURST, DENOMINATOR, NUMERATOR, PERIOD, WINDOW, double};
+use super::{ALGORITHM, DENOMINATOR, NUMERATOR, PERIOD, WINDOW, double};
 use tidegate_engine::limit::{Algorithm, Limit, Periods};
 use tidegate_engine::time::Timestamp;
 
@@ -43,7 +43,7 @@ fn name_period(check: &mut [u8], at: Timestamp) {
 /// Puts the period in which a hold expires that is made at this time into its check, if it is of a calendar budget.
 fn name_period_of_hold(check: &mut [u8], at: Timestamp) {
     let ttl_micros = check[WINDOW].try_into().map_or(0.0, f64::from_le_bytes) as u64;
-    let has_periods = check[BURST].iter().any(|&byte| byte > 0);
+    let has_periods = check[PERIOD].iter().any(|&byte| byte > 0);
     let Some(periods) = Periods::numbered(check[NUMERATOR]).filter(|_| has_periods) else { return };
     let expires = at.plus(ttl_micros.saturating_mul(1_000));
     let (begin, end) = Limit::calendar(0, ttl_micros, periods).period_around(expires);

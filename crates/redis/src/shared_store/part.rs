@@ -144,11 +144,9 @@ impl<R: Runtime> SharedStore<R> {
             call.push(key.clone(), check, plan.in_quota_mode(step, check));
             if check.is_of_holds() {
                 let of = plan.descriptor_of(step);
-                part.steps
-                    .iter()
-                    .position(|&step| step == of)
-                    .into_iter()
-                    .for_each(|place| call.holds_of(place));
+                let place = |of: usize| part.steps.iter().position(|&step| step == of);
+                let bound = plan.bound_of(of).and_then(place);
+                place(of).into_iter().for_each(|place| call.holds_of(place, bound));
             }
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
             let admitted = taken.of(check.key);

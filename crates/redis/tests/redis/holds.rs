@@ -1,7 +1,7 @@
 //! Reservations: random sequences of reserving, committing, asking and reporting, on the memory store and on the script in a
 //! real Redis. Every field of every verdict is the same.
 
-use tidegate_engine::limit::{Algorithm, HoldTerms, Limit, Periods, Slot};
+use tidegate_engine::limit::{Algorithm, HoldTerms, Limit, Periods, Share, Slot};
 use tidegate_engine::plan::{Check, Hits, Plan, ReservationStep, Step};
 use tidegate_engine::time::Timestamp;
 
@@ -31,22 +31,42 @@ fn reserving(random: &mut Random, algorithm: Algorithm, months: Periods) -> Rese
     };
     let ttl = random.pick(&[window / 3, window, 4 * window]);
     let charges = random.one_in(2);
-    // Whole microseconds: Redis rounds the time in which a bucket drains up.
-    let after = limit.remembered_nanos().next_multiple_of(1_000);
+    let after = limit.remembered_nanos().div_ceil(1_000_000_000) as u32;
+    let overdraft = random.pick(&["0", "0.05", "0.5", "1", "10"]);
     let terms = HoldTerms {
         ttl_nanos: ttl * 1_000,
-        after_nanos: if charges && limit.periods().is_none() { after } else { 0 },
+        after_secs: if charges && limit.periods().is_none() { after } else { 0 },
         periods: limit.periods().filter(|_| charges),
+        worst: if random.one_in(2) { 1 } else { 0 },
+        share: Share::with_overdraft(overdraft).expect("an overdraft"),
     };
     Reserving { limit, holds: Limit::holds(&terms), ttl }
 }
 
-/// One request: the checks of some limits, then those of their holds.
+/// The check that bounds the worst cases of a limit, if it has one.
+fn bound(of: &Reserving, limited: &Check<'static>, worst: u32) -> Option<Check<'static>> {
+    let terms = of.holds.hold_terms().filter(|terms| terms.worst > 0)?;
+    let Hits::Take(asked) = limited.hits else { return None };
+    let hits = if limited.reservation == ReservationStep::Hold { worst.into() } else { asked };
+    let (limit, reservation) = (of.limit.with_share(terms.share), ReservationStep::Bound);
+    (!limited.reported).then_some(Check { limit, hits: Hits::Take(hits), reservation, ..*limited })
+}
+
+/// The holds of a limit whose calls cost no more than this.
+fn at_most(holds: &Limit, worst: u32) -> Limit {
+    holds
+        .hold_terms()
+        .filter(|terms| terms.worst > 0)
+        .map_or(*holds, |terms| Limit::holds(&HoldTerms { worst, ..terms }))
+}
+
+/// One request: the checks of some limits, then those that bound their worst cases, and those of their holds.
 fn request(random: &mut Random, of: &[Reserving], seed: u64) -> (Plan<'static>, Vec<usize>) {
     let places: Vec<usize> = (0..of.len()).filter(|_| random.one_in(2)).collect();
     let places = if places.is_empty() { vec![0] } else { places };
     let (what, id, number) = (random.below(8), 1 + random.below(6), random.below(3));
     let hits = random.pick(&[0, 1, 1, 2, 3, 10, 500]);
+    let worst = random.pick(&[1, 2, 5, 20, 800]).max(hits as u32);
     let limits = places.iter().map(|&place| {
         let of = &of[place];
         let mut check = check(of.limit, key(seed * 8 + place as u64), Hits::Take(hits));
@@ -62,7 +82,7 @@ fn request(random: &mut Random, of: &[Reserving], seed: u64) -> (Plan<'static>, 
     let limits: Vec<Check<'static>> = limits.collect();
     let holds = places.iter().map(|&place| {
         let of = &of[place];
-        let named = of.holds.for_slot(Slot::of(id, number));
+        let named = at_most(&of.holds, worst).for_slot(Slot::of(id, number));
         let (limit, hits, reported) = match what {
             0..=2 => (named, hits.max(1), false),
             3 | 4 => (named.ending_hold(), hits + 1, true),
@@ -71,8 +91,13 @@ fn request(random: &mut Random, of: &[Reserving], seed: u64) -> (Plan<'static>, 
         let key = key(seed * 8 + 4 + place as u64);
         Check { reported, ..check(limit, key, Hits::Take(hits)) }
     });
-    let mut plan = plan(limits.iter().copied().chain(holds));
-    plan.further = (0..limits.len()).collect();
+    let bounds = places.iter().zip(&limits).map(|(&place, limited)| bound(&of[place], limited, worst));
+    let further = bounds.zip(holds).enumerate();
+    let further: Vec<(usize, Check<'static>)> = further
+        .flat_map(|(index, (bound, holds))| bound.into_iter().chain([holds]).map(move |check| (index, check)))
+        .collect();
+    let mut plan = plan(limits.iter().copied().chain(further.iter().map(|(_, check)| *check)));
+    plan.further = further.iter().map(|(index, _)| *index).collect();
     plan.modes.stop_increment_when_over = random.one_in(4);
     (plan, places)
 }
@@ -101,10 +126,11 @@ fn run(asked: &mut Asked, seed: u64, months: Periods) {
     for _ in 0..1 + random.below(30) {
         now = next_time(&mut random, now, of[0].ttl);
         let (plan, places) = request(&mut random, &of, seed);
-        let counters = places.len();
-        let name = |step: usize| match step.checked_sub(counters) {
-            Some(holds) => format!("{{{seed}}}:{}h", places[holds]),
-            None => format!("{{{seed}}}:{}", places[step]),
+        let name = |step: usize| match &plan.steps[step] {
+            Step::Check(check) if check.is_of_holds() => {
+                format!("{{{seed}}}:{}h", places[plan.descriptor_of(step)])
+            }
+            _ => format!("{{{seed}}}:{}", places[plan.descriptor_of(step)]),
         };
         let memory = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
         let redis = asked.apply(&plan, name, now);

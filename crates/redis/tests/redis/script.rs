@@ -85,8 +85,9 @@ impl Asked {
             call.push(name(index).into_bytes(), check, plan.modes.quota);
             if check.is_of_holds() {
                 let of = plan.descriptor_of(index);
-                let place = checks(plan).position(|(step, _)| step == of);
-                call.holds_of(place.expect("the check of the limit"));
+                let place = |of| checks(plan).position(|(step, _)| step == of);
+                let bound = plan.bound_of(of).and_then(place);
+                call.holds_of(place(of).expect("the check of the limit"), bound);
             }
         }
         for candidate in &plan.candidates {

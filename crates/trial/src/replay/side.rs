@@ -232,7 +232,7 @@ fn outcome(limited: &Limited<'_>, at: Timestamp, passes: bool, is_changed: bool)
 fn counted<'s, 'r>(step: &'s Step<'r>) -> Option<(&'r Rule, &'s Check<'r>)> {
     match step {
         Step::Check(check @ Check { origin: Origin::Rule { rule, .. }, .. }) => {
-            rule.is_limit().then_some((rule, check))
+            (rule.is_limit() && !check.is_bound()).then_some((rule, check))
         }
         _ => None,
     }

@@ -184,13 +184,16 @@ impl Counter {
     fn new(random: &mut Random, seed: u64, number: u64) -> Self {
         let (key, limit) = (format!("{seed}:{number}").into_bytes(), limit(random));
         let may_hold = !matches!(limit.algorithm(), Algorithm::Concurrency | Algorithm::Ban);
+        // Some holds need not be the worst case.
         let holds = (may_hold && random.one_in(2)).then(|| {
             let window = limit.window_nanos();
-            let after = limit.remembered_nanos().next_multiple_of(1_000);
+            let after = u32::try_from(limit.remembered_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
             Limit::holds(&HoldTerms {
                 ttl_nanos: random.pick(&[window, 4 * window, (window / 3_000).max(1) * 1_000]),
-                after_nanos: random.pick(&[0, after]),
+                after_secs: random.pick(&[0, after]),
                 periods: None,
+                worst: random.pick(&[0, 1]),
+                share: Share::with_overdraft(random.pick(&["0", "0.5", "3"])).expect("an overdraft"),
             })
         });
         Self { key, limit, holds }
@@ -215,12 +218,15 @@ impl Reserving {
         random.pick(&[Self::Nothing, Self::Reserve(slot), Self::Reserve(slot), Self::Commit(slot)])
     }
 
-    /// Makes the check of a limit that of its reservation. Returns the check of its holds.
-    fn checks(self, limited: &mut Check<'static>, holds: Limit) -> Check<'static> {
+    /// Makes the check of a limit that of its reservation, of a call that costs no more than `worst`. Returns the check of its
+    /// holds.
+    fn checks(self, limited: &mut Check<'static>, holds: Limit, worst: u32) -> Check<'static> {
         let Hits::Take(hits) = limited.hits else { return asks(holds) };
         match self {
             Self::Nothing => asks(holds),
             Self::Reserve(slot) => {
+                let of = holds.hold_terms().filter(|terms| terms.worst > 0);
+                let holds = of.map_or(holds, |terms| Limit::holds(&HoldTerms { worst, ..terms }));
                 let hits = Hits::Take(hits.max(1));
                 (limited.hits, limited.reported) = (hits, false);
                 limited.reservation = ReservationStep::Hold;
@@ -233,6 +239,15 @@ impl Reserving {
             }
         }
     }
+}
+
+/// The check that bounds the worst cases of a limit, if these holds need not be that.
+fn bound(limited: &Check<'static>, holds: &Check<'static>) -> Option<Check<'static>> {
+    let terms = holds.limit.hold_terms().filter(|terms| terms.worst > 0)?;
+    let Hits::Take(asked) = limited.hits else { return None };
+    let hits = if limited.reservation == ReservationStep::Hold { terms.worst.into() } else { asked };
+    let (limit, reservation) = (limited.limit.with_share(terms.share), ReservationStep::Bound);
+    (!limited.reported).then_some(Check { limit, hits: Hits::Take(hits), reservation, ..*limited })
 }
 
 /// A server that may have lost what it counted before about now.
@@ -329,7 +344,9 @@ fn decide(
         let window = counter.limit.window_nanos() / 1_000;
         let mut check = check(random, counter.limit);
         if let Some(of) = counter.holds {
-            holds.push((place, counter.holds_key(), reserving.checks(&mut check, of)));
+            let worst = random.pick(&[1, 2, 5, 40, 1_000]);
+            let holding = reserving.checks(&mut check, of, worst);
+            holds.push((place, counter.holds_key(), holding, bound(&check, &holding)));
         }
         call.push(counter.key.clone(), &check, false);
         if counter.limit.algorithm().is_strict() && random.one_in(3) {
@@ -341,9 +358,14 @@ fn decide(
         asked.push((counter.key, check));
     }
     let steps = asked.len() as u64;
-    for (place, key, check) in holds {
+    for (place, key, check, bound) in holds {
+        let at = bound.map(|bound| {
+            call.push(asked[place].0.clone(), &bound, false);
+            asked.push((asked[place].0.clone(), bound));
+            asked.len() - 1
+        });
         call.push(key.clone(), &check, false);
-        call.holds_of(place);
+        call.holds_of(place, at);
         asked.push((key, check));
     }
     for _ in 0..random.pick(&[0, 0, 1, 3]) {

@@ -1,19 +1,27 @@
 //! `reserve`: hits of a limit may be held for calls whose cost is known later.
 //!
-//! In: the fields of a node, and its `rate_limit`. Out: how holds end, and the wait of who is denied by holds alone.
+//! In: the fields of a node, and its `rate_limit`. Out: how holds end, how much is held, and the wait of who is denied by holds alone.
 
 use super::{CheckedLimit, Checker};
-use crate::limit::HoldTerms;
+use crate::held_costs::{CostsOf, HoldSize};
+use crate::limit::{HoldTerms, Limit, Share};
 use crate::rules::Sync;
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
+use crate::rules::quote::quote;
 use crate::time::SECOND_NANOS;
+
+/// For how long a hit of this limit counts, in seconds, rounded up.
+fn remembered_secs(limit: &Limit) -> u32 {
+    u32::try_from(limit.remembered_nanos().div_ceil(SECOND_NANOS)).unwrap_or(u32::MAX)
+}
 
 /// `reserve`, as it is written.
 #[derive(Debug)]
 pub(in super::super) struct CheckedReserve {
     pub(in super::super) terms: HoldTerms,
     pub(in super::super) retry_nanos: u64,
+    pub(in super::super) hold: Option<HoldSize>,
 }
 
 impl Checker<'_, '_> {
@@ -34,14 +42,73 @@ impl Checker<'_, '_> {
         let ttl_nanos = self.seconds(&fields, "ttl");
         let charges = self.reader.word(&fields, "expired", &[("charge", true), ("free", false)]);
         let retry_nanos = self.retry(&fields)?;
+        let (hold, share) = self.hold(&fields)?;
         let limit = checked?.limit?;
         let charges = charges.is_none_or(|(_, charges)| charges);
         let terms = HoldTerms {
             ttl_nanos: ttl_nanos?,
-            after_nanos: if charges && limit.periods().is_none() { limit.remembered_nanos() } else { 0 },
+            after_secs: if charges && limit.periods().is_none() { remembered_secs(&limit) } else { 0 },
             periods: limit.periods().filter(|_| charges),
+            worst: hold.map_or(0, |hold| hold.max),
+            share,
         };
-        Some(CheckedReserve { terms, retry_nanos })
+        Some(CheckedReserve { terms, retry_nanos, hold })
+    }
+
+    /// `hold` and `overdraft`: both or neither. `None`: one is wrong, which is reported.
+    fn hold(&mut self, reserve: &Fields) -> Option<(Option<HoldSize>, Share)> {
+        let given = ["hold", "overdraft"].map(|name| self.reader.is_given(reserve, name));
+        match given {
+            [false, false] => return Some((None, Share::FULL)),
+            [true, false] => self.refuse(reserve, "hold", || {
+                "`hold` without `overdraft` (expected how far the worst cases may exceed the limit: 0.5, or 0)".to_owned()
+            }),
+            [false, true] => self.refuse(reserve, "overdraft", || {
+                "`overdraft` without `hold` (expected both: who holds the worst case never exceeds the limit)".to_owned()
+            }),
+            [true, true] => {}
+        }
+        let share = self.overdraft(reserve);
+        let size = if given[0] { self.hold_size(reserve) } else { None };
+        Some((Some(size?), share?))
+    }
+
+    fn overdraft(&mut self, reserve: &Fields) -> Option<Share> {
+        let (at, text) = self.reader.text(reserve, "overdraft")?;
+        let share = Share::with_overdraft(text);
+        if share.is_none() {
+            self.reader.error(at, || {
+                format!(
+                    "`overdraft` is {} (expected a number from 0 to 10 with at most three decimals, such as 0.5)",
+                    quote(text)
+                )
+            });
+        }
+        share
+    }
+
+    fn hold_size(&mut self, reserve: &Fields) -> Option<HoldSize> {
+        let mappings = reserve.all("hold");
+        let fields = self.reader.fields(self.since_last_null(&mappings), Section::Hold)?;
+        for (name, expected) in [
+            ("percentile", "how many of a hundred calls cost no more than what is held: 99"),
+            ("initial", "what is held until enough calls have been committed"),
+            ("max", "the most that a call may cost"),
+        ] {
+            if !self.reader.is_given(&fields, name) {
+                self.reader.error(fields.at, || format!("`{name}` is missing (expected {expected})"));
+            }
+        }
+        let percentile = self.reader.number(&fields, "percentile", 1..=99);
+        let of = self.reader.word(&fields, "of", &CostsOf::ALL.map(|of| (of.name(), of)));
+        let initial = self.reader.number(&fields, "initial", 1..=u32::MAX);
+        let max = self.reader.number(&fields, "max", 1..=u32::MAX);
+        let ((_, percentile), (_, initial), (at, max)) = (percentile?, initial?, max?);
+        if max < initial {
+            self.reader
+                .error(at, || format!("`max` is {max}, below `initial` (expected at least {initial})"));
+        }
+        Some(HoldSize { percentile, of: of.map(|(_, of)| of).unwrap_or_default(), initial, max })
     }
 
     /// `retry`: a second unless it is given.

@@ -37,8 +37,12 @@ pub(super) struct Check<'a> {
     pub(super) slot: Option<Slot>,
     /// Begin and end of the period that holds the deadline of a call that makes a hold, and one `window` more. 0: there is none.
     pub(super) period: Option<(i64, i64)>,
+    /// The most that the call may cost whose hold it makes. 0: what it holds.
+    pub(super) worst: i64,
     /// The reservation that it makes is open already.
     pub(super) repeats: bool,
+    /// It bounds the worst cases of the limit whose check is at this place, from 0; those of others are together so many.
+    pub(super) bounds: Option<(usize, i64)>,
     /// Pairs of how long ago hits were admitted, and how many.
     unsynced: &'a [u8],
 }
@@ -95,7 +99,9 @@ impl<'a> Check<'a> {
             stands_in: None,
             slot: None,
             period: None,
+            worst: 0,
             repeats: false,
+            bounds: None,
             unsynced: &[],
         }
     }
@@ -104,7 +110,8 @@ impl<'a> Check<'a> {
         let slot = self.has(DETAIL).then(|| from.slot());
         let names_hold = slot.is_some() && self.algorithm == Algorithm::Holds;
         let period = names_hold.then(|| (from.double(), from.double()));
-        Self { slot, period, ..self }
+        let worst = if names_hold { from.double() } else { 0 };
+        Self { slot, period, worst, ..self }
     }
 
     /// The lengths of the first and of the longest ban: they are where a slot has its names.
@@ -135,6 +142,12 @@ impl<'a> Check<'a> {
     /// Its hits are held, and not charged.
     pub(super) fn reserves(&self) -> bool {
         self.has(RESERVES)
+    }
+
+    /// Makes it bound the worst cases of a limit, whose hits it reserves as that does.
+    pub(super) fn bound(&mut self, limited: &Self, place: usize, others: i64) {
+        (self.bounds, self.repeats) = (Some((place, others)), limited.repeats);
+        self.flags |= limited.flags & RESERVES;
     }
 
     pub(super) fn is_shadow(&self) -> bool {

@@ -75,6 +75,11 @@ pub(super) trait Kind {
     fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64>;
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look;
     /// The most hits that a reported cost adds.
+    /// What the calls of others may cost at most that hold something.
+    fn worst(&self, _: &Check<'_>) -> i64 {
+        0
+    }
+
     fn report_max(&self, check: &Check<'_>, ahead: Ahead) -> i64;
     fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64>;
     /// Charges hits of another time.

@@ -46,6 +46,8 @@ struct Looked<'a> {
     is_cold: bool,
     /// Hits that earlier checks of the request take.
     ahead: i64,
+    /// Hits that they give back.
+    given: i64,
 }
 
 /// Whether the request passes, and whether fixed windows that are not over are not charged.
@@ -138,7 +140,7 @@ fn look_at_all<'a>(
     for number in 0..checks.len() {
         let check = checks[number];
         if check.algorithm == Algorithm::Holds {
-            let (looked, held) = look_at_holds(moment, check, opened(counters, check.place));
+            let (looked, held, worst) = look_at_holds(moment, check, opened(counters, check.place));
             if let Some(limited) = (check.requests as usize).checked_sub(1).and_then(|of| checks.get_mut(of))
             {
                 let of = opened(counters, limited.place);
@@ -147,29 +149,36 @@ fn look_at_all<'a>(
                     limited.hits = Holds::owes(looked.left, limited.hits);
                 }
                 limited.repeats = limited.reserves() && Holds::is_open(looked.left);
+                let (limited, place) = (*limited, check.requests as usize - 1);
+                if let Some(bound) = (check.capacity as usize).checked_sub(1) {
+                    checks[bound].bound(&limited, place, worst);
+                }
             }
             holds.insert(number, looked);
         }
     }
-    let look = |(number, check): (usize, &Check<'a>)| {
+    let mut all: SmallVec<[Looked<'a>; 4]> = SmallVec::new();
+    for (number, check) in checks.iter().enumerate() {
+        let before = check.bounds.map(|(of, worst)| all[of].before_bound(worst));
         let own = holds.remove(&number);
-        own.unwrap_or_else(|| look(moment, *check, opened(counters, check.place)))
-    };
-    checks.iter().enumerate().map(look).collect()
+        all.push(own.unwrap_or_else(|| look(moment, *check, before, opened(counters, check.place))));
+    }
+    all
 }
 
-/// Returns what others hold too.
-fn look_at_holds<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> (Looked<'a>, i64) {
+/// Returns what others hold too, and what that may cost at most.
+fn look_at_holds<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> (Looked<'a>, i64, i64) {
     let kept = open.kind().advance(&check, moment.now);
     open.kept = kept.or(open.kept);
     let look = open.kind().look(&check, check.hits, Ahead::default());
-    let held = look.before;
+    let (held, worst) = (look.before, open.kind().worst(&check));
     // Whoever ends a hold needs no room.
     let is_cold = !check.is_reported() && moment.is_cold(&check);
-    (Looked::of(check, look, is_cold), held)
+    (Looked::of(check, look, is_cold), held, worst)
 }
 
-fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
+/// What comes before a bound is another thing than what comes before other checks.
+fn look<'a>(moment: &Moment, check: Check<'a>, bound: Option<(i64, Ahead)>, open: &mut Open) -> Looked<'a> {
     let kept = open.kind().advance(&check, moment.now);
     open.kept = kept.or(open.kept);
     for (age, hits) in check.unsynced() {
@@ -183,12 +192,14 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
         let given = (open.ahead.given + check.hits - newest).min(MOST);
         open.ahead = Ahead { taken: open.ahead.taken - newest, given };
     }
-    let (hits, before) = (if check.gives() { 0 } else { check.hits }, open.ahead);
+    let (ahead, before) = bound.unwrap_or((ahead, open.ahead));
+    let hits = if check.gives() { 0 } else { check.hits };
     let look = open.kind().look(&check, hits, before);
-    let looked = Looked { ahead, ..Looked::of(check, look, moment.is_cold(&check)) };
+    let looked = Looked { ahead, given: before.given, ..Looked::of(check, look, moment.is_cold(&check)) };
     // A reservation that is made again is answered as the first time.
     let looked = Looked { over: looked.over && !check.repeats, ..looked };
     let takes = match looked.holds(true) {
+        _ if check.bounds.is_some() => 0,
         0 => looked.charges(open, Settled { passes: true, stopping: false, banned: false }),
         holds => holds,
     };
@@ -199,12 +210,17 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
 impl<'a> Looked<'a> {
     fn of(check: Check<'a>, look: Look, is_cold: bool) -> Self {
         let Look { over, left, before } = look;
-        let looked = Self { check, over, left, before, is_cold, ahead: 0 };
+        let looked = Self { check, over, left, before, is_cold, ahead: 0, given: 0 };
         if !is_cold {
             return looked;
         }
         let over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
         Self { over, left: 0, before: check.capacity, ..looked }
+    }
+
+    /// What comes before the bound on its worst cases: what comes before itself, with the worst cases in place of the holds.
+    fn before_bound(&self, worst: i64) -> (i64, Ahead) {
+        (self.ahead, Ahead { taken: self.ahead + worst, given: self.given })
     }
 
     /// The hits that a reservation holds of it.
@@ -215,7 +231,7 @@ impl<'a> Looked<'a> {
     /// The hits that are charged.
     fn charges(&self, open: &mut Open, settled: Settled) -> i64 {
         let (check, ahead) = (&self.check, open.ahead);
-        if check.gives() || check.reserves() {
+        if check.gives() || check.reserves() || check.bounds.is_some() {
             return 0;
         }
         if check.algorithm == Algorithm::FixedWindow {
@@ -277,10 +293,11 @@ fn charge_one(
         Algorithm::Holds => it.left,
         _ => open.kind().look(check, 0, Ahead::default()).left,
     };
-    let may_be_held = it.over && open.reserved > 0 && !it.is_cold;
+    let held = check.bounds.map_or(open.reserved, |(_, worst)| worst);
+    let may_be_held = it.over && held > 0 && !it.is_cold;
     let only_held = may_be_held && !open.kind().look(check, wanted, Ahead::default()).over;
     let over = i64::from(it.over) + if it.is_cold { 2 } else { 0 } + if only_held { 4 } else { 0 };
-    let free = (left - open.reserved - it.holds(passes)).max(0);
+    let free = (left - held - it.holds(passes)).max(0);
     reply.extend([over, it.before, free, charge, open.kind().latest(), wanted]);
     let waits = it.over && !only_held;
     let room_for = if waits { wanted } else { left + 1 };

@@ -25,6 +25,8 @@ pub struct Holds {
     last: i64,
     /// What counts, all in all.
     held: i64,
+    /// What it may cost at most.
+    worst: i64,
     by_id: BTreeMap<[u8; 8], Hold>,
 }
 
@@ -37,6 +39,7 @@ struct Hold {
     till: i64,
     forgotten: i64,
     hits: i64,
+    worst: i64,
 }
 
 impl Hold {
@@ -48,21 +51,24 @@ impl Hold {
 impl Holds {
     /// Those in a sorted set: see `holds.lua`.
     pub(super) fn of_sorted(sorted: &Sorted) -> Self {
-        let mut holds = Self::default();
+        let (mut holds, mut worst) = (Self::default(), None);
         for (member, &score) in sorted {
             match &member[..] {
                 b"latest" => holds.latest = score - BEHIND,
                 b"last" => holds.last = score - BEHIND,
                 b"sum" => holds.held = -score,
+                b"worst" => worst = Some(-score),
                 [b'h', packed @ ..] => {
                     let mut from = Reader::new(packed);
                     let Slot { id, number } = from.slot();
                     let [expires, till, forgotten, hits] = [(); 4].map(|()| from.double());
-                    holds.by_id.insert(id, Hold { number, expires, till, forgotten, hits });
+                    let worst = if from.is_empty() { hits } else { from.double() };
+                    holds.by_id.insert(id, Hold { number, expires, till, forgotten, hits, worst });
                 }
                 _ => {}
             }
         }
+        holds.worst = worst.unwrap_or(holds.held);
         holds
     }
 
@@ -76,9 +82,9 @@ impl Holds {
             None => NOTHING,
             Some(hold) if hold.expires == 0 => ENDED,
             Some(hold) if hold.expires <= self.latest => {
-                EXPIRED + if hold.till > hold.expires { hold.hits } else { 0 }
+                EXPIRED + if hold.till > hold.expires { hold.worst } else { 0 }
             }
-            Some(hold) if check.is_reported() || hold.hits == hits => OPEN,
+            Some(hold) if check.is_reported() || hold.worst == worst_of(check, hits) => OPEN,
             Some(_) => OTHER,
         }
     }
@@ -95,8 +101,19 @@ impl Holds {
     fn put(&mut self, id: [u8; 8], hold: Hold) -> Option<i64> {
         self.by_id.insert(id, hold);
         self.last = self.last.max(hold.forgotten);
-        self.held = self.by_id.values().filter(|hold| hold.counts(self.latest)).map(|hold| hold.hits).sum();
+        self.sum();
         Some(self.last)
+    }
+
+    fn sum(&mut self) {
+        let counting = || self.by_id.values().filter(|hold| hold.counts(self.latest));
+        let worst = counting().map(|hold| hold.worst).sum();
+        (self.held, self.worst) = (counting().map(|hold| hold.hits).sum(), worst);
+    }
+
+    /// The hold that this check is about, if it is open.
+    fn own(&self, check: &Check<'_>) -> Option<Hold> {
+        self.of(check).filter(|hold| hold.expires > self.latest)
     }
 
     /// The same reservation again is held under the number of the new attempt.
@@ -112,25 +129,30 @@ impl Holds {
             None => unreachable!("whoever names a hold names a period"),
         };
         let forgotten = till.max(expires + check.window);
-        self.put(id, Hold { number, expires, till, forgotten, hits })
+        self.put(id, Hold { number, expires, till, forgotten, hits, worst: worst_of(check, hits) })
     }
 
     /// Of an expired hold, so much stays as the cost is.
     fn end(&mut self, check: &Check<'_>, Slot { id, number }: Slot, cost: i64) -> Option<i64> {
         let forgotten = self.latest + check.window;
-        let ended = Hold { number, expires: 0, till: 0, forgotten, hits: 0 };
+        let ended = Hold { number, expires: 0, till: 0, forgotten, hits: 0, worst: 0 };
         match self.of(check) {
             None if self.by_id.len() >= HOLDS_MAX => None,
             None => self.put(id, ended),
             Some(hold) if hold.expires == 0 => None,
             Some(hold) => {
                 let stays = hold.expires <= self.latest && hold.counts(self.latest);
-                let hits = if stays { hold.hits.min(cost) } else { 0 };
+                let hits = if stays { hold.worst.min(cost) } else { 0 };
                 let till = if hits > 0 { hold.till } else { 0 };
-                self.put(id, Hold { till, hits, forgotten: forgotten.max(till), ..ended })
+                self.put(id, Hold { till, hits, worst: hits, forgotten: forgotten.max(till), ..ended })
             }
         }
     }
+}
+
+/// The most that a call may cost which holds so many hits.
+fn worst_of(check: &Check<'_>, hits: i64) -> i64 {
+    if check.worst > 0 { check.worst } else { hits }
 }
 
 impl Kind for Holds {
@@ -148,17 +170,19 @@ impl Kind for Holds {
         }
         let before = std::mem::replace(&mut self.latest, now);
         self.by_id.retain(|_, hold| hold.forgotten > now);
-        let counting = self.by_id.values().filter(|hold| hold.counts(now));
-        self.held = counting.map(|hold| hold.hits).sum();
+        self.sum();
         let is_changed = self.by_id.values().any(|hold| hold.counts(before) && !hold.counts(now));
         is_changed.then_some(self.last)
     }
 
     fn look(&self, check: &Check<'_>, hits: i64, _: Ahead) -> Look {
         let found = self.found(check, hits);
-        let own = self.of(check).filter(|hold| hold.expires > self.latest);
-        let before = self.held - own.map_or(0, |hold| hold.hits);
+        let before = self.held - self.own(check).map_or(0, |hold| hold.hits);
         Look { over: hits > 0 && !check.is_reported() && found > OPEN, left: found, before }
+    }
+
+    fn worst(&self, check: &Check<'_>) -> i64 {
+        self.worst - self.own(check).map_or(0, |hold| hold.worst)
     }
 
     fn report_max(&self, _: &Check<'_>, _: Ahead) -> i64 {
@@ -191,7 +215,7 @@ impl Kind for Holds {
         let (slot, hold) = check.slot.zip(self.of(check))?;
         if renewed.at == 0 && hold.expires > 0 && hold.number == slot.number {
             self.by_id.remove(&slot.id);
-            self.held -= if hold.counts(self.latest) { hold.hits } else { 0 };
+            self.sum();
         }
         None
     }
