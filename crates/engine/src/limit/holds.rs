@@ -10,7 +10,8 @@
 //!
 //! - **Invariant:** `held` and `worst` are the sums of all holds that count at `latest`.
 //! - **An id that has ended is remembered** for one `ttl`: who repeats a commit must not pay twice, and a reservation that
-//!   comes after its commit holds nothing.
+//!   comes after its commit holds nothing. Then it is unknown, but keeps its place for a while: ids end one by one, and to
+//!   drop one takes as long as to drop many.
 //! - **A hold has two names**, as a slot has: the id is chosen by the caller, the number is made for each attempt. Hits that a
 //!   slot of a Cluster gives back are those of one attempt.
 //! - **Error:** none. An expired hold of a bucket counts in full for the time in which a full bucket drains.
@@ -28,6 +29,9 @@ use crate::time::{SECOND_NANOS, Timestamp};
 
 /// The most holds and remembered ids of a counter: each is found and inserted in order.
 pub const HOLDS_MAX: usize = 100_000;
+
+/// Forgotten ids are dropped when this part of the time has passed after which all that are there will be forgotten.
+const DROP_AFTER_PART: u64 = 8;
 
 /// How holds of a limit end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,9 +158,13 @@ impl Hold {
         if self.counts(at) { (self.hits.into(), self.worst.into()) } else { (0, 0) }
     }
 
-    /// The first time at which something of it changes: its hits do not count any more, or its id is forgotten.
-    fn changes(&self, at: Timestamp) -> Timestamp {
-        if self.counts(at) { self.until } else { self.forgotten }
+    fn is_forgotten(&self, at: Timestamp) -> bool {
+        self.forgotten <= at
+    }
+
+    /// When it does not count any more; of one that does not count, when it can be dropped, `drop_at` or later.
+    fn changes(&self, at: Timestamp, drop_at: Timestamp) -> Timestamp {
+        if self.counts(at) { self.until } else { self.forgotten.max(drop_at) }
     }
 }
 
@@ -164,7 +172,7 @@ impl Hold {
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     latest: Timestamp,
-    /// Nothing changes before this time.
+    /// All sums are right until this time, and nothing has to be dropped.
     next: Timestamp,
     /// All ids are forgotten at this time.
     last: Timestamp,
@@ -181,7 +189,7 @@ impl Holds {
 
     fn of(&self, limit: &Limit) -> Option<&Hold> {
         let place = self.place_of(limit.slot()?).ok()?;
-        self.holds.get(place)
+        self.holds.get(place).filter(|hold| !hold.is_forgotten(self.latest))
     }
 
     fn found(&self, limit: &Limit, hits: u64) -> Found {
@@ -209,23 +217,24 @@ impl Holds {
         self.of(limit).filter(|hold| !hold.is_ended() && hold.expires > self.latest)
     }
 
-    fn insert(&mut self, place: usize, hold: Hold) {
-        self.holds.reserve_exact(grown_capacity(&self.holds, 1) - self.holds.len());
-        self.holds.insert(place, hold);
-        self.note(hold);
-    }
-
-    /// Notes the times of a hold that is new or has changed.
-    fn note(&mut self, hold: Hold) {
-        self.next = self.next.min(hold.changes(self.latest));
+    /// Puts a hold into its place: `Ok`, that of the same id; `Err`, where none is.
+    fn put(&mut self, place: Result<usize, usize>, hold: Hold) {
+        match place {
+            Ok(place) => self.holds[place] = hold,
+            Err(place) => {
+                self.holds.reserve_exact(grown_capacity(&self.holds, 1) - self.holds.len());
+                self.holds.insert(place, hold);
+            }
+        }
+        self.next = self.next.min(hold.changes(self.latest, Timestamp::default()));
         self.last = self.last.max(hold.forgotten);
     }
 
     fn hold(&mut self, slot: Slot, terms: &HoldTerms, hits: u64) {
         match self.place_of(slot) {
             // The same reservation again: it is held under the number of the new attempt.
-            Ok(place) => self.holds[place].slot = slot,
-            Err(place) => {
+            Ok(place) if !self.holds[place].is_forgotten(self.latest) => self.holds[place].slot = slot,
+            place => {
                 let expires = self.latest.plus(terms.ttl_nanos);
                 let until = terms.counts_until(expires);
                 let forgotten = until.max(expires.plus(terms.ttl_nanos));
@@ -233,7 +242,7 @@ impl Holds {
                 let worst = terms.worst_of(hits);
                 self.held += u64::from(hits);
                 self.worst += u64::from(worst);
-                self.insert(place, Hold { slot, expires, until, forgotten, hits, worst });
+                self.put(place, Hold { slot, expires, until, forgotten, hits, worst });
             }
         }
     }
@@ -242,12 +251,12 @@ impl Holds {
         let forgotten = self.latest.plus(terms.ttl_nanos);
         let (expires, until) = Default::default();
         let ended = Hold { slot, expires, until, forgotten, hits: 0, worst: 0 };
-        let place = match self.place_of(slot) {
-            Ok(place) => place,
-            Err(place) if self.holds.len() < HOLDS_MAX => return self.insert(place, ended),
-            Err(_) => return,
+        let place = self.place_of(slot);
+        let hold = match place {
+            Ok(place) if !self.holds[place].is_forgotten(self.latest) => self.holds[place],
+            Err(_) if self.holds.len() >= HOLDS_MAX => return,
+            place => return self.put(place, ended),
         };
-        let hold = self.holds[place];
         if hold.is_ended() {
             return;
         }
@@ -257,8 +266,7 @@ impl Holds {
         (self.held, self.worst) = (self.held - held + stays, self.worst - worst + stays);
         let (until, hits) = (if stays > 0 { hold.until } else { until }, stays as u32);
         let ended = Hold { until, hits, worst: hits, forgotten: forgotten.max(until), ..ended };
-        self.holds[place] = ended;
-        self.note(ended);
+        self.put(place, ended);
     }
 }
 
@@ -274,9 +282,10 @@ impl Counter for Holds {
             return;
         }
         let now = self.latest;
-        self.holds.retain(|hold| hold.forgotten > now);
+        self.holds.retain(|hold| !hold.is_forgotten(now));
         (self.held, self.worst) = self.sums();
-        self.next = self.holds.iter().map(|hold| hold.changes(now)).min().unwrap_or_default();
+        let drop_at = now.plus(self.last.nanos_since(now) / DROP_AFTER_PART);
+        self.next = self.holds.iter().map(|hold| hold.changes(now, drop_at)).min().unwrap_or_default();
         if self.holds.is_empty() {
             *self = Self { latest: now, ..Self::default() };
         }
@@ -326,7 +335,8 @@ impl Counter for Holds {
 
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.latest.as_nanos());
-        for Hold { slot, expires, until, forgotten, hits, worst } in &self.holds {
+        let known = self.holds.iter().filter(|hold| !hold.is_forgotten(self.latest));
+        for Hold { slot, expires, until, forgotten, hits, worst } in known {
             out.u64(slot.id.get());
             out.u64(slot.number);
             [expires, until, forgotten].into_iter().for_each(|time| out.u64(time.as_nanos()));
@@ -367,7 +377,7 @@ impl Counter for Holds {
             if state.holds.len() == HOLDS_MAX {
                 return Err("more holds than a counter has");
             }
-            state.insert(state.holds.len(), hold);
+            state.put(Err(state.holds.len()), hold);
         }
         (state.held, state.worst) = state.sums();
         if state.holds.is_empty() { Err("no hold") } else { Ok(state) }
@@ -375,9 +385,8 @@ impl Counter for Holds {
 
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
         let in_order = self.holds.is_sorted_by(|one, next| one.slot.id < next.slot.id);
-        // Nothing is later than the end of time.
-        let is_known = |hold: &Hold| hold.forgotten > self.latest || hold.forgotten == Timestamp::MAX;
-        match in_order && self.sums() == (self.held, self.worst) && self.holds.iter().all(is_known) {
+        let ends = |hold: &Hold| hold.until <= hold.forgotten && hold.forgotten <= self.last;
+        match in_order && self.sums() == (self.held, self.worst) && self.holds.iter().all(ends) {
             true => Ok(()),
             false => Err("a hold in the wrong place, or a wrong sum"),
         }
@@ -388,7 +397,7 @@ impl Counter for Holds {
     }
 
     fn growth_bytes(&self, limit: &Limit) -> usize {
-        if self.of(limit).is_some() {
+        if limit.slot().is_some_and(|slot| self.place_of(slot).is_ok()) {
             return 0;
         }
         grown_capacity(&self.holds, 1) * size_of::<Hold>() - self.heap_bytes()
