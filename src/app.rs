@@ -5,6 +5,7 @@
 //! lower priority, it does everything else.
 
 mod bans;
+mod holds;
 mod control;
 mod error;
 mod events;
@@ -206,6 +207,7 @@ impl App {
         state::register_cold(&metrics, &service, clock);
         reload::register(&metrics, &service);
         bans::register(&metrics, &service);
+        holds::register(&metrics, &service);
         let exceptions = Arc::new(exceptions::open(&configuration.admin, configuration.redis.as_ref())?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);

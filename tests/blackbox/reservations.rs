@@ -116,6 +116,68 @@ fn nodes_that_share_redis_hold_together() {
     }
 }
 
+const LEARNING: &str = "
+domain: models
+descriptors:
+  - key: customer
+    rate_limit: {unit: hour, requests_per_unit: 1000}
+    reserve: {ttl: 60s, overdraft: 0.5, hold: {percentile: 99, of: counter, initial: 400, max: 600}}
+  - key: plain
+    rate_limit: {unit: hour, requests_per_unit: 1000}
+    reserve: {ttl: 60s}
+";
+
+fn learns(limiter: &Tidegate) {
+    let acme = &[("customer", "acme")];
+    let unsaid = |id: &str, entries: &[(&str, &str)]| {
+        let body = json!({"domain": "models", "id": id, "descriptors": descriptors(entries)});
+        send(limiter, "/reserve", &body)
+    };
+    assert!(holds(limiter, "a", 5_000));
+    assert_eq!(left(limiter, "acme"), 600);
+    assert_eq!(unsaid("a", acme).0, 200, "as much as `max`: the same reservation");
+    assert!(holds(limiter, "b", 600));
+    assert_eq!(left(limiter, "acme"), 200);
+    assert!(!holds(limiter, "c", 600), "1,800 of 1,500 might be spent");
+    assert!(holds(limiter, "c", 150), "a call that costs less");
+    for (id, cost) in [("a", 700), ("b", 10), ("c", 10)] {
+        assert_eq!(commit(limiter, id, cost, acme), "open");
+    }
+    assert_eq!(left(limiter, "acme"), 280);
+    let other = &[("customer", "zoe")];
+    for call in 0..20 {
+        let id = format!("call-{call}");
+        assert_eq!(reserve(limiter, &id, 600, other).0, 200);
+        assert_eq!(commit(limiter, &id, 10, other), "open");
+    }
+    assert_eq!(reserve(limiter, "learnt", 600, other).0, 200);
+    assert_eq!(left(limiter, "zoe"), 700, "200 are spent, and 600 of 1,500 may be");
+    assert_eq!(unsaid("d", other).0, 200, "ten more are held");
+    assert_eq!(left(limiter, "zoe"), 100);
+    let (status, body) = unsaid("e", &[("customer", "zoe"), ("plain", "x")]);
+    assert_eq!(status, 400, "{body}");
+    assert!(body["error"].as_str().is_some_and(|error| error.starts_with("amount")), "{body}");
+    assert_eq!(limiter.metric("tidegate_commits_above_max_total"), 1.0);
+    assert_eq!(limiter.metric("tidegate_commits_above_hold_total"), 1.0);
+    assert_eq!(
+        limiter.metric("tidegate_hold"),
+        600.0,
+        "what a counter holds that has learnt nothing by itself"
+    );
+}
+
+#[test]
+fn a_hold_is_learnt_and_the_overdraft_bounds_worst_cases() {
+    learns(&Setup::new().rules("models.yaml", LEARNING).start());
+}
+
+#[test]
+fn the_same_with_redis() {
+    let redis = Redis::start(&[]);
+    let setup = Setup::new().rules("models.yaml", LEARNING).env("REDIS_URL", &redis.url());
+    learns(&setup.env("REDIS_TIMEOUT", "10s").start());
+}
+
 /// Several limits: all of them or none, in a Cluster too, where their counters have different slots.
 fn all_or_none([one, other]: [&Tidegate; 2]) {
     for number in 0..20 {

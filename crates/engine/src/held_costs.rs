@@ -4,6 +4,7 @@
 //! a counter has seen a few thousand, all buckets are halved, so old costs are forgotten. No promise depends on what is learnt:
 //! it is bounded by `max`, each node learns by itself, and a restart begins again.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -43,6 +44,14 @@ pub struct HoldSize {
     pub of: CostsOf,
     pub initial: u32,
     pub max: u32,
+}
+
+/// As rules write it, without `max`, which is one of the terms of the holds.
+impl fmt::Display for HoldSize {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { percentile, of, initial, .. } = self;
+        write!(out, "percentile: {percentile}, of: {}, initial: {initial}", of.name())
+    }
 }
 
 /// `hold` of a rule, and what was learnt. Clones learn together.

@@ -62,12 +62,17 @@ impl DescriptorOptions {
 pub struct Reservation<'a> {
     /// Its id, which is not empty. It belongs to each counter: elsewhere the same id is another reservation.
     pub id: &'a str,
-    /// The hits to hold, or the actual cost.
+    /// The most that the call may cost, or the actual cost.
     pub hits: u64,
     /// It lasts no longer than this. `None`: as long as the rule says.
     pub ttl_nanos: Option<u64>,
     /// It ends the reservation, and charges the cost.
     pub is_commit: bool,
+}
+
+impl Reservation<'_> {
+    /// The amount of a reservation that does not say one: as much as each rule allows for.
+    pub const AMOUNT_OF_RULE: u64 = u64::MAX;
 }
 
 /// A request: may these hits pass?

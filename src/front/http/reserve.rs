@@ -11,7 +11,7 @@ use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::limit::{Found, Slot};
 use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
-use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_engine::rules::{RuleSet, parse_duration_nanos};
 use tidegate_operate::bodies::asked::Entry;
 use tidegate_operate::bodies::values::Number;
 use tidegate_operate::bodies::{self, Mistake};
@@ -119,7 +119,15 @@ async fn answer(handler: &Handler, verb: Verb, one: &Value) -> Answered {
         Verb::Reserve => reserved,
         Verb::Commit | Verb::Release => ended,
     };
-    let answer = handler.check(Front::Json, &mut question, |_, _| Ok(()), None, render).ready().await;
+    let is_said = one.get("amount").is_some_and(|amount| !amount.is_null());
+    let has_amount = |rules: &RuleSet, question: &mut RequestBuf| match is_said || verb != Verb::Reserve {
+        false if rules.needs_amount(&question.as_request()) => Err(Refusal::invalid(
+            Mistake::of("amount", "is missing (only a rule with `hold` says what a call may cost)")
+                .to_string(),
+        )),
+        _ => Ok(()),
+    };
+    let answer = handler.check(Front::Json, &mut question, has_amount, None, render).ready().await;
     answer.unwrap_or_else(|refusal| failed(&refusal))
 }
 
@@ -155,10 +163,11 @@ fn amount(verb: Verb, asked: &Asked) -> Result<u64, Mistake> {
     match (verb, asked.amount.map(|amount| amount.as_usize() as u64)) {
         (Verb::Reserve, Some(amount @ 1..)) | (Verb::Commit, Some(amount)) => Ok(amount),
         (Verb::Release, None) => Ok(0),
+        (Verb::Reserve, None) => Ok(Reservation::AMOUNT_OF_RULE),
         (Verb::Reserve, Some(_)) => {
             Err(Mistake::of("amount", "expected the most that the call may cost, not 0"))
         }
-        (Verb::Reserve | Verb::Commit, None) => Err(Mistake::of("amount", "is missing")),
+        (Verb::Commit, None) => Err(Mistake::of("amount", "is missing")),
         (Verb::Release, Some(_)) => {
             Err(Mistake::of("amount", "is unknown (a release costs nothing; /commit charges a cost)"))
         }

@@ -9,6 +9,11 @@ use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
 use crate::request::{Entry, Request, Reservation};
 use crate::rule::Rule;
 
+/// Whether a reservation has to say what its call may cost at most: it meets a rule with `reserve` and without `hold`.
+pub(super) fn needs_amount(plan: &Plan<'_>) -> bool {
+    plan.holds().any(|(.., check)| check.origin.rule().is_none_or(|rule| rule.held_costs.is_none()))
+}
+
 /// Makes the checks of a limit and of its holds those of this request's reservation. Without one, the holds only look.
 /// Returns the check that bounds the worst cases, if there is one: it comes before that of the holds.
 pub(super) fn reserve<'p>(

@@ -135,6 +135,11 @@ impl RuleSet {
         if self.counts_calls { calls::check_ids(request, plan) } else { Ok(()) }
     }
 
+    /// Whether the reservation of this request has to say what its call may cost at most.
+    pub fn needs_amount(&self, request: &Request<'_>) -> bool {
+        reservations::needs_amount(&self.plan(request, Modes::default()))
+    }
+
     /// The names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.domains.keys().map(|domain| &**domain)

@@ -29,6 +29,7 @@ mod limits_oracle;
 mod limits_reload;
 mod limits_sequences;
 mod limits_strict;
+mod overdraft;
 mod random;
 mod records;
 mod reservations;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use tidegate_engine::classes::Classes;
+use tidegate_engine::held_costs::{HeldCosts, HoldSize};
 use tidegate_engine::limit::Limit;
 use tidegate_engine::prefix::Prefixes;
 use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
@@ -102,6 +103,7 @@ struct Terms<'r> {
     has_records: bool,
     classes: &'r Option<Classes>,
     prefixes: &'r Option<Prefixes>,
+    hold: Option<HoldSize>,
     call_id: &'r Option<Arc<str>>,
     name: &'r str,
     replaces: Vec<&'r str>,
@@ -122,6 +124,7 @@ impl<'r> Terms<'r> {
             has_records: rule.records.is_some(),
             classes: &rule.classes,
             prefixes: &rule.prefixes,
+            hold: rule.held_costs.as_ref().map(HeldCosts::said),
             call_id: &rule.call_id,
             name: &rule.name,
             replaces: rule.replaces.iter().map(|name| &**name).collect(),
@@ -148,6 +151,9 @@ fn differences(before: &Rule, after: &Rule) -> String {
     };
     let classes = |rule: &Rule| rule.classes.as_ref().map_or_else(|| "none".to_owned(), Classes::to_string);
     let prefix = |rule: &Rule| rule.prefixes.as_ref().map_or_else(|| "none".to_owned(), Prefixes::to_string);
+    let hold = |rule: &Rule| {
+        rule.held_costs.as_ref().map_or_else(|| "none".to_owned(), |costs| costs.said().to_string())
+    };
     let named = |name: &str, old: &str, new: &str| (old != new).then(|| format!("{name} {old} → {new}"));
     let flag =
         |name: &str, of: fn(&Rule) -> bool| named(name, &of(before).to_string(), &of(after).to_string());
@@ -161,6 +167,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
         flag("limits_from: store", |rule| rule.records.is_some()),
         named("classes", &classes(before), &classes(after)),
         named("prefix", &prefix(before), &prefix(after)),
+        named("hold", &hold(before), &hold(after)),
         named("id", before.call_id.as_deref().unwrap_or("none"), after.call_id.as_deref().unwrap_or("none")),
     ];
     let mut all: Vec<String> = all.into_iter().flatten().collect();
