@@ -407,3 +407,53 @@ impl Counter for Holds {
         grown_capacity(&self.holds, self.holds.len().max(4)) * size_of::<Hold>() - self.heap_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hold as programs wrote it that knew one number: five hits.
+    fn old_bytes() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let (latest, id, number, expires, until, forgotten) = (100, 7, 9, 200, 300, 400);
+        [latest, id, number, expires, until, forgotten].into_iter().for_each(|number| bytes.u64(number));
+        bytes.u32(5);
+        bytes.u64(0);
+        bytes
+    }
+
+    fn decoded(bytes: &[u8]) -> Result<Holds, Damage> {
+        Holds::decode(&mut Reader::new(bytes))
+    }
+
+    #[test]
+    fn what_was_written_with_one_number_is_read_and_written_as_before() {
+        let holds = decoded(&old_bytes()).expect("a counter");
+        assert_eq!((holds.held, holds.worst), (5, 5));
+        let mut bytes = Vec::new();
+        holds.encode(&mut bytes);
+        assert_eq!(bytes, old_bytes());
+    }
+
+    #[test]
+    fn a_worst_case_is_written_once_and_only_if_it_is_another_number() {
+        let with_worst = |numbers: &[u32]| {
+            let mut bytes = old_bytes();
+            bytes.truncate(bytes.len() - 8);
+            for worst in numbers {
+                bytes.u64(7);
+                bytes.u32(*worst);
+            }
+            bytes.u64(0);
+            bytes
+        };
+        let holds = decoded(&with_worst(&[8])).expect("a counter");
+        assert_eq!((holds.held, holds.worst), (5, 8));
+        let mut bytes = Vec::new();
+        holds.encode(&mut bytes);
+        assert_eq!(bytes, with_worst(&[8]));
+        for wrong in [&[5][..], &[8, 9]] {
+            assert!(decoded(&with_worst(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -247,6 +247,16 @@ mod tests {
         assert_eq!(text(&before, &rules(prefix)), expected);
         let calls = |id| rules(&format!("{{key: a, concurrency: {{slots: 2, ttl: 60s, id: {id}}}}}"));
         assert_eq!(text(&calls("request_id"), &calls("call")), "1 changed (shop.a: id request_id → call)");
+        let held = |percentile| {
+            rules(&format!(
+                "{{key: a, rate_limit: {{unit: day, requests_per_unit: 5}}, reserve: {{ttl: 60s, overdraft: 0.5, \
+                 hold: {{percentile: {percentile}, initial: 2, max: 4}}}}}}"
+            ))
+        };
+        assert_eq!(
+            text(&held(90), &held(99)),
+            "1 changed (shop.a (reserve): hold percentile: 90, of: rule, initial: 2 → percentile: 99, of: rule, initial: 2)"
+        );
         assert_eq!(text(&before, &rules(classes)), "1 changed (shop.a: classes none → c: top 1, low 0.6)");
     }
 }
