@@ -4,8 +4,8 @@ use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Found, Overlay, Record};
 use tidegate_engine::path::{Path, PathEntry};
-use tidegate_engine::plan::{Check, Modes, Origin, Step};
-use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::plan::{Check, Hits, Modes, Origin, Step};
+use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request, Reservation};
 use tidegate_engine::rules::{RuleSet, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::Window;
@@ -205,6 +205,41 @@ fn an_exception_stands_before_a_record_and_leaves_its_counter() {
 }
 
 /// A limit that a request brings has no rule, so nothing is looked for.
+/// A hold need not be the worst case: what bounds worst cases is the counter of the record, with its N and the overdraft.
+#[test]
+fn the_bound_on_worst_cases_follows_a_record_and_an_exception() {
+    let rules = loaded(
+        "domain: shop\ndescriptors: [{key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 3}, \
+         reserve: {ttl: 60s, overdraft: 0.5, hold: {percentile: 90, initial: 1, max: 2}}}]",
+    )
+    .rules;
+    let reservation = Reservation { id: "x", hits: 5, ttl_nanos: None, is_commit: false };
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]).with_reservation(reservation);
+    let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(10) };
+    let level = PathEntry { key: "user".to_owned(), value: None };
+    let path = Path { domain: "shop".into(), entries: vec![level] };
+    let limit = Effect::Limit { requests: Some(100), burst: None };
+    for (record, exception, requests, most) in [
+        (None, None, 3, 4),
+        (Some(hour), None, 10, 15),
+        (None, Some(limit), 100, 150),
+        (Some(hour), Some(limit), 100, 150),
+    ] {
+        let found = found(&rules, &request, record);
+        let exceptions = exception.map(|effect| Exceptions::new(&[Exception { path: path.clone(), effect }]));
+        let overlay = Overlay { records: Some(&found), exceptions: exceptions.as_ref() };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        let check = |place: usize| match &plan.steps[place] {
+            Step::Check(check) => *check,
+            step => panic!("{step:?}"),
+        };
+        let (limited, bound) = (check(0), check(plan.bound_of(0).expect("a bound")));
+        assert_eq!([limited.limit, bound.limit].map(|limit| limit.capacity()), [requests, most]);
+        assert_eq!((limited.key, limited.limit.window_nanos()), (bound.key, bound.limit.window_nanos()));
+        assert_eq!([limited.hits, bound.hits], [Hits::Take(1), Hits::Take(2)]);
+    }
+}
+
 #[test]
 fn the_name_of_a_record_depends_on_the_entries_alone() {
     let other = RULES.replace("3}", "4, algorithm: fixed_window}").replace("unit: minute", "unit: day");
