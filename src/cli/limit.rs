@@ -24,11 +24,12 @@ use tidegate_operate::bodies::{json, read};
 const PAGE: u32 = 5_000;
 
 /// The fields of a record that are text, by the names of the API.
-const WORDS: [(&str, &str, &str); 4] = [
+const WORDS: [(&str, &str, &str); 5] = [
     ("unit", "UNIT", "another window: second, minute, hour, day, week, month or year"),
     ("window", "DURATION", "another window, such as 90s; instead of --unit"),
     ("algorithm", "NAME", "another algorithm"),
     ("granularity", "DURATION", "another width of the buckets of sliding_window"),
+    ("anchor", "WHEN", "where the periods of a calendar budget begin: 15, sunday or 04-06"),
 ];
 /// The fields of a record that are numbers.
 const NUMBERS: [(&str, &str); 3] = [

@@ -7,7 +7,7 @@ use super::given;
 use tidegate_engine::time::Timestamp;
 use tidegate_operate::bodies::asked::{
     CounterEntry, DeleteRecord, DomainEntries, Entry, Exception, KeyLevel, Level, ListRecords, PutRecord,
-    ResetBelow, ResetCounter, RuleNode, TopCounters, Who,
+    RecordAnchor, ResetBelow, ResetCounter, RuleNode, TopCounters, Who,
 };
 use tidegate_operate::bodies::values::{List, Number, ResetId, Text, Time, Words};
 
@@ -91,6 +91,7 @@ pub(super) fn record(own: &ArgMatches) -> PutRecord {
         window: text(own, "window").map(Text::from),
         algorithm: text(own, "algorithm").map(Text::from),
         granularity: text(own, "granularity").map(Text::from),
+        anchor: text(own, "anchor").map(|text| RecordAnchor::Text(text.into())),
         shadow_mode: given(own, "shadow-mode").copied(),
         unlimited: flag(own, "unlimited").then_some(true),
         who: words(own, "who"),

@@ -215,7 +215,7 @@ fn terms(value: &Value) -> String {
             _ => requests.to_string(),
         }
     }));
-    for name in ["burst", "algorithm", "granularity", "shadow_mode"] {
+    for name in ["burst", "algorithm", "granularity", "anchor", "shadow_mode"] {
         words.extend(Some(text(&value[name])).filter(|it| !it.is_empty()).map(|it| format!("{name} {it}")));
     }
     words.join(", ")

@@ -6,10 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
+use crate::admin::TOKEN;
 use crate::harness::grpc::{self, OK};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually, eventually_true, http};
+use crate::records::put;
 
 const DAY: i64 = 86_400;
 
@@ -122,6 +124,43 @@ fn another_zone_or_anchor_empties_no_count() {
     assert_eq!(passes, 10);
 }
 
+/// Customers with a billing day of their own, in memory and in Redis.
+#[test]
+fn the_record_of_a_key_says_where_its_periods_begin() {
+    let redis = Redis::start(&[]);
+    let rules = rules("{calendar: week}").replace("{key: k,", "{key: k, limits_from: store,");
+    for url in ["", &redis.url()] {
+        let setup = Setup::new().rules("d.yaml", &rules).env("ADMIN_TOKEN", TOKEN);
+        let folder = setup.outside().join("limits").display().to_string();
+        let setup = setup.env("LIMITS_DIR", &folder);
+        let limiter = if url.is_empty() { setup } else { setup.env("REDIS_URL", url) }.start();
+        let record = |value: &str, anchor: serde_json::Value| {
+            let entries = serde_json::json!([{"key": "k", "value": value}]);
+            serde_json::json!({"domain": "d", "entries": entries, "requests_per_unit": 3, "anchor": anchor})
+        };
+        let mut ends: Vec<i64> = Vec::new();
+        for day in ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"] {
+            assert_eq!(put(&limiter, &record(day, day.into())).status, 201);
+            let ask = || limiter.client().ask(grpc::question("d", &[&[("k", day)]])).statuses.remove(0);
+            let answers: Vec<_> = (0..5).map(|_| ask()).collect();
+            assert_eq!(answers.iter().filter(|answer| answer.code == OK).count(), 3, "{day}");
+            let wait = answers[4].duration_until_reset.as_ref().expect("a wait").seconds;
+            ends.push((now() + wait + DAY / 2) / DAY);
+        }
+        ends.sort_unstable();
+        assert!(ends.windows(2).all(|pair| pair[1] == pair[0] + 1), "{ends:?}");
+        let refused = put(&limiter, &record("x", 32.into()));
+        assert!(
+            refused.status == 400 && refused.body.contains("`anchor` is 32 (expected a day"),
+            "{refused:?}"
+        );
+        let unfit = put(&limiter, &record("x", 15.into()));
+        let expected =
+            "begins at the anchor 15: it counts by the calendar week (UTC), so the anchor changes nothing";
+        assert!(unfit.status == 201 && unfit.body.contains(expected), "{unfit:?}");
+    }
+}
+
 #[test]
 fn a_quarter_is_three_months_to_envoy() {
     let limiter = Setup::new().rules("d.yaml", &rules("{calendar: quarter}")).start();
@@ -136,17 +175,26 @@ fn a_quarter_is_three_months_to_envoy() {
 #[test]
 fn more_calendars_than_there_is_room_for_are_refused() {
     let setup = Setup::new();
-    let rule = |(number, zone): (usize, &str)| {
-        let (day, zone) = (1 + number / 10, format!("tz: {zone}"));
-        format!(
-            "{{key: k{number}, rate_limit: {{period: {{calendar: month, {zone}, anchor: {day}}}, requests_per_unit: 1}}}}"
-        )
+    let rule = |(number, (zone, calendar)): (usize, (&str, &str))| {
+        // Another anchor needs no more room.
+        let of = |key: &str, more: &str| {
+            let period = format!("{{calendar: {calendar}, tz: {zone}{more}}}");
+            format!("{{key: {key}{number}, rate_limit: {{period: {period}, requests_per_unit: 1}}}}")
+        };
+        let more = [("month", ", anchor: 15"), ("quarter", ", anchor: 31"), ("week", ", anchor: sunday")];
+        let more =
+            more.iter().find(|(with_anchor, _)| *with_anchor == calendar).map(|(_, more)| of("a", more));
+        more.into_iter().chain([of("k", "")]).collect::<Vec<_>>().join(",\n")
     };
-    let zones = ["Asia/Tokyo", "Asia/Kolkata", "Asia/Tehran", "Europe/Berlin", "Europe/London"];
-    let zones =
-        zones.iter().chain(&["America/Bogota", "America/Caracas", "America/Denver", "Africa/Lagos", "UTC"]);
+    let zones = "Asia/Tokyo Asia/Kolkata Asia/Tehran Europe/Berlin Europe/London America/Bogota America/Caracas \
+        America/Denver Africa/Lagos UTC Africa/Cairo Africa/Nairobi America/Chicago America/Halifax America/Lima \
+        America/New_York Asia/Dubai Asia/Manila Asia/Seoul Europe/Lisbon Europe/Madrid Europe/Oslo Europe/Paris \
+        Europe/Rome Pacific/Apia Pacific/Guam";
+    let zones: Vec<&str> = zones.split_whitespace().collect();
+    let calendars = ["day", "week", "month", "quarter", "year"];
+    let all = zones.iter().flat_map(|zone| calendars.map(|calendar| (*zone, calendar)));
     let check = |count: usize| {
-        let rules: Vec<String> = zones.clone().copied().cycle().take(count).enumerate().map(rule).collect();
+        let rules: Vec<String> = all.clone().take(count).enumerate().map(rule).collect();
         setup.write("d.yaml", &format!("{{domain: d, descriptors: [{}]}}", rules.join(",\n")));
         let output = Command::new(binary()).arg("check").arg(setup.folder()).output().expect("it starts");
         (
@@ -154,8 +202,8 @@ fn more_calendars_than_there_is_room_for_are_refused() {
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
         )
     };
-    assert!(check(256).0, "{}", check(256).1);
-    let (passes, shown) = check(257);
-    let refusal = "no room for the calendar month (America/Caracas, from day 26)";
-    assert!(!passes && shown.matches("no room").count() == 1 && shown.contains(refusal), "{shown}");
+    assert!(check(127).0, "{}", check(127).1);
+    let (passes, shown) = check(128);
+    let refusal = "no room for the calendar month (Pacific/Guam, from day 15)";
+    assert!(!passes && shown.matches("no room").count() == 2 && shown.contains(refusal), "{shown}");
 }

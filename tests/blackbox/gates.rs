@@ -201,6 +201,26 @@ fn records_that_no_rule_reads_are_errors_of_a_check_and_warnings_of_a_load() {
          bad: files 3, problems 3, warnings 0\n"
     );
     assert_eq!((code, text), (1, expected));
+    let (_of_month, month) = folder(&[
+        (
+            "month.yaml",
+            "{domain: m, descriptors: [{key: t, limits_from: store, rate_limit: {period: {calendar: month}, requests_per_unit: 1}}]}",
+        ),
+        (
+            "anchors.csv",
+            "domain,entry.t,requests_per_unit,anchor\nm,a,7,31\nm,b,7,\nm,c,7,32\nm,d,7,sunday\n",
+        ),
+    ]);
+    let (month, anchors) = (format!("{month}/month.yaml"), format!("{month}/anchors.csv"));
+    let (code, text, _) = tidegate(&["check", &month, "--records", &anchors], &[]);
+    let expected = format!(
+        "{anchors}:4:1: `anchor` is \"32\" (expected a day of the month from 1 to 31, a weekday such as `sunday`, \
+         or a date such as `04-06`)\n\
+         {anchors}:5:1: no period of the rule at {month}:1:33 begins at the anchor sunday: it counts by the calendar \
+         month (UTC)\n\
+         bad: files 2, problems 2, warnings 0\n"
+    );
+    assert_eq!((code, text), (1, expected));
     let (code, text, _) = tidegate(&["check", &rules, "--records", &file("none.csv")], &[]);
     assert!(code == 1 && text.contains("none.csv: No such file"), "{text}");
 

@@ -1,17 +1,20 @@
 //! `examples/tokens/` as it is: a real Envoy in front of its model, with its rules. Calls in flight are bounded, and what a
 //! call cost is charged once.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use serde_json::Value;
 
+use crate::admin::TOKEN;
 use crate::harness::envoy::Envoy;
 use crate::harness::http::{self, Answer};
 use crate::harness::process::Process;
 use crate::harness::programs::python;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true, free_port};
+use crate::records::load;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tokens");
 /// As `model.py` says.
@@ -28,7 +31,12 @@ struct Gateway {
 impl Gateway {
     fn start() -> Self {
         let rules = format!("{FOLDER}/rules");
-        let limiter = Setup::new().env("CONFIG_PATH", &rules).env("STRICT_RULES", "true").start();
+        let setup = Setup::new().env("CONFIG_PATH", &rules).env("STRICT_RULES", "true");
+        let records = setup.outside().join("records").display().to_string();
+        let limiter = setup.env("LIMITS_DIR", &records).env("ADMIN_TOKEN", TOKEN).start();
+        let customers = fs::read_to_string(format!("{FOLDER}/customers.json")).expect("a file");
+        let loaded = load(&limiter, "json", &customers);
+        assert!(loaded.status == 200 && !loaded.body.contains("\"problem\""), "{loaded:?}");
         let model_port = free_port();
         let script = format!("{FOLDER}/model.py");
         let model = Process::spawn(python().arg(script).arg(model_port.to_string()));

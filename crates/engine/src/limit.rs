@@ -40,7 +40,7 @@ pub use concurrency::Slot;
 pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
 pub use holds::{Found, HOLDS_MAX, HoldTerms};
-pub use periods::{Periods, TABLES_MAX};
+pub use periods::{CALENDARS_MAX, Periods};
 pub use remote::{RemoteCounter, RemoteState};
 pub use share::Share;
 
@@ -313,6 +313,12 @@ impl Limit {
     #[inline]
     pub fn periods(&self) -> Option<Periods> {
         self.periods
+    }
+
+    /// Sets where the periods of a calendar begin, if its calendar has this anchor.
+    #[inline]
+    pub(crate) fn set_anchor(&mut self, anchor: u16) {
+        self.periods = self.periods.map(|periods| periods.with_anchor(anchor).unwrap_or(periods));
     }
 
     /// The slot that a check of `concurrency` takes or releases, or the hold that one of `holds` is about.

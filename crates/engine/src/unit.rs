@@ -1,5 +1,9 @@
 //! Windows as people write them: so many of a unit.
 
+mod anchor;
+
+pub use anchor::{Anchor, AnchorKind, WEEKDAYS};
+
 use std::fmt;
 
 use crate::named;

@@ -24,6 +24,7 @@ pub fn checked(record: Record) -> Result<Record, BadRecord> {
     if record.unlimited {
         return checked_unlimited(record);
     }
+    check_anchor(&record)?;
     check_window(&record)?;
     check_granularity(&record)?;
     check_burst(&record)?;
@@ -42,11 +43,26 @@ fn checked_unlimited(record: Record) -> Result<Record, BadRecord> {
         ("unit", record.window.is_some()),
         ("algorithm", record.algorithm.is_some()),
         ("granularity", record.granularity_nanos.is_some()),
+        ("anchor", record.anchor.is_some()),
     ];
     match parts.into_iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => bad(format!("`{name}` with `unlimited: true` (expected one of the two)")),
         None => Ok(Record { requests: 0, ..record }),
     }
+}
+
+/// A calendar budget has none of what windows have.
+fn check_anchor(record: &Record) -> Result<(), BadRecord> {
+    let of_windows = [
+        ("burst", record.burst.is_some()),
+        ("unit` or `window", record.window.is_some()),
+        ("algorithm", record.algorithm.is_some()),
+        ("granularity", record.granularity_nanos.is_some()),
+    ];
+    let wrong = of_windows.into_iter().find(|(_, is_given)| *is_given && record.anchor.is_some());
+    wrong.map_or(Ok(()), |(name, _)| {
+        bad(format!("`{name}` with `anchor`, which is for calendar budgets (expected one of the two)"))
+    })
 }
 
 fn check_window(record: &Record) -> Result<(), BadRecord> {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use tidegate_engine::Algorithm;
 use tidegate_engine::overlay::Record;
-use tidegate_engine::unit::{Unit, Window};
+use tidegate_engine::unit::{Anchor, Unit, Window};
 
 use crate::checks::checked;
 
@@ -15,10 +15,16 @@ pub fn record() -> impl Strategy<Value = Record> {
     let algorithm = proptest::sample::select(&Algorithm::NAMED[..]);
     let modes = (any::<Option<bool>>(), proptest::bool::weighted(0.1));
     let numbers = (any::<u32>(), proptest::option::of(1_u32..1_000), proptest::option::of(1_u64..u64::MAX));
-    let parts = (numbers, proptest::option::of(window), proptest::option::of(algorithm), modes);
-    let record = parts.prop_map(|((requests, burst, granularity_nanos), window, algorithm, modes)| {
-        let (shadow, unlimited) = modes;
-        Record { requests, burst, window, algorithm, granularity_nanos, shadow, unlimited }
-    });
+    let of_windows = (proptest::option::of(window), proptest::option::of(algorithm), Just(None));
+    let anchored = (Just(None), Just(None), (1_u16..=404).prop_map(Anchor::numbered));
+    let parts = (numbers, prop_oneof![3 => of_windows.boxed(), 1 => anchored.boxed()], modes);
+    let record =
+        parts.prop_map(|((requests, burst, granularity_nanos), (window, algorithm, anchor), modes)| {
+            let (shadow, unlimited) = modes;
+            let has_anchor = anchor.is_some();
+            let (burst, granularity_nanos) =
+                (burst.filter(|_| !has_anchor), granularity_nanos.filter(|_| !has_anchor));
+            Record { requests, burst, window, algorithm, granularity_nanos, anchor, shadow, unlimited }
+        });
     record.prop_filter_map("its parts do not go together", |record| checked(record).ok())
 }

@@ -6,13 +6,13 @@ use tidegate_engine::Algorithm;
 use tidegate_engine::overlay::Record;
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_engine::time::SECOND_NANOS;
-use tidegate_engine::unit::{Unit, Window};
+use tidegate_engine::unit::{Anchor, AnchorKind, Unit, Window};
 
 use crate::checks::{BadRecord, bad, checked};
 use crate::key::RecordKey;
 
 /// The fields of a record.
-pub(crate) const FIELDS: [&str; 11] = [
+pub(crate) const FIELDS: [&str; 12] = [
     "domain",
     "entries",
     "requests_per_unit",
@@ -22,6 +22,7 @@ pub(crate) const FIELDS: [&str; 11] = [
     "window",
     "algorithm",
     "granularity",
+    "anchor",
     "shadow_mode",
     "unlimited",
 ];
@@ -76,6 +77,7 @@ pub fn show(key: &RecordKey, record: &Record) -> Value {
     show("unit_multiplier", multiplier.map(Value::from));
     show("algorithm", record.algorithm.map(|algorithm| algorithm.name().into()));
     show("granularity", record.granularity_nanos.map(|nanos| shown_duration(nanos).into()));
+    show("anchor", record.anchor.map(shown_anchor));
     show("shadow_mode", record.shadow.map(Value::from));
     show("unlimited", record.unlimited.then_some(true.into()));
     shown
@@ -93,6 +95,7 @@ fn record(fields: &Map<String, Value>) -> Result<Record, BadRecord> {
         window: window(fields)?,
         algorithm: algorithm(fields)?,
         granularity_nanos: granularity(fields)?,
+        anchor: anchor(fields)?,
         shadow: flag(fields, "shadow_mode")?,
         unlimited,
     };
@@ -149,6 +152,19 @@ fn granularity(fields: &Map<String, Value>) -> Result<Option<u64>, BadRecord> {
     }
 }
 
+/// A day of the month is a number or a text, so that a column of CSV may have anchors of all kinds.
+fn anchor(fields: &Map<String, Value>) -> Result<Option<Anchor>, BadRecord> {
+    let Some(value) = given(fields, "anchor") else { return Ok(None) };
+    let read = match value {
+        Value::String(text) => Anchor::parse(text),
+        other => other.as_u64().and_then(|day| u16::try_from(day).ok()).and_then(Anchor::day),
+    };
+    match read {
+        Some(anchor) => Ok(Some(anchor)),
+        None => bad(format!("`anchor` is {} ({})", cut(&value.to_string()), Anchor::EXPECTED)),
+    }
+}
+
 fn window(fields: &Map<String, Value>) -> Result<Option<Window>, BadRecord> {
     let (unit, multiplier) = (text(fields, "unit")?, number(fields, "unit_multiplier")?);
     if let Some(text) = text(fields, "window")? {
@@ -181,6 +197,13 @@ fn window_of_duration(text: &str) -> Result<Window, BadRecord> {
             "`window` is {:?} (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
             cut(text)
         )),
+    }
+}
+
+fn shown_anchor(anchor: Anchor) -> Value {
+    match anchor.kind() {
+        AnchorKind::Day(day) => day.into(),
+        _ => anchor.to_string().into(),
     }
 }
 
@@ -302,6 +325,19 @@ mod tests {
             (
                 json!({"entries": [{"key": "a"}]}),
                 "entries: expected a list of objects with `key` and `value`",
+            ),
+            (
+                json!({"requests_per_unit": 5, "anchor": 32}),
+                "`anchor` is 32 (expected a day of the month from 1 to 31, a weekday such as `sunday`, or a date",
+            ),
+            (json!({"requests_per_unit": 5, "anchor": "02-30"}), "`anchor` is \"02-30\" (expected a day"),
+            (
+                json!({"requests_per_unit": 5, "anchor": 3, "unit": "day"}),
+                "`unit` or `window` with `anchor`, which is for calendar budgets (expected one of the two)",
+            ),
+            (
+                json!({"unlimited": true, "anchor": 3}),
+                "`anchor` with `unlimited: true` (expected one of the two)",
             ),
             (json!({"entries": []}), "entries: 0 (expected 1 to 32)"),
             (json!({"algorithm": "x".repeat(999), "requests_per_unit": 5}), "`algorithm` is \"xxxx"),

@@ -322,7 +322,7 @@ mod tests {
                 "9! `shadow_mode` is \"open\" (expected true or false)",
                 "10! a carriage return stands within the line (expected it in quotes)",
                 "11! 3 cells (expected 6, as in the heading)",
-                "12! too many cells (expected at most 43)",
+                "12! too many cells (expected at most 44)",
                 r#"13: {"domain":"shop","entries":[{"key":"tenant","value":"c"},{"key":"plan","value":"d"}],"requests_per_unit":1}"#,
             ]
         );

@@ -1,14 +1,14 @@
 //! A record as stores keep it: bytes. Most records take six.
 //!
 //! ```text
-//! version 1 ∙ flags ∙ N (4) ∙ [burst (4)] ∙ [unit (1), multiplier (4)] ∙ [algorithm (1)] ∙ [granularity (8)]
+//! version 1 ∙ flags ∙ N (4) ∙ [burst (4)] ∙ [unit (1), multiplier (4)] ∙ [algorithm (1)] ∙ [granularity (8)] ∙ [anchor (2)]
 //! ```
 //!
 //! Numbers are little-endian. The flags say which of the parts in brackets are there.
 
 use tidegate_engine::Algorithm;
 use tidegate_engine::overlay::Record;
-use tidegate_engine::unit::{Unit, Window};
+use tidegate_engine::unit::{Anchor, Unit, Window};
 
 use crate::checks::checked;
 
@@ -21,7 +21,7 @@ const GRANULARITY: u8 = 1 << 3;
 const SHADOW_GIVEN: u8 = 1 << 4;
 const SHADOW: u8 = 1 << 5;
 const UNLIMITED: u8 = 1 << 6;
-const KNOWN: u8 = (1 << 7) - 1;
+const ANCHOR: u8 = 1 << 7;
 
 /// Bytes that are not a record, or a record of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
         (SHADOW_GIVEN, record.shadow.is_some()),
         (SHADOW, record.shadow == Some(true)),
         (UNLIMITED, record.unlimited),
+        (ANCHOR, record.anchor.is_some()),
     ];
     let flags = flags.into_iter().filter(|(_, is_set)| *is_set).fold(0, |all, (flag, _)| all | flag);
     let mut bytes = vec![VERSION, flags];
@@ -55,6 +56,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
     }
     bytes.extend(record.algorithm.iter().map(|algorithm| algorithm.number()));
     bytes.extend(record.granularity_nanos.iter().flat_map(|nanos| nanos.to_le_bytes()));
+    bytes.extend(record.anchor.iter().flat_map(|anchor| anchor.number().to_le_bytes()));
     bytes
 }
 
@@ -97,9 +99,12 @@ impl Parts<'_> {
         if has(GRANULARITY) {
             record.granularity_nanos = Some(u64::from_le_bytes(self.take()?));
         }
+        if has(ANCHOR) {
+            record.anchor = Some(Anchor::numbered(u16::from_le_bytes(self.take()?))?);
+        }
         record.shadow = has(SHADOW_GIVEN).then_some(has(SHADOW));
         record.unlimited = has(UNLIMITED);
-        (self.0.is_empty() && flags & !KNOWN == 0).then_some(record)
+        self.0.is_empty().then_some(record)
     }
 
     fn take<const LEN: usize>(&mut self) -> Option<[u8; LEN]> {

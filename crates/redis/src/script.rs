@@ -364,12 +364,11 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let (numerator, denominator) = match limit.algorithm() {
         // Its `burst` below is the share of a class.
         algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
-        Algorithm::Calendar => limit.periods().map_or((0, 0), |periods| (periods.number().into(), 1)),
+        Algorithm::Calendar => (0, limit.periods().map_or(0, |periods| periods.number().into())),
         Algorithm::SlidingWindow => buckets_per_micro(&limit),
-        Algorithm::Holds => (
-            limit.periods().map_or(0, |periods| periods.number().into()),
-            limit.hold_terms().map_or(0, |terms| u64::from(terms.after_secs) * 1_000_000),
-        ),
+        Algorithm::Holds => {
+            (0, limit.hold_terms().map_or(0, |terms| u64::from(terms.after_secs) * 1_000_000))
+        }
         Algorithm::Ban => (0, limit.ban_terms().map_or(0, |terms| terms.every_nanos / 1_000)),
         _ => (0, 0),
     };
@@ -392,8 +391,9 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     packed.extend(double(hits.min(MOST)));
     packed.extend(detail.iter().flatten().flatten());
     if let (Some(_), Some(terms)) = (detail, limit.hold_terms()) {
-        // In place of a period whether there are any.
-        packed.extend([u64::from(terms.periods.is_some()), 0].map(double).as_flattened());
+        // In place of a period the number of its table, or 0.
+        let table = terms.periods.map_or(0, |periods| periods.number().into());
+        packed.extend([table, 0].map(double).as_flattened());
         packed.extend(double(terms.worst.into()));
     }
     packed

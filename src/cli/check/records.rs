@@ -1,6 +1,7 @@
 //! `tidegate check --records`: files of records, compared with the rules that read them.
 //!
-//! In: a file of JSON lines or CSV, and the sets of rules. Out: its bad lines, and its records that no rule reads.
+//! In: a file of JSON lines or CSV, and the sets of rules. Out: its bad lines, its records that no rule reads, and
+//! their anchors that no calendar has.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::one_line;
-use tidegate_records::{Format, LINE_BYTES_MAX, Line, Reader, RecordKey};
+use tidegate_records::{Format, LINE_BYTES_MAX, Line, Reader, Record, RecordKey};
 
 /// Problems of a file that are shown. All are counted.
 const SHOWN_MAX: usize = 100;
@@ -28,8 +29,12 @@ pub(super) fn check(path: &Path, sets: &[RuleSet]) -> io::Result<Problems> {
         let number = line.number;
         match line.read {
             Err(error) => problems.add(number, || one_line(&error.to_string()).into_owned()),
-            Ok((key, _)) if sets.iter().any(|rules| reads(rules, &key)) => {}
-            Ok((key, _)) => problems.add(number, || why(&key, sets)),
+            Ok((key, record)) => match sets.iter().find(|rules| reads(rules, &key)) {
+                Some(rules) => anchor_problem(rules, &key, &record)
+                    .into_iter()
+                    .for_each(|problem| problems.add(number, || problem)),
+                None => problems.add(number, || why(&key, sets)),
+            },
         }
     };
     let (mut file, mut bytes) = (File::open(path)?, vec![0; LINE_BYTES_MAX]);
@@ -45,6 +50,11 @@ pub(super) fn check(path: &Path, sets: &[RuleSet]) -> io::Result<Problems> {
 
 fn reads(rules: &RuleSet, key: &RecordKey) -> bool {
     key.with_entries(|domain, entries| rules.reads_record(domain, entries))
+}
+
+/// Why the anchor of a record changes nothing, if so.
+fn anchor_problem(rules: &RuleSet, key: &RecordKey, record: &Record) -> Option<String> {
+    key.with_entries(|domain, entries| rules.why_not_anchored(domain, entries, record.anchor?))
 }
 
 /// Why no set reads a record: according to the first set that has its domain, else to the first set.

@@ -220,6 +220,9 @@ fn says(record: &Record, rule: Option<&Rule>) -> Value {
     if let Some(algorithm) = record.algorithm {
         json["algorithm"] = algorithm.name().into();
     }
+    if let Some(anchor) = record.anchor {
+        json["anchor"] = anchor.to_string().into();
+    }
     let own = rule.and_then(|rule| rule.limit);
     json["instead_of"] =
         own.map_or(Value::Null, |own| json!({"requests_per_unit": own.requests(), "burst": own.burst()}));

@@ -199,6 +199,7 @@ fn says(record: &Record, own: Option<&Limit>) -> String {
         record.burst.map(|burst| format!("burst {burst}")),
         record.window.map(|window| format!("per {window}")),
         record.algorithm.map(|algorithm| algorithm.name().to_owned()),
+        record.anchor.map(|anchor| format!("anchor {anchor}")),
         record.shadow.map(|shadow| format!("shadow_mode {shadow}")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

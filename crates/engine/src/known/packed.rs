@@ -7,12 +7,13 @@
 //! | | 57, 58 | it is unlimited; there is a `burst` |
 //! | | 59, 60 | there is a word on shadow mode; shadow mode |
 //! | | 61 to 63 | unit: its place in the list of all, from 1; 0 for none |
-//! | 1 | 0 to 54 | granularity in nanoseconds: 366 days are 55 bits of them; 0 for none |
+//! | 1 | 0 to 54 | granularity in nanoseconds: 366 days are 55 bits of them; 0 for none. Or an anchor: no record has both |
+//! | | 60 | there is an anchor |
 //! | | 61 to 63 | algorithm, as the unit |
 
 use crate::limit::Algorithm;
 use crate::overlay::Record;
-use crate::unit::{Unit, Window};
+use crate::unit::{Anchor, Unit, Window};
 
 pub(super) const IS_KNOWN: u32 = 1;
 const HAS_RECORD: u32 = 1 << 1;
@@ -28,6 +29,7 @@ const HAS_SHADOW: u64 = 1 << 59;
 const SHADOW: u64 = 1 << 60;
 const PLACE_AT: u32 = 61;
 const GRANULARITY_MAX: u64 = (1 << 55) - 1;
+const HAS_ANCHOR: u64 = 1 << 60;
 const _: () = assert!(Algorithm::NAMED.len() < 8 && Unit::ALL.len() < 8, "a place takes three bits");
 
 /// What is known of a key.
@@ -52,7 +54,8 @@ pub(super) fn pack(record: Option<Record>) -> Packed {
 }
 
 fn more(record: &Record) -> More {
-    let &Record { requests: _, burst, window, algorithm, granularity_nanos, shadow, unlimited } = record;
+    let &Record { requests: _, burst, window, algorithm, granularity_nanos, anchor, shadow, unlimited } =
+        record;
     let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
     let (multiplier, unit) =
         window.map_or((0, 0), |Window { unit, multiplier }| (multiplier.into(), unit_place(unit)));
@@ -64,7 +67,11 @@ fn more(record: &Record) -> More {
         | flag(shadow == Some(true), SHADOW)
         | unit << PLACE_AT;
     let algorithm = algorithm.map_or(0, |algorithm| 1 + u64::from(algorithm.number()));
-    [first, GRANULARITY_MAX.min(granularity_nanos.unwrap_or(0)) | algorithm << PLACE_AT]
+    let last = match anchor {
+        Some(anchor) => HAS_ANCHOR | u64::from(anchor.number()),
+        None => GRANULARITY_MAX.min(granularity_nanos.unwrap_or(0)),
+    };
+    [first, last | algorithm << PLACE_AT]
 }
 
 /// The inverse of [`pack`].
@@ -79,13 +86,14 @@ pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) 
     let has = |flag: u64| first & flag != 0;
     let place = |word: u64| ((word >> PLACE_AT) as usize).checked_sub(1);
     let multiplier = (first >> MULTIPLIER_AT & MULTIPLIER_MAX) as u32;
-    let granularity = second & GRANULARITY_MAX;
+    let (last, has_anchor) = (second & GRANULARITY_MAX, second & HAS_ANCHOR != 0);
     Some(Record {
         requests,
         burst: has(HAS_BURST).then_some(first as u32),
         window: place(first).and_then(|unit| Some(Window { unit: *Unit::ALL.get(unit)?, multiplier })),
         algorithm: place(second).and_then(|algorithm| Algorithm::NAMED.get(algorithm).copied()),
-        granularity_nanos: (granularity > 0).then_some(granularity),
+        granularity_nanos: (last > 0 && !has_anchor).then_some(last),
+        anchor: if has_anchor { Anchor::numbered(last as u16) } else { None },
         shadow: has(HAS_SHADOW).then_some(has(SHADOW)),
         unlimited: has(UNLIMITED),
     })

@@ -3,29 +3,47 @@
 //! In: a name and the moments, which `rules/calendar` computes when rules are loaded. Out: the period that holds a
 //! time, in a few nanoseconds. No clock, no zone data.
 //!
-//! A limit holds the number of its table, so it stays small and can be copied. A table is never dropped, because limits
-//! of old rule sets may still name it. So there is room for [`TABLES_MAX`] of them. Rules that need one more are refused.
+//! A calendar has a table for each anchor: rules use some of them, and records may use all. A limit holds the number of
+//! its table in two bytes, so it stays small and can be copied. A calendar is never dropped, because limits of old rule
+//! sets may still name it. So there is room for [`CALENDARS_MAX`] of them. Rules that need one more are refused.
 
 use std::fmt;
+use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use crate::limit::divisor::Divisor;
 use crate::time::{SECOND_NANOS, Timestamp};
 
-/// The most tables of a process: each takes up to 160 KB, for days of 110 years.
-pub const TABLES_MAX: usize = 256;
+/// The most calendars of a process: each takes up to 170 KB, for days of 110 years, or for months with all anchors.
+pub const CALENDARS_MAX: usize = 127;
 
-static TABLES: [OnceLock<Table>; TABLES_MAX] = [const { OnceLock::new() }; TABLES_MAX];
+/// Bits of the number of a table that are its place in its calendar.
+const PLACE_BITS: u32 = 9;
+const PLACES: u16 = 1 << PLACE_BITS;
 
-/// The periods of a calendar: the number of their table.
+static CALENDARS: [OnceLock<Calendar>; CALENDARS_MAX] = [const { OnceLock::new() }; CALENDARS_MAX];
+
+/// The periods of a calendar with an anchor: the place of the calendar from 1, and that of the table in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Periods(u8);
+pub struct Periods(NonZeroU16);
+
+/// The tables of a calendar.
+#[derive(Debug)]
+struct Calendar {
+    /// What distinguishes it from others: `month (Europe/Berlin)`.
+    name: Box<str>,
+    /// The number of the anchor of its first table.
+    first_anchor: u16,
+    /// A table for each anchor, once rules need it.
+    tables: Box<[OnceLock<Table>]>,
+}
 
 /// The periods of a calendar, one after the other. The first one begins at the beginning of time and ends where the
 /// second begins; the last never ends.
 #[derive(Debug)]
 struct Table {
-    /// What distinguishes it from others, for people too: `month (Europe/Berlin, from day 15)`.
+    /// For people: `month (Europe/Berlin, from day 15)`.
     name: Box<str>,
     /// When all but the first begin, in seconds of unix time, in order.
     begins: Box<[u32]>,
@@ -34,28 +52,54 @@ struct Table {
 }
 
 impl Periods {
-    /// The table of this name. If there is none yet, it is made of the moments that `begins` returns, in seconds of unix
-    /// time and in order. `None`: there is no room for another table.
+    /// The table of the only anchor of the calendar of this name. If there is none yet, it is made of the moments that
+    /// `begins` returns, in seconds of unix time and in order. `None`: there is no room for another calendar.
     pub fn named(name: &str, begins: impl FnOnce() -> Vec<u32>) -> Option<Self> {
-        let mut begins = Some(begins);
-        let numbered = (0..=u8::MAX).zip(&TABLES);
-        let mut named = numbered.map(|(number, table)| {
-            // Another thread may take this place for another table at the same time.
-            let table = table
-                .get_or_init(|| Table::new(name, begins.take().map(|begins| begins()).unwrap_or_default()));
-            (Self(number), table)
-        });
-        named.find(|(_, table)| *table.name == *name).map(|(periods, _)| periods)
+        Self::anchored(name, 0..=0, 0, || (name.to_owned(), begins()))
     }
 
-    /// The number of its table, by which this process finds it again.
-    pub fn number(self) -> u8 {
-        self.0
+    /// The table of an anchor of the calendar of this name, which has these anchors, by their numbers. If there is none
+    /// yet, it is made of the name for people and the moments that `table` returns, in seconds of unix time and in order.
+    /// `None`: there is no room for another calendar, or it has no such anchor.
+    pub fn anchored(
+        name: &str,
+        anchors: RangeInclusive<u16>,
+        anchor: u16,
+        table: impl FnOnce() -> (String, Vec<u32>),
+    ) -> Option<Self> {
+        let mut numbered = (1..).zip(&CALENDARS);
+        let (number, calendar) = numbered.find_map(|(number, calendar)| {
+            // Another thread may take this place for another calendar at the same time.
+            let calendar = calendar.get_or_init(|| Calendar::new(name, anchors.clone()));
+            (*calendar.name == *name).then_some((number, calendar))
+        })?;
+        let place = calendar.place(anchor)?;
+        calendar.tables.get(usize::from(place))?.get_or_init(|| {
+            let (name, begins) = table();
+            Table::new(&name, begins)
+        });
+        Self::of(number, place)
+    }
+
+    /// The same calendar with another anchor. `None`: it has no such anchor, or no rule has needed it.
+    pub(crate) fn with_anchor(self, anchor: u16) -> Option<Self> {
+        let place = self.calendar()?.place(anchor)?;
+        Self::of(self.0.get() >> PLACE_BITS, place).filter(|periods| periods.table().is_some())
+    }
+
+    /// Whether its calendar has this anchor.
+    pub(crate) fn has_anchor(self, anchor: u16) -> bool {
+        self.calendar().is_some_and(|calendar| calendar.place(anchor).is_some())
+    }
+
+    /// The number of its table, by which this process finds it again. Above 0.
+    pub fn number(self) -> u16 {
+        self.0.get()
     }
 
     /// The table of this number, if there is one.
-    pub fn numbered(number: u8) -> Option<Self> {
-        Some(Self(number)).filter(|periods| periods.table().is_some())
+    pub fn numbered(number: u16) -> Option<Self> {
+        NonZeroU16::new(number).map(Self).filter(|periods| periods.table().is_some())
     }
 
     /// When the period that holds `at` begins, and when the next one does.
@@ -64,8 +108,32 @@ impl Periods {
         self.table().map_or((Timestamp::default(), Timestamp::MAX), |table| table.around(at))
     }
 
+    fn of(calendar: u16, place: u16) -> Option<Self> {
+        NonZeroU16::new(calendar << PLACE_BITS | place).map(Self)
+    }
+
+    #[inline]
+    fn calendar(self) -> Option<&'static Calendar> {
+        let place = usize::from(self.0.get() >> PLACE_BITS).checked_sub(1)?;
+        CALENDARS.get(place)?.get()
+    }
+
+    #[inline]
     fn table(self) -> Option<&'static Table> {
-        TABLES[usize::from(self.0)].get()
+        self.calendar()?.tables.get(usize::from(self.0.get() % PLACES))?.get()
+    }
+}
+
+impl Calendar {
+    fn new(name: &str, anchors: RangeInclusive<u16>) -> Self {
+        let tables = anchors.clone().take(PLACES.into()).map(|_| OnceLock::new()).collect();
+        Self { name: name.into(), first_anchor: *anchors.start(), tables }
+    }
+
+    /// The place of the table of an anchor.
+    fn place(&self, anchor: u16) -> Option<u16> {
+        let place = anchor.checked_sub(self.first_anchor)?;
+        (usize::from(place) < self.tables.len()).then_some(place)
     }
 }
 
@@ -147,5 +215,24 @@ mod tests {
         assert_eq!(Periods::named("a test", || panic!("it is there")), Some(first));
         assert_ne!(Periods::named("another test", || vec![1, 2]), Some(first));
         assert_eq!(first.to_string(), "a test");
+    }
+
+    #[test]
+    fn a_calendar_has_a_table_for_each_anchor_that_rules_need() {
+        let anchored = |anchor: u16| {
+            Periods::anchored("anchored", 5..=7, anchor, || {
+                (format!("from {anchor}"), vec![u32::from(anchor)])
+            })
+        };
+        let [first, last] = [5, 7].map(|anchor| anchored(anchor).expect("there is room"));
+        assert_eq!((anchored(4), anchored(8)), (None, None));
+        assert_eq!([first.to_string(), last.to_string()], ["from 5", "from 7"]);
+        assert_eq!((first.with_anchor(7), last.with_anchor(5)), (Some(last), Some(first)));
+        assert_eq!((first.with_anchor(6), first.has_anchor(6)), (None, true), "no rule needs it");
+        assert!(!first.has_anchor(4) && !first.has_anchor(8));
+        for periods in [first, last] {
+            assert_eq!(Periods::numbered(periods.number()), Some(periods));
+        }
+        assert_eq!([0, 1, u16::MAX].map(Periods::numbered), [None; 3]);
     }
 }

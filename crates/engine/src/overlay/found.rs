@@ -82,6 +82,9 @@ impl Found {
             if let Some(counting) = &found.counting {
                 count_apart(check, counting, request, found.descriptor);
             }
+            if found.record.anchor.is_some() {
+                plan.further_of(found.descriptor).for_each(|check| found.record.set_anchor(&mut check.limit));
+            }
             if let Some(bound) = plan.bound_of(found.descriptor) {
                 follow(plan, found.descriptor, bound);
             }

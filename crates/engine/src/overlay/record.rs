@@ -6,7 +6,7 @@
 use crate::key::SharedId;
 use crate::limit::{Algorithm, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
 use crate::rule::{Counting, Rule};
-use crate::unit::Window;
+use crate::unit::{Anchor, Window};
 
 /// The limit of one key. Fields that it leaves out are those of its rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Record {
     pub algorithm: Option<Algorithm>,
     /// The width of the buckets of a `sliding_window`, in nanoseconds.
     pub granularity_nanos: Option<u64>,
+    /// Where the periods of a calendar budget begin.
+    pub anchor: Option<Anchor>,
     /// Whether it counts and reports, and never denies.
     pub shadow: Option<bool>,
     /// Counted as the rule counts, and never denied.
@@ -35,6 +37,7 @@ impl Record {
         window: None,
         algorithm: None,
         granularity_nanos: None,
+        anchor: None,
         shadow: Some(false),
         unlimited: false,
     };
@@ -61,6 +64,16 @@ impl Record {
         }
         limit.set_numbers(Some(self.requests), self.burst);
         bound(limit);
+        self.set_anchor(limit);
+    }
+
+    /// Makes the periods of a limit begin where the record says. A record may have been made for another rule: an anchor
+    /// that the rule's calendar does not have changes nothing.
+    #[inline]
+    pub(super) fn set_anchor(&self, limit: &mut Limit) {
+        if let Some(anchor) = self.anchor {
+            limit.set_anchor(anchor.number());
+        }
     }
 
     /// The limit of a rule with the record's window, algorithm and granularity.

@@ -10,7 +10,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, ToSpan};
 
 use crate::limit::Periods;
-use crate::unit::CalendarUnit;
+use crate::unit::{Anchor, AnchorKind, CalendarUnit};
 
 /// The years whose periods have a begin and an end.
 const YEARS: std::ops::RangeInclusive<i16> = 1990..=2100;
@@ -20,23 +20,8 @@ const YEARS: std::ops::RangeInclusive<i16> = 1990..=2100;
 pub(super) struct Calendar {
     pub(super) unit: CalendarUnit,
     pub(super) zone: TimeZone,
-    pub(super) anchor: Anchor,
-}
-
-/// Where periods begin within their unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Anchor {
-    /// From 1. Only years begin in another month than the first.
-    pub(super) month: i8,
-    /// A day of the month, from 1: the last one where the month is shorter.
-    pub(super) day: i8,
-    /// Of weeks.
-    pub(super) weekday: Weekday,
-}
-
-impl Anchor {
-    /// The first day of a month, quarter or year, or Monday.
-    pub(super) const FIRST: Self = Self { month: 1, day: 1, weekday: Weekday::Monday };
+    /// Where periods begin. `None`: the first day of the month, quarter or year, or Monday.
+    pub(super) anchor: Option<Anchor>,
 }
 
 /// Names in zone data that mean that the zone is not known.
@@ -57,9 +42,19 @@ pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
 }
 
 impl Calendar {
-    /// Its periods. `None`: the process has no room for another table.
+    /// Its periods. `None`: the process has no room for another calendar.
     pub(super) fn periods(&self) -> Option<Periods> {
-        Periods::named(&self.to_string(), || self.begins())
+        let first = Self { anchor: None, ..self.clone() };
+        let anchors = self.unit.anchors();
+        let anchor = self.anchor.map_or(*anchors.start(), Anchor::number);
+        Periods::anchored(&first.to_string(), anchors, anchor, || (self.to_string(), self.begins()))
+    }
+
+    /// Makes its periods with every anchor, for records.
+    pub(super) fn make_anchored(&self) {
+        for number in self.unit.anchors() {
+            Self { anchor: Anchor::numbered(number), ..self.clone() }.periods();
+        }
     }
 
     /// When its periods begin, in seconds of unix time.
@@ -73,26 +68,35 @@ impl Calendar {
     /// The first days of its periods.
     fn dates(&self) -> Box<dyn Iterator<Item = Date> + '_> {
         let (first, last) = (*YEARS.start(), *YEARS.end());
-        let Anchor { month, day, weekday } = self.anchor;
         let days =
             |from: Date, days: i32| from.series(days.days()).take_while(move |date| date.year() <= last + 1);
-        let months = move |step: usize, month: i8| {
+        let months = move |step: usize, month: i8, day: i8| {
             (first..=last + 1).flat_map(move |year| {
                 (month..=12).step_by(step).filter_map(move |month| clamped(year, month, day))
             })
         };
         let start = Date::constant(first, 1, 1);
-        match self.unit {
-            CalendarUnit::Day => Box::new(days(start, 1)),
-            CalendarUnit::Week => {
+        match (self.unit, self.kind()) {
+            (CalendarUnit::Week, AnchorKind::Weekday(weekday)) => {
+                let weekday = Weekday::from_monday_one_offset(weekday as i8).unwrap_or(Weekday::Monday);
                 // The first such weekday after this one.
                 let eve = Date::constant(first - 1, 12, 31);
                 Box::new(days(eve.nth_weekday(1, weekday).unwrap_or(start), 7))
             }
-            CalendarUnit::Month => Box::new(months(1, 1)),
-            CalendarUnit::Quarter => Box::new(months(3, 1)),
-            CalendarUnit::Year => Box::new(months(12, month)),
+            (CalendarUnit::Month, AnchorKind::Day(day)) => Box::new(months(1, 1, day as i8)),
+            (CalendarUnit::Quarter, AnchorKind::Day(day)) => Box::new(months(3, 1, day as i8)),
+            (CalendarUnit::Year, AnchorKind::Date { month, day }) => {
+                Box::new(months(12, month as i8, day as i8))
+            }
+            // Days have no anchor, and the others have one of their own kind.
+            _ => Box::new(days(start, 1)),
         }
+    }
+
+    /// Where its periods begin.
+    fn kind(&self) -> AnchorKind {
+        let first = Anchor::numbered(*self.unit.anchors().start());
+        self.anchor.or(first).map_or(AnchorKind::Day(1), Anchor::kind)
     }
 
     /// The first moment at which clocks of the zone show this date, or a later one if they skip it. In seconds.
@@ -121,32 +125,13 @@ fn clamped(year: i16, month: i8, day: i8) -> Option<Date> {
 impl fmt::Display for Calendar {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} ({}", self.unit.name(), self.zone.iana_name().unwrap_or("UTC"))?;
-        let Anchor { month, day, weekday } = self.anchor;
-        if self.anchor != Anchor::FIRST {
-            match self.unit {
-                CalendarUnit::Day => {}
-                CalendarUnit::Week => write!(out, ", from {}", weekday_name(weekday))?,
-                CalendarUnit::Month | CalendarUnit::Quarter => write!(out, ", from day {day}")?,
-                CalendarUnit::Year => write!(out, ", from {month:02}-{day:02}")?,
-            }
+        let is_first = |anchor: &Anchor| anchor.number() == *self.unit.anchors().start();
+        if let Some(anchor) = self.anchor.filter(|anchor| !is_first(anchor)) {
+            let day = if matches!(anchor.kind(), AnchorKind::Day(_)) { "day " } else { "" };
+            write!(out, ", from {day}{anchor}")?;
         }
         out.write_str(")")
     }
-}
-
-/// The weekdays with their names in rule files.
-pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
-    ("monday", Weekday::Monday),
-    ("tuesday", Weekday::Tuesday),
-    ("wednesday", Weekday::Wednesday),
-    ("thursday", Weekday::Thursday),
-    ("friday", Weekday::Friday),
-    ("saturday", Weekday::Saturday),
-    ("sunday", Weekday::Sunday),
-];
-
-fn weekday_name(weekday: Weekday) -> &'static str {
-    WEEKDAYS.iter().find(|(_, named)| *named == weekday).map_or("", |(name, _)| name)
 }
 
 #[cfg(test)]
@@ -158,17 +143,13 @@ mod tests {
     /// What another implementation says. See `periods.py` in the same folder.
     const EXPECTED: &str = include_str!("calendar/periods.txt");
 
-    fn anchors(unit: CalendarUnit) -> Vec<Anchor> {
-        let first = Anchor::FIRST;
+    fn anchors(unit: CalendarUnit) -> Vec<Option<Anchor>> {
         match unit {
-            CalendarUnit::Day => vec![first],
-            CalendarUnit::Week => WEEKDAYS.iter().map(|&(_, weekday)| Anchor { weekday, ..first }).collect(),
-            CalendarUnit::Month | CalendarUnit::Quarter => {
-                (1..=31).map(|day| Anchor { day, ..first }).collect()
-            }
-            CalendarUnit::Year => [(1, 1), (2, 28), (2, 29), (3, 31), (4, 6), (10, 25), (12, 31)]
-                .map(|(month, day)| Anchor { month, day, ..first })
+            CalendarUnit::Day => vec![None],
+            CalendarUnit::Year => ["01-01", "02-28", "02-29", "03-31", "04-06", "10-25", "12-31"]
+                .map(|date| Some(Anchor::date(date).expect("a date")))
                 .to_vec(),
+            _ => unit.anchors().map(Anchor::numbered).collect(),
         }
     }
 

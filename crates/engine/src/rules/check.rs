@@ -243,7 +243,8 @@ impl Checker<'_, '_> {
                 )
             });
         }
-        let limit = self.limit(&fields.all("rate_limit"));
+        let has_records = self.reader.is_given(&fields, "limits_from");
+        let limit = self.limit(&fields.all("rate_limit"), has_records);
         let concurrency = self.concurrency(&fields, &fields.all("concurrency"));
         let ban = self.ban(&fields, limit.as_ref());
         let reserve = self.reserve(&fields, limit.as_ref());

@@ -6,6 +6,7 @@ use crate::request::Entry;
 use crate::rules::hint::closest;
 use crate::rules::{Rule, RuleSet};
 use crate::text::one_line;
+use crate::unit::Anchor;
 
 /// The most nodes of a level that are compared: enough to find a misspelt name.
 const COMPARED_MAX: usize = 10_000;
@@ -61,6 +62,20 @@ impl RuleSet {
         self.rule_of(domain, entries).is_some_and(|rule| rule.records.is_some())
     }
 
+    /// Why the anchor of a record for these entries changes nothing; `None`: the calendar of its rule has it, or no rule reads
+    /// the record.
+    pub fn why_not_anchored(&self, domain: &str, entries: &[Entry<'_>], anchor: Anchor) -> Option<String> {
+        let rule = self.rule_of(domain, entries).filter(|rule| rule.records.is_some())?;
+        let at = &rule.written;
+        match rule.limit.as_ref()?.periods() {
+            None => Some(format!("`anchor` for the rule at {at}, which has no calendar (expected `period`)")),
+            Some(periods) if periods.has_anchor(anchor.number()) => None,
+            Some(periods) => Some(format!(
+                "no period of the rule at {at} begins at the anchor {anchor}: it counts by the calendar {periods}"
+            )),
+        }
+    }
+
     fn rule_of(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Rule> {
         let root = self.domains.get(domain)?.root;
         let rule = self.rule(self.tree.find(root, entries)? as usize)?;
@@ -92,6 +107,9 @@ descriptors:
     limits_from: store
     rate_limit: {unit: hour, requests_per_unit: 5}
     classes: {key: priority, shares: {batch: 0.5}}
+  - key: month
+    limits_from: store
+    rate_limit: {period: {calendar: month, anchor: 3}, requests_per_unit: 5}
 ";
 
     #[test]
@@ -130,6 +148,17 @@ descriptors:
         let unread = rules.why_unread("shop", &[Entry { key: "tenant", value: "acme" }]);
         let expected = "the rule at a.yaml:4:10 reads no records (expected `limits_from: store`)";
         assert_eq!(unread.as_deref(), Some(expected));
+        let anchored = |keys: &[(&str, &str)], anchor: &str| {
+            let entries: Vec<_> = keys.iter().map(|&(key, value)| Entry { key, value }).collect();
+            let anchor = Anchor::parse(anchor).expect("an anchor");
+            rules.why_not_anchored("shop", &entries, anchor)
+        };
+        assert_eq!(anchored(&[("tenant", "acme")], "15"), None, "it reads no records");
+        assert_eq!([anchored(&[("month", "a")], "1"), anchored(&[("month", "a")], "31")], [None, None]);
+        let no_calendar = "`anchor` for the rule at a.yaml:9:10, which has no calendar (expected `period`)";
+        assert_eq!(anchored(&[("app", "a")], "15").as_deref(), Some(no_calendar));
+        let other = "no period of the rule at a.yaml:13:10 begins at the anchor sunday: it counts by the calendar month (UTC, from day 3)";
+        assert_eq!(anchored(&[("month", "a")], "sunday").as_deref(), Some(other));
         let app = [("app", "a"), ("priority", "batch")].map(|(key, value)| Entry { key, value });
         assert_eq!([&app[..1], &app[..]].map(|entries| rules.reads_record("shop", entries)), [true, false]);
         assert!(

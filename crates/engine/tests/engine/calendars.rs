@@ -5,9 +5,9 @@ use tidegate_engine::memory::Cold;
 use tidegate_engine::overlay::{Found, Overlay, Record};
 use tidegate_engine::plan::{Hits, Modes, Step};
 use tidegate_engine::request::{Entry, Request};
-use tidegate_engine::rules::Rule;
+use tidegate_engine::rules::{Rule, RuleSet};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
-use tidegate_engine::unit::{CalendarUnit, Unit, Window};
+use tidegate_engine::unit::{Anchor, CalendarUnit, Unit, Window};
 
 use crate::asking::{check, key, plan, store};
 use crate::random::Random;
@@ -296,6 +296,111 @@ fn an_anchor_that_changes_every_day_empties_no_count() {
     }
     // Ten hits pass in four days, and move the end on three of them.
     assert_eq!(ends, 390_u32.div_ceil(31));
+}
+
+/// A store, and a rule with records. Its holds count as what they held to the end of the period in which they expire.
+const WITH_RECORDS: &str = "domain: d
+descriptors:
+  - key: k
+    limits_from: store
+    rate_limit: {period: {calendar: month, anchor: 15}, requests_per_unit: 10}
+    reserve: {ttl: 1h}
+";
+
+fn anchored(rules: &RuleSet, record: Option<Record>) -> Vec<Limit> {
+    let request = Request::new("d", 1).descriptor(&[("k", "v")]);
+    let mut found = Found::default();
+    found.add(0, &rules.rules()[0], record.into());
+    let overlay = Overlay { records: Some(&found), ..Overlay::default() };
+    let plan = rules.plan_under(&request, Modes::default(), overlay);
+    let mut limits = Vec::new();
+    for step in &plan.steps {
+        if let Step::Check(check) = step {
+            limits.push(check.limit);
+        }
+    }
+    limits
+}
+
+#[test]
+fn the_record_of_a_key_says_where_its_periods_begin() {
+    let rules = loaded(WITH_RECORDS).rules;
+    let begin = |record: Option<Record>| {
+        let limit = anchored(&rules, record)[0];
+        let (begin, end) = limit.period_around(time("2026-02-10T00:00:00Z"));
+        let day = |at: Timestamp| {
+            jiff::Timestamp::from_second((at.as_nanos() / SECOND_NANOS) as i64).unwrap().to_string()[5..10]
+                .to_owned()
+        };
+        (day(begin), day(end), limit.requests())
+    };
+    let of = |anchor: &str| Some(Record { anchor: Anchor::parse(anchor), ..Record::of(7) });
+    let dates = |begin: &str, end: &str, requests| (begin.to_owned(), end.to_owned(), requests);
+    assert_eq!(begin(None), dates("01-15", "02-15", 10));
+    assert_eq!(begin(of("1")), dates("02-01", "03-01", 7));
+    assert_eq!(begin(of("31")), dates("01-31", "02-28", 7));
+    // Another rule's: the anchor of this one stays.
+    assert_eq!(begin(of("sunday")), dates("01-15", "02-15", 7));
+    assert_eq!(begin(Some(Record::of(7))), dates("01-15", "02-15", 7));
+    // Every anchor of every calendar.
+    for (calendar, anchors) in [
+        ("week", ["monday", "wednesday", "sunday"]),
+        ("quarter", ["1", "15", "31"]),
+        ("year", ["01-01", "02-29", "12-31"]),
+    ] {
+        let rules =
+            loaded(&WITH_RECORDS.replace("calendar: month, anchor: 15", &format!("calendar: {calendar}")))
+                .rules;
+        for anchor in anchors {
+            let of_rule = limit(&format!("{{calendar: {calendar}, anchor: {anchor}}}"));
+            assert_eq!(anchored(&rules, of(anchor))[0].periods(), of_rule.periods(), "{calendar} {anchor}");
+        }
+    }
+}
+
+#[test]
+fn expired_holds_count_in_the_periods_of_the_record() {
+    let rules = loaded(WITH_RECORDS).rules;
+    let request = Request::new("d", 1).descriptor(&[("k", "v")]);
+    let mut found = Found::default();
+    let record = Record { anchor: Anchor::day(3), ..Record::of(7) };
+    found.add(0, &rules.rules()[0], Some(record).into());
+    let overlay = Overlay { records: Some(&found), ..Overlay::default() };
+    let plan = rules.plan_under(&request, Modes::default(), overlay);
+    let periods: Vec<_> = plan.checks().map(|(_, check)| check.limit.periods()).collect();
+    assert_eq!(periods.len(), 2);
+    assert_eq!(periods[0].unwrap().to_string(), "month (UTC, from day 3)");
+    assert_eq!(periods[1], periods[0]);
+}
+
+/// Each day the record of the key has another anchor: a period that has just begun. The end only moves to later times, and
+/// the count begins at zero when it is reached.
+#[test]
+fn a_record_whose_anchor_changes_every_day_empties_no_count() {
+    let (rules, store) = (loaded(WITH_RECORDS).rules, store());
+    let (mut end, mut in_period, mut ends) = (Timestamp::default(), 10, 0);
+    for day in 0..800_u64 {
+        let at = time("2026-01-01T00:00:05Z").plus(day * 86_400 * SECOND_NANOS);
+        // The day of the month two days ago.
+        let anchored_at =
+            jiff::Timestamp::from_second((at.as_nanos() / SECOND_NANOS) as i64 - 2 * 86_400).unwrap();
+        let anchor = Anchor::day(anchored_at.to_string()[8..10].parse().unwrap());
+        let limit = anchored(&rules, Some(Record { anchor, ..Record::of(10) }))[0];
+        assert!(at.nanos_since(limit.period_around(at).0) < 4 * 86_400 * SECOND_NANOS, "day {day}");
+        if end <= at {
+            assert_eq!(in_period, 10, "day {day}");
+            (in_period, ends) = (0, ends + 1);
+        }
+        for _ in 0..3 {
+            if !store.take(&limit, key(1), 1, at).over {
+                in_period += 1;
+                end = end.max(limit.period_around(at).1);
+            }
+        }
+        assert!(in_period <= 10, "day {day}");
+    }
+    // Ten hits pass in four days, and then none for most of a month.
+    assert!((20..=27).contains(&ends), "{ends}");
 }
 
 /// A record may have been made for a rule with a window.

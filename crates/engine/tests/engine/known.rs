@@ -12,7 +12,7 @@ use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::known::Known;
 use tidegate_engine::limit::WINDOW_NANOS_MAX;
 use tidegate_engine::overlay::Record;
-use tidegate_engine::unit::{Unit, Window};
+use tidegate_engine::unit::{Anchor, Unit, Window};
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -34,14 +34,16 @@ fn record() -> impl Strategy<Value = Record> {
     let window = proptest::option::of((1..=366 * 86_400_u32, proptest::sample::select(Unit::ALL.to_vec())));
     let window = window.prop_map(|said| said.map(|(multiplier, unit)| Window { unit, multiplier }));
     let algorithm = proptest::option::of(proptest::sample::select(Algorithm::NAMED.to_vec()));
+    let anchor = proptest::option::of(1..=404_u16).prop_map(|number| number.and_then(Anchor::numbered));
     let modes = (any::<Option<bool>>(), any::<bool>());
-    (numbers, window, algorithm, modes).prop_map(
-        |((requests, burst, granularity_nanos), window, algorithm, (shadow, unlimited))| Record {
+    (numbers, window, algorithm, anchor, modes).prop_map(
+        |((requests, burst, granularity_nanos), window, algorithm, anchor, (shadow, unlimited))| Record {
             requests,
             burst,
             window,
             algorithm,
-            granularity_nanos,
+            granularity_nanos: granularity_nanos.filter(|_| anchor.is_none()),
+            anchor,
             shadow,
             unlimited,
         },

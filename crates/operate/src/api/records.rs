@@ -69,7 +69,7 @@ impl AdminApi {
         let (key, record) = read(&asked.record())?;
         let author = Author { who: asked.who.into_string(), caller };
         let who = Asked { author, why: asked.why.into_string() };
-        let warning = self.service.with_rules(|rules| of_record(&key, rules?));
+        let warning = self.service.with_rules(|rules| of_record(&key, &record, rules?));
         let before = self.exchange(records, who, "record_put", &key, |_| Ok(Some(record))).await?;
         let (status, done) = match before {
             Some(same) if same == record => (StatusCode::OK, RecordDone::Unchanged),

@@ -11,7 +11,7 @@ use tidegate_engine::path::PathEntry;
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::RuleSet;
-use tidegate_records::RecordKey;
+use tidegate_records::{Record, RecordKey};
 
 /// Why an exception changes nothing now, if so.
 pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<String> {
@@ -37,10 +37,15 @@ pub(super) fn check_burst(exception: &Exception, rules: &RuleSet) -> Result<(), 
     }
 }
 
-/// Why a record changes nothing now, if so.
-pub(super) fn of_record(key: &RecordKey, rules: &RuleSet) -> Option<String> {
-    let why = key.with_entries(|domain, entries| rules.why_unread(domain, entries))?;
-    Some(format!("{why}, so nothing changes"))
+/// Why a record or its anchor changes nothing now, if so.
+pub(super) fn of_record(key: &RecordKey, record: &Record, rules: &RuleSet) -> Option<String> {
+    let unread = key.with_entries(|domain, entries| rules.why_unread(domain, entries));
+    let unread = unread.map(|why| format!("{why}, so nothing changes"));
+    unread.or_else(|| {
+        let why =
+            key.with_entries(|domain, entries| rules.why_not_anchored(domain, entries, record.anchor?))?;
+        Some(format!("{why}, so the anchor changes nothing"))
+    })
 }
 
 /// Whether a record changes anything now. It is cheap, so it can be called for millions.

@@ -222,6 +222,17 @@ pub struct TopCounters {
     pub most: Option<Number<0, { u64::MAX }>>,
 }
 
+/// Where the periods of a calendar budget begin.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
+#[serde(untagged, expecting = "a day of the month, a weekday or a date")]
+pub enum RecordAnchor {
+    /// A day of the month.
+    Day(u32),
+    /// A day of the month, a weekday or a date.
+    Text(Text),
+}
+
 /// A Record, with who makes it and why.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -252,6 +263,10 @@ pub struct PutRecord {
     /// Another width of the buckets of sliding_window, such as 1s.
     #[serde(default, deserialize_with = "unless_null", skip_serializing_if = "Option::is_none")]
     pub granularity: Option<Text>,
+    /// Where the periods of a calendar budget begin: a day of the month such as 15, a weekday such as sunday, or a date such
+    /// as 04-06.
+    #[serde(default, deserialize_with = "unless_null", skip_serializing_if = "Option::is_none")]
+    pub anchor: Option<RecordAnchor>,
     /// Whether it only counts and reports.
     #[serde(default, deserialize_with = "unless_null", skip_serializing_if = "Option::is_none")]
     pub shadow_mode: Option<bool>,

@@ -44,6 +44,9 @@ pub(crate) struct Record {
     algorithm: Option<String>,
     /// Another width of the buckets of sliding_window, such as 1s.
     granularity: Option<String>,
+    /// Where the periods of a calendar budget begin: a day of the month such as 15, a weekday such as sunday, or a date such
+    /// as 04-06.
+    anchor: Option<super::asked::RecordAnchor>,
     /// Whether it only counts and reports.
     shadow_mode: Option<bool>,
     /// Counted, and never denied.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{ALGORITHM, DENOMINATOR, NUMERATOR, PERIOD, WINDOW, double};
+use super::{ALGORITHM, DENOMINATOR, PERIOD, WINDOW, double};
 use tidegate_engine::limit::{Algorithm, Limit, Periods};
 use tidegate_engine::time::Timestamp;
 
@@ -27,11 +27,11 @@ pub(super) fn named(checks: &[Vec<u8>], deadline: Timestamp) -> Cow<'_, [Vec<u8>
 }
 
 /// Puts the period of a calendar that holds a time into a check, for the script: its begin in place of the window, its
-/// end in place of the denominator. Before, there were the window, the number of the table and whether there is one.
+/// end in place of the denominator. Before, there were the window, and the number of the table or 0.
 fn name_period(check: &mut [u8], at: Timestamp) {
     let number = |range: Range<usize>| check[range].try_into().map_or(0.0, f64::from_le_bytes) as u64;
-    let (window_nanos, has_table) = (number(WINDOW) * 1_000, number(DENOMINATOR) > 0);
-    let limit = match Periods::numbered(check[NUMERATOR]).filter(|_| has_table) {
+    let (window_nanos, table) = (number(WINDOW) * 1_000, number(DENOMINATOR) as u16);
+    let limit = match Periods::numbered(table) {
         Some(periods) => Limit::calendar(0, window_nanos, periods),
         None => Limit::new(Algorithm::Calendar, 0, window_nanos),
     };
@@ -43,8 +43,9 @@ fn name_period(check: &mut [u8], at: Timestamp) {
 /// Puts the period in which a hold expires that is made at this time into its check, if it is of a calendar budget.
 fn name_period_of_hold(check: &mut [u8], at: Timestamp) {
     let ttl_micros = check[WINDOW].try_into().map_or(0.0, f64::from_le_bytes) as u64;
-    let has_periods = check[PERIOD].iter().any(|&byte| byte > 0);
-    let Some(periods) = Periods::numbered(check[NUMERATOR]).filter(|_| has_periods) else { return };
+    // The number of its table, or 0.
+    let table = check[PERIOD].first_chunk().map_or(0.0, |number| f64::from_le_bytes(*number)) as u16;
+    let Some(periods) = Periods::numbered(table) else { return };
     let expires = at.plus(ttl_micros.saturating_mul(1_000));
     let (begin, end) = Limit::calendar(0, ttl_micros, periods).period_around(expires);
     let period = [begin, end].map(|time| double(time.as_nanos() / 1_000));

@@ -15,11 +15,11 @@ const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
 
 impl Checker<'_, '_> {
     /// The limit of a node. Merges may assign several mappings to it; they count together.
-    pub(super) fn limit(&mut self, mappings: &[NodeId]) -> Option<CheckedLimit> {
+    pub(super) fn limit(&mut self, mappings: &[NodeId], has_records: bool) -> Option<CheckedLimit> {
         let fields = self.reader.fields(self.since_last_null(mappings), Section::RateLimit)?;
         let unlimited = self.reader.flag(&fields, "unlimited");
         let has_period = !unlimited && self.reader.is_given(&fields, "period");
-        let period = if has_period { self.period(&fields) } else { None };
+        let period = if has_period { self.period(&fields, has_records) } else { None };
         let window = match (unlimited, has_period) {
             (true, _) => self.no_window(&fields),
             (false, true) => period.map(|(unit, _)| unit.window()),

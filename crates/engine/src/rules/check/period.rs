@@ -3,12 +3,12 @@
 //! In: the fields of a `rate_limit`. Out: the unit of its calendar, and the periods.
 
 use super::Checker;
-use crate::limit::Periods;
-use crate::rules::calendar::{Anchor, Calendar, WEEKDAYS, zone};
+use crate::limit::{CALENDARS_MAX, Periods};
+use crate::rules::calendar::{Calendar, zone};
 use crate::rules::fields::{Fields, not_one_of};
 use crate::rules::keys::Section;
 use crate::rules::quote::quote;
-use crate::unit::CalendarUnit;
+use crate::unit::{Anchor, CalendarUnit, WEEKDAYS};
 use tidegate_yaml::Place;
 
 /// The keys of `rate_limit` that mean something only for windows.
@@ -16,8 +16,9 @@ const OF_WINDOWS: [&str; 7] =
     ["unit", "unit_multiplier", "window", "algorithm", "granularity", "burst", "sync"];
 
 impl Checker<'_, '_> {
-    /// The calendar of a limit with `period`. `None`: it is wrong, which is reported.
-    pub(super) fn period(&mut self, fields: &Fields) -> Option<(CalendarUnit, Periods)> {
+    /// The calendar of a limit with `period`, and with all anchors if it may have records. `None`: it is wrong, which is
+    /// reported.
+    pub(super) fn period(&mut self, fields: &Fields, has_records: bool) -> Option<(CalendarUnit, Periods)> {
         for name in OF_WINDOWS {
             self.refuse(fields, name, || format!("`{name}` with `period` (expected one of the two)"));
         }
@@ -46,64 +47,55 @@ impl Checker<'_, '_> {
         let periods = calendar.periods();
         if periods.is_none() {
             self.reader.error(period.at, || {
-                format!("no room for the calendar {calendar} (expected at most 256 different ones until the process restarts)")
+                format!("no room for the calendar {calendar} (expected at most {CALENDARS_MAX} different pairs of `calendar` and `tz` until the process restarts)")
             });
+        } else if has_records {
+            calendar.make_anchored();
         }
         Some((calendar.unit, periods?))
     }
 
-    fn anchor(&mut self, period: &Fields, unit: CalendarUnit) -> Option<Anchor> {
-        let first = Anchor::FIRST;
+    /// The anchor of a period. The outer `None`: it is wrong, which is reported.
+    fn anchor(&mut self, period: &Fields, unit: CalendarUnit) -> Option<Option<Anchor>> {
         match unit {
             CalendarUnit::Day => {
                 self.refuse(period, "anchor", || "`anchor` with `calendar: day` (expected none)".to_owned());
-                Some(first)
+                Some(None)
             }
             CalendarUnit::Week => match self.reader.text(period, "anchor") {
-                None => Some(first),
-                Some((at, text)) => self.weekday(at, text),
+                None => Some(None),
+                Some((at, text)) => self.weekday(at, text).map(Some),
             },
             CalendarUnit::Month | CalendarUnit::Quarter => {
                 let day = self.reader.number(period, "anchor", 1..=31);
                 if day.is_none() && self.reader.is_given(period, "anchor") {
                     return None;
                 }
-                Some(day.map_or(first, |(_, day)| Anchor { day: day as i8, ..first }))
+                Some(day.and_then(|(_, day)| Anchor::day(day as u16)))
             }
             CalendarUnit::Year => match self.reader.text(period, "anchor") {
-                None => Some(first),
-                Some((at, text)) => self.day_of_year(at, text),
+                None => Some(None),
+                Some((at, text)) => self.day_of_year(at, text).map(Some),
             },
         }
     }
 
     fn weekday(&mut self, at: Place, text: &str) -> Option<Anchor> {
-        let named = WEEKDAYS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        let named = Anchor::weekday(text);
         if named.is_none() {
-            self.reader.error(at, || not_one_of("anchor", text, &WEEKDAYS.map(|(name, _)| name)));
+            self.reader.error(at, || not_one_of("anchor", text, &WEEKDAYS));
         }
-        named.map(|&(_, weekday)| Anchor { weekday, ..Anchor::FIRST })
+        named
     }
 
     /// `MM-DD`. The 29th of February begins on the 28th in other years.
     fn day_of_year(&mut self, at: Place, text: &str) -> Option<Anchor> {
-        let two_digits = |text: &str| match text.as_bytes() {
-            [b'0'..=b'9', b'0'..=b'9'] => text.parse::<i8>().ok(),
-            _ => None,
-        };
-        let parts =
-            text.split_once('-').and_then(|(month, day)| Some((two_digits(month)?, two_digits(day)?)));
-        let is_date = |&(month, day): &(i8, i8)| match month {
-            2 => (1..=29).contains(&day),
-            4 | 6 | 9 | 11 => (1..=30).contains(&day),
-            _ => (1..=12).contains(&month) && (1..=31).contains(&day),
-        };
-        let date = parts.filter(is_date);
+        let date = Anchor::date(text);
         if date.is_none() {
             self.reader.error(at, || {
                 format!("`anchor` is {} (expected a month and a day, such as `04-06`)", quote(text))
             });
         }
-        date.map(|(month, day)| Anchor { month, day, ..Anchor::FIRST })
+        date
     }
 }

@@ -166,16 +166,21 @@ impl Progress {
         Ok(())
     }
 
+    fn warn(&mut self, line: u64, key: &RecordKey, record: &Record, rules: &RuleSet) {
+        let is_unread = !is_read(key, rules);
+        self.report.unread += u64::from(is_unread);
+        if (is_unread || record.anchor.is_some()) && self.report.warnings.len() < WARNINGS_MAX {
+            let warning = of_record(key, record, rules);
+            self.report.warnings.extend(warning.map(|it| LineWarning { line, warning: Some(it) }));
+        }
+    }
+
     fn take(&mut self, line: Line, rules: Option<&RuleSet>) {
         self.batch.lines += 1;
         match line.read {
             Ok((key, record)) => {
-                if let Some(rules) = rules.filter(|rules| !is_read(&key, rules)) {
-                    self.report.unread += 1;
-                    if self.report.warnings.len() < WARNINGS_MAX {
-                        let warning = of_record(&key, rules);
-                        self.report.warnings.push(LineWarning { line: line.number, warning });
-                    }
+                if let Some(rules) = rules {
+                    self.warn(line.number, &key, &record, rules);
                 }
                 self.batch.records.push((key, record));
             }
