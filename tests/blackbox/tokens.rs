@@ -91,6 +91,29 @@ impl Gateway {
 }
 
 #[test]
+fn a_client_reserves_the_most_that_a_call_may_cost_and_commits_the_cost() {
+    let gateway = Gateway::start();
+    let client = |customer: &str, words: u64, most: u64| {
+        let ports = [gateway.limiter.ports().http, gateway.model_port].map(|port| port.to_string());
+        let mut client = python();
+        client.arg(format!("{FOLDER}/client.py")).args([customer, &words.to_string(), &most.to_string()]);
+        let output = client.args(ports).output().expect("Python runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let cost = 30 * TOKENS_PER_WORD;
+    let said = client("globex", 30, 1_000);
+    assert_eq!(said, (true, format!("{{\"tokens\": {cost}, \"was\": \"open\"}}\n")));
+    // The minute of globex is that of its record.
+    gateway.expect_left("globex", 500_000 - cost, 50_000 - cost);
+    // It would fit, and it might not.
+    let (is_done, said) = client("initech", 30, 1_001);
+    assert!(!is_done && said.starts_with("429: "), "{said}");
+    gateway.expect_left("initech", 1_000, 20_000);
+    assert_eq!(gateway.of_model("tokens"), cost);
+}
+
+#[test]
 fn calls_in_flight_are_bounded_and_slots_come_back() {
     let gateway = Gateway::start();
     let mut held: Vec<_> = (1..SLOTS).map(|_| gateway.hold("acme")).collect();

@@ -10,6 +10,7 @@
 //! - `counts`: what a descriptor adds to the counters; `series_name`, `series`, `handles`: the names of series, the
 //!   table of all series, and the series that a rule counts in
 //! - `candidates`: what candidates would have done
+//! - `reservations`: reservations and their ends
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `statsd_name`, `statsd_counters`, `timers`: counters and durations for StatsD, under its names
 //! - `striped`, `chunked`: the memory of the counters
@@ -19,6 +20,7 @@
 
 mod calls;
 mod candidates;
+mod reservations;
 mod chunked;
 mod counts;
 mod families;
@@ -63,6 +65,7 @@ use self::histogram::{Buckets, DECISION_BOUNDS, Histogram};
 use self::lane::Lane;
 use self::mapped_counters::MappedCounters;
 use self::reloads::Reloads;
+use self::reservations::Reservations;
 use self::series::{SeriesTable, Source};
 use self::series_name::{request_name, rule_name};
 use self::striped::{Slot, Striped, Writer, thread_index};
@@ -76,7 +79,7 @@ use tidegate_engine::request::Request;
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
 /// Slots that neither series nor histograms need: calls, the lane, and a few single counters.
-const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + 16;
+const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + Reservations::SLOTS + 16;
 
 /// The name of the series for everything without a series of its own.
 const OTHER: &str = "other";
@@ -123,6 +126,7 @@ pub struct Metrics {
     unmatched: SeriesTable,
     unmatched_other: Slot,
     candidates: Candidates,
+    reservations: Reservations,
     denials_not_logged: Slot,
     global_shadow: Slot,
     records_known: Slot,
@@ -171,6 +175,7 @@ impl Metrics {
             unknown_domains_other: unknown_domains.enter(&striped, Source::Others, OTHER)?,
             unmatched_other: unmatched.enter(&striped, Source::Others, OTHER)?,
             candidates: Candidates::new(&striped, options.max_series)?,
+            reservations: Reservations::new(&striped)?,
             denials_not_logged: striped.reserve(1)?,
             global_shadow: striped.reserve(1)?,
             records_known: striped.reserve(1)?,
@@ -195,6 +200,9 @@ impl Metrics {
         let writer = self.striped.writer();
         if decision.shadowed {
             writer.add(self.global_shadow, 1);
+        }
+        if let Some(reservation) = request.reservation() {
+            self.reservations.observe(&writer, reservation.is_commit, decision);
         }
         if !decision.domain_known {
             return self.observe_unknown_domain(&writer, request.domain(), decision.statuses.len());

@@ -58,6 +58,7 @@ impl Metrics {
         self.lane.write(page, &self.striped);
         self.write_unmatched(page);
         self.write_candidates(page);
+        self.reservations.write(page, &self.striped);
         if self.mapped.is_none() {
             self.write_common(page);
         }
