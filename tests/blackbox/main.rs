@@ -83,6 +83,7 @@ mod redis_strict;
 mod reload;
 mod reload_under_load;
 mod reservations;
+mod reservations_killed;
 mod resets_redis;
 mod rollouts;
 mod settings;
