@@ -366,6 +366,30 @@ impl<'a> Decision<'a> {
         }
     }
 
+    /// The first limit of a descriptor denies it for this long, because of an exception. Other limits of its rule may deny it for
+    /// longer: the one that says most is shown.
+    pub fn deny_first_for(&mut self, plan: &Plan<'_>, descriptor: usize, nanos: u64) {
+        let id = |origin: Origin<'_>| origin.rule().map(|rule| rule.id);
+        let (Some(Step::Check(first)), Some(Status::Limited(shown))) =
+            (plan.steps.get(descriptor), self.statuses.get_mut(descriptor))
+        else {
+            return;
+        };
+        let wait = |limited: &mut Limited<'_>| {
+            if id(limited.origin) == id(first.origin) {
+                limited.verdict.reset_nanos = nanos;
+            }
+        };
+        wait(shown);
+        let not_shown = self.rare.iter_mut().flat_map(|rare| &mut rare.not_shown);
+        for (_, limited) in not_shown.filter(|(of, _)| *of == descriptor) {
+            wait(limited);
+            if limited.says_more_than(shown) {
+                std::mem::swap(shown, limited);
+            }
+        }
+    }
+
     /// The descriptors with a verdict, in request order.
     fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
         self.statuses.iter().filter_map(|status| match status {

@@ -129,10 +129,10 @@ impl Rules<'_> {
 
     /// When Redis has surely counted these hits.
     fn counts_from(&self, limit: &LimitSpec, it: &Record) -> Time {
-        if !self.is_alone(limit, it) {
+        if !it.is_kept && !self.is_alone(limit, it) {
             return it.answered;
         }
-        if limit.failure == StoreFailure::Allow {
+        if limit.failure == StoreFailure::Allow && !it.is_reported {
             return Time::MAX;
         }
         let sent = it.answered + SENT;
@@ -164,14 +164,18 @@ impl Rules<'_> {
         if counts_as_full { &[] } else { self.losses }
     }
 
-    /// Whether what was lost of this counter counts as full.
+    /// Whether what was lost of this counter counts as full. A budget would be full for a day: it starts at zero.
     fn denies_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        self.cold_max.is_some_and(|max| limit.empties_in(it.window) <= max)
+        limit.algorithm != Algorithm::Calendar
+            && self.cold_max.is_some_and(|max| limit.empties_in(it.window) <= max)
     }
 
     /// Whether it is known when a window of this algorithm begins, and where it ends: not after a clock has stepped.
     fn knows_windows(&self, limit: &LimitSpec) -> bool {
-        let is_aligned = matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted);
+        let is_aligned = matches!(
+            limit.algorithm,
+            Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted | Algorithm::Calendar
+        );
         self.lag + self.lead == 0 || !is_aligned
     }
 }
@@ -425,7 +429,7 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
     // Hits may be leased before others are reported.
     let surely = it.asked.saturating_sub(if limit.is_reported { rules.leased_for(limit) } else { 0 });
     let since = match limit.algorithm {
-        Algorithm::FixedWindow => {
+        Algorithm::FixedWindow | Algorithm::Calendar => {
             let begins = |time: Time| time.saturating_sub((EPOCH_MICROS * MICRO + time) % it.window);
             Some(begins(it.asked)).filter(|&since| since == begins(it.answered))?
         }

@@ -236,6 +236,26 @@ fn only_denials_by_this_limit_count() {
     assert_eq!(ask(&rules, &store, "a", 103.0), Code::Ok, "the hit went back");
 }
 
+/// Another descriptor denies the request. What an exception makes unlimited has a part in no denial.
+#[test]
+fn a_limit_in_shadow_mode_has_no_part_in_what_another_descriptor_denies() {
+    let of_user =
+        "rate_limit: {window: 60s, requests_per_unit: 1}, ban: {after: 1, within: 60s, every: 0, for: 100s}";
+    let closed = "{key: closed, rate_limit: {window: 60s, requests_per_unit: 0}}";
+    let rules = loaded(&format!("domain: d\ndescriptors: [{{key: user, {of_user}}}, {closed}]")).rules;
+    let bans = |is_shadow: bool| {
+        let store = store();
+        let request = request(&[("user", "a")], 2).descriptor(&[("closed", "x")]);
+        let mut plan = rules.plan(&request, Modes::default());
+        if let Step::Check(check) = &mut plan.steps[0] {
+            check.shadow = is_shadow;
+        }
+        assert_eq!(conclude(&plan, &store.apply(&plan, at(1.0))).code, Code::OverLimit);
+        banned_for(&rules, &store, "a", 1.0)
+    };
+    assert_eq!([false, true].map(bans), [Some(100.0), None]);
+}
+
 #[test]
 fn a_denial_of_a_counter_that_did_not_decide_is_no_strike() {
     let rules = strict("ban: {after: 1, within: 60s, for: 100s}");

@@ -3,12 +3,14 @@
 
 use proptest::prelude::*;
 use tidegate_engine::Timestamp;
+use tidegate_engine::decision::{Status, conclude};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
+use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::Window;
 
 use crate::rules::loaded;
@@ -230,4 +232,29 @@ fn rule_of(domain: &str, keys: &[&str]) -> String {
         indent += "  ";
     }
     text + &format!("{indent}rate_limit: {{unit: day, requests_per_unit: 3}}\n")
+}
+
+/// A rule of two limits: the wait of the exception is that of the first one, and the other may deny for longer.
+#[test]
+fn whom_an_exception_denies_waits_for_every_limit_of_the_rule() {
+    const LIMITS: &str = "prefix: {v4: {24: 1, 16: 1}}, rate_limit: {window: 60s, requests_per_unit: 1, algorithm: sliding_log}";
+    let rules = loaded(&format!("domain: shop\ndescriptors: [{{key: ip, {LIMITS}}}]")).rules;
+    let waits = |secs: u64| {
+        let store = MemoryStore::new(MemoryOptions::new(1 << 20));
+        let denied = Exceptions::new(&[exception(&[("ip", Some("10.0.0.1"))], Effect::Deny)]);
+        let ask = |address, exceptions| {
+            let request = Request::new("shop", 1).descriptor(&[("ip", address)]);
+            let overlay = Overlay { exceptions, ..Overlay::default() };
+            let plan = rules.plan_under(&request, Modes::default(), overlay);
+            let mut decision = conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1_200)));
+            decision.deny_first_for(&plan, 0, secs * SECOND_NANOS);
+            let Status::Limited(shown) = decision.statuses[0] else { panic!("a limit is shown") };
+            (shown.limit.requests(), decision.retry_after_secs())
+        };
+        // It fills the shorter prefix that both addresses share.
+        assert_eq!(ask("10.0.1.1", None), (1, None));
+        ask("10.0.0.1", Some(&denied))
+    };
+    assert_eq!(waits(5), (1, Some(60)), "the other limit denies for a minute");
+    assert_eq!(waits(500), (0, Some(500)));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 
-use tidegate_engine::decision::{Decision, Status};
+use tidegate_engine::decision::Decision;
 use tidegate_engine::overlay::{Effect, Exceptions, Overlay};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
@@ -59,11 +59,9 @@ impl InForce {
     ) {
         let met: Vec<_> = overlay.met(request, plan).collect();
         for met in met.iter().filter(|met| met.effect == Effect::Deny) {
-            if let (Some(label), Status::Limited(limited)) =
-                (&met.label, &mut decision.statuses[met.descriptor])
-            {
+            if let Some(label) = &met.label {
                 let wait = label.until.map_or(u64::MAX, |until| until.nanos_since(wall()));
-                limited.verdict.reset_nanos = wait.min(WAIT_NANOS_MAX);
+                decision.deny_first_for(plan, met.descriptor, wait.min(WAIT_NANOS_MAX));
             }
         }
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));

@@ -14,7 +14,7 @@ use tidegate_engine::limit::{Algorithm, Found};
 
 use super::starved::there_at_most;
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
-use crate::scenario::{LimitSpec, Reserve};
+use crate::scenario::{DAY_ENDS, LimitSpec, Reserve};
 use crate::world::{MICRO, Time};
 
 /// What may not happen to reservations, and did.
@@ -103,9 +103,13 @@ impl Counter<'_> {
         it.reserving.and_then(|reserving| reserving.found).filter(|_| it.outcome != Outcome::Unknown)
     }
 
-    /// How long an expired hold counts.
-    fn after(&self, it: &Record) -> Time {
-        if self.reserve.charges { self.limit.empties_in(it.window) } else { 0 }
+    /// Until when a hold counts that expires then. In a budget that is the end of the day.
+    fn counts_until(&self, it: &Record, expires: Time) -> Time {
+        match (self.reserve.charges, self.limit.algorithm) {
+            (false, _) => expires,
+            (true, Algorithm::Calendar) => expires.max(DAY_ENDS),
+            (true, _) => expires + self.limit.empties_in(it.window),
+        }
     }
 
     fn is_lost(&self, since: Time, until: Time) -> bool {
@@ -130,7 +134,7 @@ impl Counter<'_> {
         let Some(first) = held.clone().next() else { return 0 };
         let hits = held.map(|it| it.hits).min().unwrap_or(0);
         let expires = self.expires(of_id);
-        if self.is_lost(of_id[0].asked, at.answered) || expires + self.after(first) <= at.answered {
+        if self.is_lost(of_id[0].asked, at.answered) || self.counts_until(first, expires) <= at.answered {
             return 0;
         }
         let ended = of_id.iter().filter(|it| self.is_commit(it) && it.asked <= at.answered);
@@ -146,7 +150,7 @@ impl Counter<'_> {
     fn held_at_most(&self, of_id: &[Record], at: &Record) -> u64 {
         let may_hold = |it: &&Record| {
             let charged = it.answered + if it.outcome == Outcome::Unknown { self.rules.timeout } else { 0 };
-            let until = charged + self.reserve.ttl + self.after(it) + self.rules.lag + LATE;
+            let until = self.counts_until(it, charged + self.reserve.ttl) + self.rules.lag + LATE;
             let stays = self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at.asked);
             let is_ended = |end: &Record| {
                 let is_done = self.found(end).is_some() && end.answered <= at.asked;
@@ -199,8 +203,10 @@ impl Counter<'_> {
     fn explains(&self, it: &Record) -> bool {
         // Holds that may be lost count as full for as long as they last, whatever the limit is.
         let ttl = self.reserve.ttl;
-        let (of_holds, lasts) =
-            (Record { window: ttl, rule_window: ttl, ..*it }, LimitSpec { burst: None, ..*self.limit });
+        let (of_holds, lasts) = (
+            Record { window: ttl, rule_window: ttl, ..*it },
+            LimitSpec { algorithm: Algorithm::Holds, burst: None, ..*self.limit },
+        );
         self.rules.explains(self.limit, it) && !self.rules.may_be_cold(&lasts, &of_holds)
     }
 

@@ -41,6 +41,8 @@ pub struct Record {
     pub reserving: Option<Reserving>,
     /// They were not asked for, but reported.
     pub is_reported: bool,
+    /// The node replied that Redis does not answer, and sends later what was reported.
+    pub is_kept: bool,
     /// They were given back.
     pub is_refunded: bool,
     /// No other descriptor of the request is there.
@@ -105,7 +107,7 @@ impl Record {
     /// It surely counts.
     pub(super) fn counts(&self) -> bool {
         let charged = match self.outcome {
-            Outcome::Unknown => false,
+            Outcome::Unknown => self.is_kept,
             Outcome::Admitted => true,
             Outcome::Denied { .. } => self.is_reported,
         };

@@ -15,6 +15,7 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
         is_shadow: false,
         is_leased: false,
         is_reported: false,
+        is_kept: false,
         failure: StoreFailure::Error,
         burst: None,
         candidate: None,

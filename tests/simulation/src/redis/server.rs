@@ -10,7 +10,7 @@ use super::scripts::{RunBy, Scripts};
 use crate::world::Time;
 
 /// Unix time when the world begins, in microseconds.
-pub const EPOCH_MICROS: u64 = 1_790_000_000_000_000;
+pub const EPOCH_MICROS: u64 = 1_790_035_160_000_000;
 
 /// What a server does to every command, if it does not answer them as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,6 +216,10 @@ impl Server {
             (b"EVALSHA" | b"EVAL", [script, count, rest @ ..]) => {
                 let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
                 let (keys, arguments) = rest.split_at(count);
+                let mut slots = keys.iter().map(|key| slot_of(key));
+                let first = slots.next();
+                let is_one_slot = self.slots.is_none() || slots.all(|slot| Some(slot) == first);
+                assert!(is_one_slot, "a Cluster refuses a call whose keys are in several slots (CROSSSLOT)");
                 let denied = self.denies_write();
                 let moved = keys.iter().find_map(|key| self.moved(map, key, asks));
                 moved.or(denied).unwrap_or_else(|| {

@@ -267,6 +267,9 @@ impl Run {
                 return None;
             }
             Err(error) => {
+                if sign > 0 {
+                    self.keep_reported(number, first);
+                }
                 lock(&self.codes)[2] += 1;
                 self.world.tell(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
                 return None;
@@ -287,6 +290,16 @@ impl Run {
         let passes = self.judge_answer((number, first), items, &decided, deadline.is_none());
         self.keep_tokens(first, items, &decided);
         Some(passes)
+    }
+
+    /// Notes that a request had an error for an answer: its node sends later what it reported.
+    fn keep_reported(&self, number: usize, first: usize) {
+        let mut records = lock(&self.records);
+        for it in records[first..].iter_mut().take_while(|it| it.request == number) {
+            // Nobody knows by which record it was decided, and nobody keeps what a candidate was asked.
+            let is_known = self.scenario.limits.get(it.limit).is_some_and(|limit| limit.recorded.is_none());
+            it.is_kept = it.is_reported && is_known;
+        }
     }
 
     /// Notes what a request asks, and what it asks of candidates. Returns the place of its first record.
@@ -328,6 +341,7 @@ impl Run {
                 window: limit.window_secs[version] * SECOND,
                 rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,
+                is_kept: false,
                 is_refunded: false,
                 is_full: false,
                 remaining: 0,

@@ -13,6 +13,7 @@ use super::alone::Home;
 use super::names::path;
 use super::told::Made;
 use super::{Kind, Run, STARTED_AGAIN};
+use crate::scenario::Whom;
 use crate::world::{MILLI, Time, lock};
 
 /// How often a node looks whether the wall clock is where an exception ends.
@@ -21,7 +22,7 @@ const TICK: Time = 250 * MILLI;
 const EXCEPTIONS: &str = "exceptions";
 
 /// Which counters an exception is for: of a limit, one or all.
-type Which = (usize, Option<u64>);
+type Which = (usize, Whom);
 
 /// What a machine has of exceptions.
 #[derive(Default)]
@@ -67,25 +68,26 @@ impl Run {
         }
     }
 
-    fn change_kept(&self, node: usize, (limit, key): Which, made: Option<(Effect, Time)>) {
+    fn change_kept(&self, node: usize, (limit, whom): Which, made: Option<(Effect, Time)>) {
         let mut nodes = lock(&self.nodes);
         let Some(home) = &mut nodes[node].home else { return };
         let (wall, id) =
-            (home.wall_at(self.world.now()), format!("l{limit}-{key:?}").replace(['(', ')'], "."));
+            (home.wall_at(self.world.now()), format!("l{limit}-{whom:?}").replace(['(', ')'], "."));
         home.folder.disk(usize::MAX);
         let Kept { book, made: all, .. } = &mut home.excepted;
         let before = all.len();
-        all.retain(|made| (made.limit, made.key) != (limit, key));
+        all.retain(|made| (made.limit, made.whom) != (limit, whom));
         let was_there = all.len() < before;
-        // Half of them end by themselves, the others when somebody ends them.
-        let until = made.filter(|_| key.is_some()).map(|(_, lasts)| wall.plus(lasts));
-        all.extend(made.map(|(effect, _)| Made { limit, key, effect, until }));
+        // Some begin later and end by themselves, the others end when somebody ends them.
+        let after = |part: Time| made.filter(|_| whom.is_one()).map(|(_, lasts)| wall.plus(lasts / part));
+        let (from, until) = (after(2).filter(|_| whom == Whom::One(1)), after(1));
+        all.extend(made.map(|(effect, _)| Made { limit, whom, effect, from, until }));
         let wanted = match made {
             Some((effect, _)) => {
-                let exception = Exception { path: path(&self.scenario.limits, limit, key), effect };
+                let exception = Exception { path: path(&self.scenario.limits, limit, whom), effect };
                 let (who, why) = ("an operator".to_owned(), "a test".to_owned());
                 let made = Timestamp::from_nanos(0);
-                let record = Authored { id, exception, who, why, from: None, until, made, number: 0 };
+                let record = Authored { id, exception, who, why, from, until, made, number: 0 };
                 WantedChange::Put { record, may_replace: true }
             }
             None if was_there => WantedChange::End { id, why: String::new() },
@@ -109,12 +111,17 @@ impl Run {
         let wall = home.wall_at(now);
         let Kept { book: Some(book), made, puts } = &mut home.excepted else { return };
         *puts += 1;
-        let is_due = |made: &&Made| made.until.is_none_or(|until| until > wall);
-        state.excepted.put(now, made.iter().filter(is_due).copied().collect());
+        state.excepted.put(now, made.iter().filter(|made| made.is_due(wall)).copied().collect());
         let compiled = book.compile(wall);
         service.except(compiled.exceptions);
         let puts = *puts;
+        let times = made.iter().flat_map(|made| [made.from, made.until]).flatten();
+        let changes = times.filter(|&time| time > wall).min();
         drop(nodes);
+        if changes != compiled.until {
+            let what = format!("exceptions change at {:?} next, though that is {changes:?}", compiled.until);
+            self.wrong(Kind::WrongStart, what);
+        }
         if let Some(until) = compiled.until {
             self.after(TICK, move |run| run.pass(node, puts, until));
         }
@@ -136,7 +143,7 @@ impl Run {
         let left = |node: usize| -> Vec<Which> {
             let nodes = lock(&self.nodes);
             let made = nodes[node].home.iter().flat_map(|home| &home.excepted.made);
-            made.map(|made| (made.limit, made.key)).collect()
+            made.map(|made| (made.limit, made.whom)).collect()
         };
         for node in 0..self.scenario.clocks.len() {
             left(node).into_iter().for_each(|which| self.change_book(node, which, None));

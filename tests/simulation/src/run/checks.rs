@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
@@ -14,7 +15,7 @@ use crate::oracle::{
     Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_holds,
     wrong_slots,
 };
-use crate::scenario::{Fault, Item, Layout, What};
+use crate::scenario::{DAY_ENDS, Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
@@ -77,13 +78,12 @@ impl Run {
             self.scenario.asks.iter().filter_map(|ask| ask.renewed).filter(|_| self.has_slots(number));
         let renewed = renewals.map(|renewal| renewal.times * renewal.every).max().unwrap_or(0);
         let banned = limit.shape.ban.map_or(0, |ban| ban.longest);
-        let held = limit.shape.reserve.map_or(0, |reserve| reserve.ttl + limit.empties_in(window * SECOND));
-        renewed
-            + banned
-            + held
-            + windows * window * SECOND
-            + self.scenario.lease_time()
-            + self.lag.load(Relaxed)
+        let ttl = limit.shape.reserve.map(|reserve| reserve.ttl);
+        let empties = match limit.algorithm {
+            Algorithm::Calendar => DAY_ENDS.saturating_sub(self.world.now()) + SECOND,
+            _ => windows * window * SECOND + ttl.map_or(0, |ttl| ttl + limit.empties_in(window * SECOND)),
+        };
+        renewed + banned + empties + self.scenario.lease_time() + self.lag.load(Relaxed)
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {

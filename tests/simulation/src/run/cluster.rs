@@ -90,13 +90,15 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
+    let counts = match limit.algorithm {
+        Algorithm::Calendar => "period: {calendar: day, tz: UTC}".to_owned(),
+        algorithm => format!("window: {}s, algorithm: {}", limit.window_secs[version], algorithm.name()),
+    };
     let says = format!(
-        "{records}{classes}{ban}{reserve}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, window: {}s, requests_per_unit: {}, \
-         algorithm: {}, on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
+        "{records}{classes}{ban}{reserve}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, {counts}, requests_per_unit: {}, \
+         on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
         limit.is_shadow,
-        limit.window_secs[version],
         limit.requests[version],
-        limit.algorithm.name(),
         replaces(limit.shape.replaces),
     );
     let further = |other: &&LimitSpec| other.further.is_some_and(|(of, _)| of == number);

@@ -75,13 +75,13 @@ impl Run {
                 state.version = version;
                 state.service.iter().for_each(|service| _ = service.install(self.rules[version].clone()));
             }
-            What::Except { node, limit, key, effect, lasts } if self.is_alone() => {
-                self.change_book(node, (limit, key), Some((effect, lasts)));
+            What::Except { node, limit, whom, effect, lasts } if self.is_alone() => {
+                self.change_book(node, (limit, whom), Some((effect, lasts)));
                 later(lasts, Self::heal);
             }
-            What::Except { node, limit, key, effect, lasts } => {
-                let until = Some(world_time(now + lasts));
-                self.except(node, |excepted| excepted.make(now, Made { limit, key, effect, until }));
+            What::Except { node, limit, whom, effect, lasts } => {
+                let (from, until) = (None, Some(world_time(now + lasts)));
+                self.except(node, |excepted| excepted.make(now, Made { limit, whom, effect, from, until }));
                 later(lasts, Self::heal);
             }
             What::Record { limit, key, terms, heard_within } => {
@@ -109,13 +109,13 @@ impl Run {
             | What::Upgrade { node, .. }
             | What::Die { node, .. } => self.start(node),
             // Those of one counter end by themselves.
-            What::Except { key: Some(_), .. } if self.is_alone() => {}
-            What::Except { node, limit, key: None, .. } if self.is_alone() => {
-                self.change_book(node, (limit, None), None);
+            What::Except { whom, .. } if self.is_alone() && whom.is_one() => {}
+            What::Except { node, limit, whom, .. } if self.is_alone() => {
+                self.change_book(node, (limit, whom), None);
             }
-            What::Except { node, limit, key, .. } => {
+            What::Except { node, limit, whom, .. } => {
                 let now = self.world.now();
-                self.except(node, |excepted| excepted.end(now, (limit, key)));
+                self.except(node, |excepted| excepted.end(now, (limit, whom)));
             }
             _ => {}
         }

@@ -10,13 +10,15 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
 
-use crate::scenario::{ADDRESSES, Further, IDS, Item, LimitSpec, Limitless};
+use crate::scenario::{ADDRESSES, Further, IDS, Item, LimitSpec, Limitless, Whom};
 
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
 /// With those that are further limits of their rules.
 pub(super) const LIMITS_MAX: usize = LIMITS.len() + 4;
 pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
+/// A pattern that fits all of them.
+const EVERY_KEY: &str = "k*";
 /// The nodes of a limit that has several.
 pub(super) const NODES: [Option<&str>; 3] = [Some("k0"), Some("*1"), None];
 
@@ -120,12 +122,17 @@ pub(super) fn counter(entries: &[(impl AsRef<str>, impl AsRef<str>)]) -> Option<
 }
 
 /// The path of an exception: to one counter, or to all of a limit.
-pub(super) fn path(limits: &[LimitSpec], limit: usize, key: Option<u64>) -> Path {
-    let entry = |(name, value): (&str, &str)| PathEntry {
-        key: name.to_owned(),
-        value: key.map(|_| value.to_owned()),
+pub(super) fn path(limits: &[LimitSpec], limit: usize, whom: Whom) -> Path {
+    let entry = |(name, value): (&str, &str)| {
+        let value = match whom {
+            Whom::All => None,
+            Whom::Pattern => Some(EVERY_KEY.to_owned()),
+            Whom::One(_) => Some(value.to_owned()),
+        };
+        PathEntry { key: name.to_owned(), value }
     };
-    let entries = entries(limits, limit, key.unwrap_or(0)).into_iter().map(entry);
+    let key = if let Whom::One(key) = whom { key } else { 0 };
+    let entries = entries(limits, limit, key).into_iter().map(entry);
     Path { domain: "sim".into(), entries: entries.collect() }
 }
 
@@ -146,7 +153,7 @@ fn nodes(limits: &[LimitSpec], limit: usize, key: u64) -> Vec<PathEntry> {
 pub(super) fn resets_of(limits: &[LimitSpec], limit: usize, key: u64) -> Vec<ResetPath> {
     let nodes = nodes(limits, limit, key);
     let below = |levels| below(nodes[..levels].to_vec());
-    let own = ResetPath { path: path(limits, limit, Some(key)), reach: Reach::Counter };
+    let own = ResetPath { path: path(limits, limit, Whom::One(key)), reach: Reach::Counter };
     (0..=nodes.len()).map(below).chain([own]).collect()
 }
 
@@ -154,7 +161,7 @@ pub(super) fn resets_of(limits: &[LimitSpec], limit: usize, key: u64) -> Vec<Res
 pub(super) fn resets(limits: &[LimitSpec], limit: Option<usize>, key: Option<u64>) -> Vec<ResetPath> {
     match (limit, key) {
         (Some(limit), Some(key)) => {
-            vec![ResetPath { path: path(limits, limit, Some(key)), reach: Reach::Counter }]
+            vec![ResetPath { path: path(limits, limit, Whom::One(key)), reach: Reach::Counter }]
         }
         (Some(limit), None) => {
             let mut all: Vec<_> =

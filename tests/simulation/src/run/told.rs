@@ -13,7 +13,7 @@ use super::way::Counter;
 use super::{Kind, Run, State};
 use crate::node::world_time;
 use crate::oracle::Record;
-use crate::scenario::LimitSpec;
+use crate::scenario::{Further, LimitSpec, Whom};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// Whom an exception denies is asked to wait for so long at most.
@@ -34,14 +34,20 @@ pub(super) struct Told {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Made {
     pub(super) limit: usize,
-    /// For one counter of it, or for all.
-    pub(super) key: Option<u64>,
+    pub(super) whom: Whom,
     pub(super) effect: Effect,
+    /// When it begins, by the wall clock. `None`: at once.
+    pub(super) from: Option<Timestamp>,
     /// When it ends, by the wall clock. `None`: when somebody ends it.
     pub(super) until: Option<Timestamp>,
 }
 
 impl Made {
+    /// Whether it is in force at this time.
+    pub(super) fn is_due(&self, wall: Timestamp) -> bool {
+        self.from.is_none_or(|from| from <= wall) && self.until.is_none_or(|until| until > wall)
+    }
+
     /// How long whoever it denies at this time is asked to wait.
     fn waits(&self, wall: Timestamp) -> Time {
         self.until.map_or(Time::MAX, |until| until.nanos_since(wall)).min(WAIT_MAX)
@@ -56,7 +62,7 @@ impl Excepted {
     /// Those in force.
     pub(super) fn all(&self, limits: &[LimitSpec]) -> Exceptions {
         let exception =
-            |made: &Made| Exception { path: path(limits, made.limit, made.key), effect: made.effect };
+            |made: &Made| Exception { path: path(limits, made.limit, made.whom), effect: made.effect };
         let label = |made: &Made| Arc::new(Label { id: String::new(), made: None, until: made.until });
         let made = self.now();
         let all: Vec<_> = made.iter().map(exception).collect();
@@ -69,17 +75,17 @@ impl Excepted {
 
     /// Makes an exception, instead of the one before for the same counters.
     pub(super) fn make(&self, now: Time, made: Made) {
-        self.change(now, (made.limit, made.key), Some(made));
+        self.change(now, (made.limit, made.whom), Some(made));
     }
 
     /// Ends the exception for these counters.
-    pub(super) fn end(&self, now: Time, of: (usize, Option<u64>)) {
+    pub(super) fn end(&self, now: Time, of: (usize, Whom)) {
         self.change(now, of, None);
     }
 
-    fn change(&self, now: Time, of: (usize, Option<u64>), made: Option<Made>) {
+    fn change(&self, now: Time, of: (usize, Whom), made: Option<Made>) {
         let mut all = self.now();
-        all.retain(|other| (other.limit, other.key) != of);
+        all.retain(|other| (other.limit, other.whom) != of);
         all.extend(made);
         self.put(now, all);
     }
@@ -96,11 +102,10 @@ impl Excepted {
         let first = history.iter().rposition(|&(at, _)| at < since);
         let before = if first.is_none() { vec![None] } else { Vec::new() };
         let met = |(_, all): &(Time, Vec<Made>)| {
-            let mut own =
-                all.iter().filter(|made| made.limit == limit && made.key.is_none_or(|it| it == key));
+            let mut own = all.iter().filter(|made| made.limit == limit && made.whom.is_for(key));
             // One for a counter comes before one for all of them.
             let denies = own.clone().filter(|made| made.effect == Effect::Deny);
-            let deny = denies.max_by_key(|made| made.key.is_some());
+            let deny = denies.max_by_key(|made| made.whom.is_one());
             let other = own.rfind(|made| made.effect != Effect::Deny).filter(|_| !brings_limit);
             deny.or(other).copied()
         };
@@ -116,6 +121,8 @@ impl Run {
         let decided = counter.by;
         let limit = &self.scenario.limits[noted.limit];
         let of = (noted.limit, noted.key);
+        // Who asks a further limit meets the exceptions of the first one.
+        let of = limit.further.map_or(of, |(first, _)| (first, noted.key));
         let (met, wall) = {
             let State { excepted, home, .. } = &lock(&self.nodes)[noted.node];
             let now = self.world.now();
@@ -123,17 +130,23 @@ impl Run {
             (excepted.met(noted.asked, of, limit.is_override), wall)
         };
         let all = self.recorded_limits(noted, is_patient);
-        let under = |made: &Option<Made>, own: Told| match made.map(|made| made.effect) {
-            None => own,
-            Some(Effect::Limit { requests, .. }) => {
-                Told { requests: requests.unwrap_or(own.requests), is_shadow: limit.is_shadow, ..own }
+        let under = |made: &Option<Made>, own: Told| match (made.map(|made| made.effect), limit.further) {
+            (None, _) => own,
+            (Some(Effect::Unlimited), _) => Told { is_shadow: true, ..own },
+            // The first limit denies for all, and N of slots has nothing to do with that of a rate.
+            (Some(Effect::Deny), Some(_)) | (Some(Effect::Limit { .. }), Some((_, Further::Slots))) => own,
+            (Some(Effect::Limit { requests, .. }), further) => {
+                let times = further.map_or(1, |(_, further)| further.factor());
+                let requests = requests.map_or(own.requests, |requests| requests * times);
+                Told { requests, is_shadow: limit.is_shadow, ..own }
             }
-            Some(Effect::Unlimited) => Told { is_shadow: true, ..own },
-            Some(Effect::Deny) => {
+            (Some(Effect::Deny), None) => {
                 Told { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
             }
         };
-        let waits = |made: &Made| made.effect != Effect::Deny || made.waits(wall) == counter.reset_nanos;
+        let waits = |made: &Made| {
+            made.effect != Effect::Deny || limit.further.is_some() || made.waits(wall) == counter.reset_nanos
+        };
         let may = met.iter().flat_map(|made| all.iter().map(move |&own| (under(made, own), made)));
         let is_due = |(told, made): (Told, &Option<Made>)| {
             (told, made.map(|made| made.effect)) == (decided, counter.excepted)

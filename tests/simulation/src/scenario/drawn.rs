@@ -11,8 +11,8 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
-    batches, classes, fleet, further, operators, plots, prefixes, records, reservations, shapes, slots,
-    stage, widened,
+    batches, calendars, classes, exceptions, fleet, further, mixed, operators, plots, prefixes, records,
+    reservations, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -75,12 +75,15 @@ impl Scenario {
             widened::anew(&mut Random::new(seed ^ widened::ANEW), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
+            mixed::add(&mut Random::new(seed ^ mixed::OWN), &mut scenario);
+            calendars::add(&mut Random::new(seed ^ calendars::OWN), &mut scenario);
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
             bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
             further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
+            exceptions::add(&mut Random::new(seed ^ exceptions::OWN), &mut scenario);
             reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
             return scenario;
         }
@@ -102,12 +105,15 @@ impl Scenario {
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
+            mixed::add(&mut Random::new(seed ^ mixed::OWN), &mut scenario);
+            calendars::add(&mut Random::new(seed ^ calendars::OWN), &mut scenario);
             classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
             slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
             prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
             bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
             further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
+            exceptions::add(&mut Random::new(seed ^ exceptions::OWN), &mut scenario);
             reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
         }
         scenario

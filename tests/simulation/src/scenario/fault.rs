@@ -153,8 +153,8 @@ pub enum What {
         node: usize,
         /// Of this limit.
         limit: usize,
-        /// For one of its counters, or for all.
-        key: Option<u64>,
+        /// For whom.
+        whom: Whom,
         /// What it does.
         effect: Effect,
         /// For so long.
@@ -189,6 +189,29 @@ pub enum What {
         /// Every node hears of it within so long.
         heard_within: Time,
     },
+}
+
+/// Which counters of a limit an exception is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// All: its entries have no values.
+    All,
+    /// All: its values are patterns.
+    Pattern,
+    /// This one.
+    One(u64),
+}
+
+impl Whom {
+    /// Whether it is for this counter.
+    pub fn is_for(self, key: u64) -> bool {
+        !matches!(self, Self::One(one) if one != key)
+    }
+
+    /// Whether it is for one counter.
+    pub fn is_one(self) -> bool {
+        matches!(self, Self::One(_))
+    }
 }
 
 /// What a process does when it dies.

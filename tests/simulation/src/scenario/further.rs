@@ -29,6 +29,13 @@ pub enum Further {
     },
 }
 
+impl Further {
+    /// Its N is so many times that of the first limit, where it follows that.
+    pub fn factor(self) -> u32 {
+        if let Self::Shorter { factor, .. } = self { factor } else { 1 }
+    }
+}
+
 /// A half of the rules with a prefix have several lengths, and a quarter of the scenarios have a rule with a rate and slots.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     for number in 0..scenario.limits.len() {

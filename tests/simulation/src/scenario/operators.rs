@@ -4,7 +4,7 @@
 
 use tidegate_engine::overlay::Effect;
 
-use super::{ASKED, Fault, Scenario, What};
+use super::{ASKED, Fault, Scenario, What, Whom};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
@@ -30,7 +30,12 @@ fn except(random: &mut Random, scenario: &mut Scenario) {
 
 /// The same of this limit.
 pub(super) fn except_of_limit(random: &mut Random, scenario: &mut Scenario, number: usize) {
-    let key = random.pick(&[None, Some(0), Some(1)]);
+    let whom = random.pick(&[Whom::All, Whom::One(0), Whom::One(1)]);
+    except_whom(random, scenario, number, whom);
+}
+
+/// The same for these counters of it.
+pub(super) fn except_whom(random: &mut Random, scenario: &mut Scenario, number: usize, whom: Whom) {
     let requests = Some(random.pick(&[1, 5, 20, 40, 200]));
     let effect = random.pick(&[
         Effect::Limit { requests, burst: None },
@@ -45,7 +50,7 @@ pub(super) fn except_of_limit(random: &mut Random, scenario: &mut Scenario, numb
     let lasts = random.pick(&[50 * MILLI, SECOND, 5 * SECOND]);
     for node in 0..scenario.clocks.len() {
         let lasts = lasts + random.below(TOLD);
-        let what = What::Except { node, limit: number, key, effect, lasts };
+        let what = What::Except { node, limit: number, whom, effect, lasts };
         scenario.faults.push(Fault { at: at + random.below(TOLD), what });
     }
 }

@@ -16,8 +16,9 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// Each found a fault that no longer is: a record that was read in an outage and confirmed after it; looks at Redis that
 /// were half a minute apart while requests were served; a judge who counted what full memory had no room for; slots from a file that
 /// took more memory than before; a candidate that was compared with another limit of its rule; a token from before a reset, whose slot
-/// had another id than its call; denials that a call without an answer had reported.
-const REGRESSIONS: [u64; 7] = [5736012772374845830, 6455210636559670481, 4726, 164, 49, 365, 1148];
+/// had another id than its call; denials that a call without an answer had reported; whom an exception denied and another limit of the
+/// rule denied for longer (twice).
+const REGRESSIONS: [u64; 9] = [5736012772374845830, 6455210636559670481, 4726, 164, 49, 365, 1148, 492, 1046];
 
 #[test]
 fn nothing_goes_wrong() {
