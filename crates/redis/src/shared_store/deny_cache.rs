@@ -276,6 +276,18 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_by_other_numbers_says_nothing() {
+        let (cache, check, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());
+        let bucket = |requests, burst| {
+            let limit = Limit::new(Algorithm::TokenBucket, requests, HOUR.as_nanos() as u64);
+            Check { limit: limit.with_burst(burst), ..check }
+        };
+        cache.learn(&bucket(9, 20), &over(), asked, HOUR);
+        let knows = [(9, 20), (9, 21), (10, 20)].map(|(n, burst)| cache.knows(&bucket(n, burst), asked));
+        assert_eq!(knows, [true, false, false]);
+    }
+
+    #[test]
     fn classes_of_many_counters_are_bounded_too() {
         let (cache, asked) = (DenyCache::new(ENTRY_BYTES * SHARDS * 2), monotonic());
         for counter in 0..1_000 {

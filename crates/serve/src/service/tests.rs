@@ -7,6 +7,7 @@ use tidegate_engine::decision::{Code, Status};
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::request::{DescriptorOptions, Entry};
 use tidegate_engine::time::SECOND_NANOS;
 
 const RULES: &str = "
@@ -37,6 +38,27 @@ fn rules_are_shown_in_the_order_of_their_paths() {
     let live = service.snapshot().expect("rules");
     let keys = live.by_path().iter().map(|&id| live.rules().rules()[id].path());
     assert_eq!(keys.collect::<Vec<_>>(), ["shop.host", "shop.path", "shop.user"]);
+}
+
+#[test]
+fn what_was_learnt_of_costs_stays_when_rules_are_reloaded() {
+    let service = service_at(clock(), Some(RULES), &metrics());
+    let mut request = Request::new("shop", 0);
+    let own = DescriptorOptions { hits_addend: Some(1), ..DescriptorOptions::default() };
+    request.push([Entry { key: "user", value: "a" }], own);
+    let is_reported = || {
+        let live = service.snapshot().expect("rules");
+        live.rules().plan(&request, Modes::default()).has_reports()
+    };
+    assert!(is_reported(), "at first an own cost is one that was spent");
+    for _ in 0..100 {
+        let mut batch = Batch::default();
+        batch.put(request.clone());
+        service.decide(service.snapshot().expect("rules").in_force(), &batch, |_, _, _| {});
+    }
+    assert!(!is_reported(), "nobody asks before");
+    service.install(rules(&RULES.replace("requests_per_unit: 1", "requests_per_unit: 2")));
+    assert!(!is_reported(), "after the reload too");
 }
 
 #[test]

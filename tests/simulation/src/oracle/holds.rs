@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_engine::limit::{Algorithm, Found};
+use tidegate_engine::rules::StoreFailure;
 
 use super::starved::there_at_most;
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
@@ -119,7 +120,9 @@ impl Counter<'_> {
     /// Whether this surely holds hits when it was answered.
     fn surely_holds(&self, it: &Record) -> bool {
         let is_sure = it.outcome == Outcome::Admitted && it.hits > 0 && !it.is_full;
-        is_sure && !self.is_commit(it) && !self.rules.is_alone(self.limit, it)
+        // A node holds nothing without Redis, and with `local` it denies then.
+        let is_allowed = self.limit.failure == StoreFailure::Allow && self.rules.is_alone(self.limit, it);
+        is_sure && !self.is_commit(it) && !is_allowed
     }
 
     /// When the reservation of these records expires at the earliest.

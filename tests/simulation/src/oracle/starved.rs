@@ -5,7 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{LATE, Loss, Outcome, Record, Rules, SENT, before, each_counter};
+use super::{LATE, Loss, Outcome, Record, Refund, Rules, SENT, before, each_counter};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
@@ -206,12 +206,14 @@ pub(super) fn there_at_most(
 
 /// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.
 fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [There]) {
-    if rules.remembers_denials || limit.is_leased {
+    if limit.is_leased {
         return;
     }
     let of = (it.limit, it.key, it.epoch);
     let own = rules.refunds.iter().filter(|refund| (refund.of.0, refund.of.1, refund.epoch) == of);
-    let mut own = own.filter(|refund| refund.done <= it.asked).peekable();
+    // Where hits go back a node forgets its denials. Others remember theirs.
+    let is_heard = |refund: &&Refund| !rules.remembers_denials || refund.node == it.node;
+    let mut own = own.filter(|refund| refund.done <= it.asked).filter(is_heard).peekable();
     if own.peek().is_none() {
         return;
     }

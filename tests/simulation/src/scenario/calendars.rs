@@ -2,7 +2,7 @@
 //!
 //! In: a scenario that was drawn. Out: the same with a budget in place of one of its limits.
 
-use super::{LimitSpec, Scenario};
+use super::{Layout, LimitSpec, Scenario};
 use crate::random::Random;
 use crate::world::{SECOND, Time};
 use tidegate_engine::limit::Algorithm;
@@ -26,4 +26,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     (limit.algorithm, limit.is_leased) = (Algorithm::Calendar, false);
     limit.window_secs = [DAY_SECS; 2];
     limit.requests = limit.requests.map(|requests| requests * days);
+    if let (Layout::Alone(alone), true) = (&mut scenario.layout, random.one_in(2)) {
+        alone.cold_max = 2 * DAY_SECS * SECOND;
+    }
 }

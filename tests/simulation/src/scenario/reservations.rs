@@ -5,7 +5,7 @@
 
 use tidegate_engine::limit::Algorithm;
 
-use super::{Ask, Cancelled, Form, Item, Layout, LimitSpec, Scenario};
+use super::{ASKED, Ask, Cancelled, Form, Item, Layout, LimitSpec, Scenario};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
@@ -133,6 +133,8 @@ fn reservation(random: &mut Random, scenario: &Scenario, ask: &Ask, id: u32, lim
             all.push(asks_for(at, any_node(random), cost, true));
         }
     }
+    // Whoever commits later would be there when everything has to have ended.
+    all.retain(|ask| ask.at < ASKED + 4 * SECOND);
     for ask in &mut all {
         ask.deadline = random.one_in(6).then(|| random.pick(&[1, 5, 20]) * MILLI);
         ask.cancelled = random.one_in(20).then(|| Cancelled::After(random.below(3 * MILLI)));
