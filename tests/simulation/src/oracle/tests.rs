@@ -15,7 +15,6 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
         is_shadow: false,
         is_leased: false,
         is_reported: false,
-        is_kept: false,
         failure: StoreFailure::Error,
         burst: None,
         candidate: None,
@@ -46,6 +45,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         renews: None,
         reserving: None,
         is_reported,
+        is_kept: false,
         is_refunded,
         is_full: false,
         is_single: true,
@@ -179,6 +179,12 @@ fn reported_hits_count_beside_what_is_admitted() {
     let much = Record { hits: 40, ..reported(1, over) };
     assert!(!is_fine(&[much, reported(3, admitted)]), "what was denied was spent all the same");
     assert!(is_fine(&[much, reported(SECOND + 3, admitted)]), "until a window later");
+    let minute = |it: Record| Record { window: 60 * SECOND, rule_window: 60 * SECOND, ..it };
+    let kept = minute(Record { hits: 40, is_kept: true, ..reported(1, Outcome::Unknown) });
+    let later = |at| minute(reported(at, admitted));
+    assert!(!is_fine(&[kept, later(3 * SECOND)]), "what an error was the answer to is sent later");
+    assert!(is_fine(&[kept, later(SECOND)]), "not at once");
+    assert!(is_fine(&[Record { is_kept: false, ..kept }, later(3 * SECOND)]), "nobody knows");
 }
 
 #[test]
@@ -246,6 +252,9 @@ fn what_goes_back_makes_room() {
     assert!(is_fine(usual));
     assert!(!is_fine(Rules { refunds: &[refund(30)], ..usual }));
     assert!(is_fine(Rules { refunds: &[refund(100 + 1)], ..usual }), "it is not done yet");
+    let remembers =
+        |node| is_fine(Rules { remembers_denials: true, refunds: &[Refund { node, ..refund(30) }], ..usual });
+    assert_eq!([0, 1].map(remembers), [false, true], "only the node that was asked forgets its denials");
     let census = census(&usual, &records, &[]);
     assert_eq!((census.answered, census.judged), (3, 3));
 }

@@ -8,7 +8,9 @@ use tidegate_serve::service::StaleMode;
 use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
-use tidegate_simulation::scenario::{Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What};
+use tidegate_simulation::scenario::{
+    Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, Whom,
+};
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
 
 fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
@@ -111,7 +113,7 @@ fn a_request_that_outlives_its_node_holds_leased_hits() {
 fn operators_are_obeyed() {
     let asked = |at| ask(at * SECOND, 0, &[(0, 5)]);
     let fault = |at, what| Fault { at: at * SECOND + SECOND / 2, what };
-    let except = |effect| What::Except { node: 0, limit: 0, key: Some(0), effect, lasts: SECOND };
+    let except = |effect| What::Except { node: 0, limit: 0, whom: Whom::One(0), effect, lasts: SECOND };
     let reset = |epoch| What::Reset { limit: Some(0), key: Some(0), epoch, heard_within: 0 };
     let faults = vec![
         fault(2, reset(1)),
