@@ -19,7 +19,7 @@ use crate::sync::{AtomicU64, Mutex};
 const ENOUGH: u32 = 20;
 /// At this many, all buckets are halved.
 const MANY: u32 = 4_000;
-/// Counters of one rule that learn by themselves. Of all others, the costs of the rule are used.
+/// Counters of all rules that learn by themselves, half a kilobyte each. Of all others, the costs of the rule are used.
 pub const COUNTERS_MAX: usize = 10_000;
 /// Buckets: each cost below 16 has one, then there are 8 for each power of two.
 const BUCKETS: usize = 239;
@@ -58,6 +58,8 @@ impl fmt::Display for HoldSize {
 #[derive(Clone, Debug)]
 pub struct HeldCosts {
     said: HoldSize,
+    /// How many of its counters learn by themselves.
+    counters_max: usize,
     learnt: Arc<Learnt>,
 }
 
@@ -83,7 +85,14 @@ pub struct HeldCostsTotal {
 impl HeldCosts {
     /// With what a rule says.
     pub fn new(said: HoldSize) -> Self {
-        Self { said, learnt: Arc::default() }
+        Self { said, counters_max: COUNTERS_MAX, learnt: Arc::default() }
+    }
+
+    /// Gives each of these rules an equal part of the counters that may learn by themselves.
+    pub(crate) fn share_counters<'a>(rules: impl Iterator<Item = &'a mut Self>) {
+        let learning: Vec<_> = rules.filter(|costs| costs.said.of == CostsOf::Counter).collect();
+        let each = COUNTERS_MAX / learning.len().max(1);
+        learning.into_iter().for_each(|costs| costs.counters_max = each);
     }
 
     /// What the rule says.
@@ -123,7 +132,7 @@ impl HeldCosts {
         self.learnt.of_rule.lock().count(cost);
         if self.said.of == CostsOf::Counter {
             let mut counters = self.learnt.of_counters.lock();
-            if counters.len() < COUNTERS_MAX || counters.contains_key(&key) {
+            if counters.len() < self.counters_max || counters.contains_key(&key) {
                 counters.entry(key).or_default().count(cost);
             }
         }
@@ -268,12 +277,15 @@ mod tests {
 
     #[test]
     fn a_counter_learns_by_itself_up_to_a_bound_and_never_above_max() {
-        let held = costs(HoldSize { of: CostsOf::Counter, ..SAID });
+        let of_counter = || costs(HoldSize { of: CostsOf::Counter, ..SAID });
+        let mut rules = [of_counter(), costs(SAID), of_counter()];
+        HeldCosts::share_counters(rules.iter_mut());
+        let [held, ..] = rules;
         (0..20).for_each(|_| held.learn(Key(1), 7, Found::Open));
         (0..20).for_each(|_| held.learn(Key(2), 100_000, Found::Open));
         assert_eq!([1, 2].map(|key| held.hold(Key(key), u32::MAX)), [7, 8_000]);
         (3..COUNTERS_MAX as u128 + 10).for_each(|key| held.learn(Key(key), 7, Found::Open));
-        assert_eq!(held.learnt.of_counters.lock().len(), COUNTERS_MAX);
+        assert_eq!(held.learnt.of_counters.lock().len(), COUNTERS_MAX / 2);
         assert_eq!(held.hold(Key(u128::MAX), u32::MAX), 7, "that of the rule");
     }
 

@@ -48,6 +48,7 @@ pub(super) fn compile(
     if compiler.errors.is_empty() {
         compiler.warn_of_idle(warnings);
     }
+    HeldCosts::share_counters(compiler.set.rules.iter_mut().filter_map(|rule| rule.held_costs.as_mut()));
     compiler.set
 }
 
