@@ -16,8 +16,7 @@ use crate::front::proto::kuadrant::service::ratelimit::v1::{
 };
 use crate::front::{AnswerOptions, ClientOptions, Handler, Reply, wire};
 use tidegate_engine::cost::Cost;
-use tidegate_engine::decision::{Code, Decision, Status};
-use tidegate_engine::limit::Found;
+use tidegate_engine::decision::{Code, Decision, EndedAs, Status};
 use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::metrics::Front;
@@ -184,7 +183,7 @@ fn reserved(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) ->
 }
 
 fn committed(_: ClientOptions, _: &Request<'_>, decision: &Decision<'_>) -> Bytes {
-    let reservation_released = decision.held().iter().any(|held| held.found == Some(Found::Open));
+    let reservation_released = decision.ended_as() == EndedAs::Open;
     CommitResponse { reservation_released }.encode_to_vec().into()
 }
 

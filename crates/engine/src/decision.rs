@@ -3,6 +3,8 @@
 //! Everything that is reported later (codes, remaining, reset times, headers, metadata, metrics) is derived from the
 //! [`Decision`], in one place.
 
+mod reservation;
+
 use std::cmp::Ordering;
 
 use smallvec::SmallVec;
@@ -15,6 +17,8 @@ use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::rule::Rule;
 use crate::settle::{settle, settle_trial};
 use crate::time::ceil_secs;
+
+pub use reservation::{EndedAs, ReserveResult};
 
 named! {
     /// A code of `envoy.service.ratelimit.v3`.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::front::{ClientAnswer, ClientOptions, Handler};
 use tidegate_engine::cost::Cost;
-use tidegate_engine::decision::{Code, Decision};
+use tidegate_engine::decision::{Code, Decision, ReserveResult};
 use tidegate_engine::limit::{Found, Slot};
 use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
 use tidegate_engine::rules::{RuleSet, parse_duration_nanos};
@@ -187,22 +187,16 @@ fn ttl(verb: Verb, asked: &Asked) -> Result<Option<u64>, Mistake> {
 
 fn reserved(options: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Answered {
     let client = Some(ClientAnswer::of(options, request, decision));
-    let found = |wanted: fn(Found) -> bool| decision.held().iter().filter_map(|held| held.found).any(wanted);
-    let conflict = match decision.code {
-        Code::OverLimit if found(|found| found == Found::Other) => {
-            Some("the id is that of a reservation of another amount")
+    let status = match decision.reserve_result() {
+        ReserveResult::Reserved => StatusCode::OK,
+        ReserveResult::Denied => StatusCode::TOO_MANY_REQUESTS,
+        ReserveResult::Conflict => {
+            let error = match decision.found().any(|(_, found)| found == Found::Other) {
+                true => "the id is that of a reservation of another amount",
+                false => "the reservation of this id has ended",
+            };
+            return Answered { status: StatusCode::CONFLICT, body: json!({ "error": error }), client: None };
         }
-        Code::OverLimit if found(|found| matches!(found, Found::Ended | Found::Expired(_))) => {
-            Some("the reservation of this id has ended")
-        }
-        _ => None,
-    };
-    if let Some(error) = conflict {
-        return Answered { status: StatusCode::CONFLICT, body: json!({ "error": error }), client: None };
-    }
-    let status = match decision.code {
-        Code::Ok => StatusCode::OK,
-        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
     };
     let mut body = json!({ "reserved": decision.code == Code::Ok, "limits": limits(decision) });
     let slots: Vec<String> = decision.slots().map(|(.., slot): (_, _, Slot)| slot.to_string()).collect();
@@ -213,18 +207,7 @@ fn reserved(options: ClientOptions, request: &Request<'_>, decision: &Decision<'
 }
 
 fn ended(_: ClientOptions, _: &Request<'_>, decision: &Decision<'_>) -> Answered {
-    let found: Vec<Found> = decision.held().iter().filter_map(|held| held.found).collect();
-    let any = |wanted: fn(&Found) -> bool| found.iter().any(wanted);
-    let was = if any(|found| *found == Found::Open) {
-        "open"
-    } else if any(|found| matches!(found, Found::Expired(_))) {
-        "expired"
-    } else if any(|found| *found == Found::Ended) {
-        "ended"
-    } else {
-        "unknown"
-    };
-    let body = json!({ "was": was, "limits": limits(decision) });
+    let body = json!({ "was": decision.ended_as().name(), "limits": limits(decision) });
     Answered { status: StatusCode::OK, body, client: None }
 }
 

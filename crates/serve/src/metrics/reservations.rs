@@ -4,13 +4,7 @@
 
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples};
-use tidegate_engine::decision::{Code, Decision};
-use tidegate_engine::limit::Found;
-
-/// `result` of a reservation.
-const RESULTS: [&str; 3] = ["reserved", "denied", "conflict"];
-/// `was` of a commit or release.
-const ENDS: [&str; 4] = ["open", "expired", "ended", "unknown"];
+use tidegate_engine::decision::{Decision, EndedAs, ReserveResult};
 
 /// The counters.
 pub(super) struct Reservations {
@@ -20,30 +14,21 @@ pub(super) struct Reservations {
 
 impl Reservations {
     /// Slots that it needs.
-    pub(super) const SLOTS: u32 = (RESULTS.len() + ENDS.len()) as u32;
+    pub(super) const SLOTS: u32 = (ReserveResult::ALL.len() + EndedAs::ALL.len()) as u32;
 
     /// All at 0; `None` when there is no room for them.
     pub(super) fn new(striped: &Striped) -> Option<Self> {
-        let (results, ends) = (striped.reserve(RESULTS.len() as u32)?, striped.reserve(ENDS.len() as u32)?);
+        let results = striped.reserve(ReserveResult::ALL.len() as u32)?;
+        let ends = striped.reserve(EndedAs::ALL.len() as u32)?;
         Some(Self { results, ends })
     }
 
     /// Counts a reservation, or its end.
     #[inline(never)]
     pub(super) fn observe(&self, writer: &Writer<'_>, is_commit: bool, decision: &Decision<'_>) {
-        let any = |wanted: fn(Found) -> bool| decision.found().any(|(_, found)| wanted(found));
-        let (is_expired, is_ended) =
-            (any(|found| matches!(found, Found::Expired(_))), any(|found| found == Found::Ended));
-        let (first, place) = match (is_commit, decision.code) {
-            (true, _) if any(|found| found == Found::Open) => (self.ends, 0),
-            (true, _) if is_expired => (self.ends, 1),
-            (true, _) if is_ended => (self.ends, 2),
-            (true, _) => (self.ends, 3),
-            (false, Code::Ok) => (self.results, 0),
-            (false, Code::OverLimit) if is_expired || is_ended || any(|found| found == Found::Other) => {
-                (self.results, 2)
-            }
-            (false, Code::OverLimit) => (self.results, 1),
+        let (first, place) = match is_commit {
+            true => (self.ends, decision.ended_as() as usize),
+            false => (self.results, decision.reserve_result() as usize),
         };
         writer.add(first.plus(place), 1);
     }
@@ -51,10 +36,16 @@ impl Reservations {
     /// Writes the counters that are not 0.
     pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let (family, help) = ("tidegate_reservations_total", "Reservations, by how they were answered.");
-        write(page, striped, (family, help), "result", (self.results, &RESULTS));
+        write(
+            page,
+            striped,
+            (family, help),
+            "result",
+            (self.results, &ReserveResult::ALL.map(ReserveResult::name)),
+        );
         let (family, help) =
             ("tidegate_commits_total", "Commits and releases, by what became of the reservation before.");
-        write(page, striped, (family, help), "was", (self.ends, &ENDS));
+        write(page, striped, (family, help), "was", (self.ends, &EndedAs::ALL.map(EndedAs::name)));
     }
 }
 
