@@ -33,15 +33,22 @@ pub(super) fn change(sent: &Value, lines: &[Value]) -> String {
 
 /// A counter that was reset: what it had before, and what it has now.
 pub(super) fn reset(sent: &Value, lines: &[Value]) -> String {
-    let held = |it: &Value| match counter_of(it) {
-        Some(counter) => {
-            format!("{} counted, {} left", text(&counter["counted"]), text(&counter["remaining"]))
-        }
-        None => one_line(it["error"].as_str().unwrap_or("no counter")).into_owned(),
+    let contents = |it: &Value| {
+        let error = || one_line(it["error"].as_str().unwrap_or("no counter")).into_owned();
+        contents_of(it).unwrap_or_else(error)
     };
-    let held =
-        |line: &Value| format!("  before: {}\n  now: {}\n", held(&line["before"]), held(&line["after"]));
-    lines.iter().map(|line| change(sent, std::slice::from_ref(line)) + &held(line)).collect()
+    let contents = |line: &Value| {
+        format!("  before: {}\n  now: {}\n", contents(&line["before"]), contents(&line["after"]))
+    };
+    lines.iter().map(|line| change(sent, std::slice::from_ref(line)) + &contents(line)).collect()
+}
+
+/// What the counter of the only descriptor of an explanation contains.
+fn contents_of(explained: &Value) -> Option<String> {
+    let counter = counter_of(explained)?;
+    let held = explained["descriptors"][0]["held"].as_u64().filter(|held| *held > 0);
+    let held = held.map(|held| format!(", {held} of them held by reservations")).unwrap_or_default();
+    Some(format!("{} counted{held}, {} left", text(&counter["counted"]), text(&counter["remaining"])))
 }
 
 /// The counter of the only descriptor of an explanation.
@@ -155,15 +162,14 @@ fn top_of_rule(line: &Value) -> String {
 
 pub(super) fn peek(sent: &Value, lines: &[Value]) -> String {
     let line = |line: &Value| {
-        let Some(counter) = counter_of(line) else {
+        let (Some(counter), Some(contents)) = (counter_of(line), contents_of(line)) else {
             let why = line["descriptors"][0]["reason"].as_str().unwrap_or("no counter");
             return format!("{}: {}\n", path(sent), one_line(why));
         };
-        let number = |name: &str| text(&counter[name]);
         let fits = !counter["wait_for_one_seconds"].is_null();
         let seconds = counter["capacity_in_seconds"].as_u64().filter(|seconds| fits && *seconds > 0);
         let back = seconds.map(|seconds| format!(", room again in {}", span(seconds))).unwrap_or_default();
-        format!("{}: {} counted, {} left{back}\n", path(sent), number("counted"), number("remaining"))
+        format!("{}: {contents}{back}\n", path(sent))
     };
     lines.iter().map(line).collect()
 }
@@ -262,6 +268,19 @@ launch  shop user               7               no        bo    launch
         assert_eq!(exceptions(&Value::Null, &[]), "no exceptions\n");
         let record = json!({"domain": "d", "entries": [{"key": "a", "value": "b"}], "requests_per_unit": 5, "unit": "day", "unit_multiplier": 2, "burst": 9});
         assert_eq!(records(&Value::Null, &[record]), "PATH   LIMIT\nd a=b  5 per 2 day, burst 9\n");
+    }
+
+    #[test]
+    fn what_reservations_hold_is_shown_with_what_is_counted() {
+        let sent = json!({"domain": "d", "entries": [{"key": "a", "value": "b"}]});
+        let counter =
+            json!({"counted": 100, "remaining": 0, "wait_for_one_seconds": 2, "capacity_in_seconds": 2});
+        let line = |held: u32| json!({"descriptors": [{"counter": counter, "held": held}]});
+        assert_eq!(
+            peek(&sent, &[line(90), line(0)]),
+            "d a=b: 100 counted, 90 of them held by reservations, 0 left, room again in 2 s\n\
+             d a=b: 100 counted, 0 left, room again in 2 s\n"
+        );
     }
 
     #[test]

@@ -79,6 +79,7 @@ const explained = (domain, descriptor) => element('section', { class: 'answer' }
     descriptor.exception ? ['Exception', exceptionOf(descriptor.exception, descriptor.limit)] : null,
     descriptor.record === undefined ? null : ['Record', recordOf(descriptor.record)],
     descriptor.counter ? ['Counter', `${count(descriptor.counter.counted)} counted, ${count(descriptor.counter.remaining)} left`] : null,
+    descriptor.held ? ['Held', `${count(descriptor.held)} of them by reservations`] : null,
     descriptor.counter ? ['Capacity', capacityOf(descriptor.counter)] : null,
     descriptor.settled ? ['Settled', descriptor.settled.why] : null,
     descriptor.candidate ? ['Candidate', candidateOf(descriptor.candidate)] : null,
