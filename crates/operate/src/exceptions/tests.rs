@@ -191,6 +191,21 @@ fn a_file_holds_what_the_book_does_after_every_change() {
     assert_eq!(holds_the_same(3)[0]["requests_per_unit"], 6);
 }
 
+/// With Redis, numbers are times: one of this node alone must not come back from the file.
+#[test]
+fn a_file_keeps_the_numbers_that_shared_exceptions_have() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("exceptions");
+    let open = || Book::open(path.clone(), audit()).expect("readable");
+    open().put(record("a", json!({"requests_per_unit": 5})), true, &author(), NOW).expect("done");
+    let book = open();
+    book.pages.lock().number_by_time();
+    book.put(record("b", json!({"requests_per_unit": 5})), true, &author(), NOW).expect("done");
+    let numbers = |book: Book| book.all().iter().map(|record| record.number).collect::<Vec<_>>();
+    assert_eq!(numbers(open())[0], NOW.as_nanos());
+    assert_eq!(numbers(open()), numbers(book));
+}
+
 #[test]
 fn a_file_that_is_broken_is_refused_with_its_line() {
     let folder = TempDir::new().expect("a folder");

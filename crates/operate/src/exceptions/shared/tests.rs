@@ -320,6 +320,20 @@ async fn an_end_is_known_at_other_nodes_and_another_one_changes_nothing() {
     assert!(matches!(nodes[0].end("b", NOW).await, Err(ChangeError::Unknown(_))));
 }
 
+/// Two nodes make them at the same time, and Redis loses the first before the second is made.
+#[tokio::test]
+async fn of_two_exceptions_with_one_number_the_one_in_redis_holds() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    nodes[0].put("a", 5, NOW).await.expect("done");
+    *redis.held.lock() = Held::default();
+    nodes[1].put("a", 6, NOW).await.expect("done");
+    nodes.iter().for_each(Node::compares_all);
+    all_agree(&nodes, after(1)).await;
+    assert_eq!(nodes.map(|node| node.limits()["a"]), [6, 6]);
+}
+
 #[tokio::test]
 async fn while_redis_is_away_what_is_known_holds_and_nothing_is_changed() {
     let redis = Arc::<Redis>::default();
