@@ -122,6 +122,18 @@ fn unlimited_and_shadow_count_and_never_deny() {
 }
 
 #[test]
+fn a_key_that_a_record_makes_unlimited_passes_although_it_is_banned() {
+    const RULE: &str = "key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 3}, \
+                        ban: {after: 3 denials, within: 60s, every: 1s, for: 1h}";
+    let rules = loaded(&format!("domain: shop\ndescriptors: [{{{RULE}}}]")).rules;
+    let shop = Shop { rules, ..Shop::open() };
+    let passing = |record, at| shop.passing(ALICE, record, at);
+    assert_eq!([1_000, 1_001, 1_002, 1_200].map(|at| passing(None, at)), [3, 0, 0, 0], "banned for an hour");
+    let unlimited = Record { unlimited: true, ..Record::of(0) };
+    assert_eq!([passing(Some(unlimited), 1_201), passing(None, 1_300)], [20, 0]);
+}
+
+#[test]
 fn another_window_or_algorithm_is_another_counter() {
     let shop = Shop::open();
     let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(4) };
