@@ -139,6 +139,16 @@ fn a_request_that_is_denied_returns_what_it_held() {
 }
 
 #[test]
+fn what_was_held_of_a_lease_that_has_ended_goes_to_no_other_lease() {
+    let leases = leased(3);
+    let held = leases.hold(&check(1_000, 3), millis(1_010)).expect("held");
+    assert_eq!(swept(&leases, 1_500), [], "its counter is forgotten");
+    take(&leases, 2, millis(1_500));
+    assert_eq!(leases.release(&held, 3).expect("it goes back to Redis").hits, 3);
+    assert!(leases.hold(&check(1_000, 3), millis(1_510)).is_none(), "the new lease has two");
+}
+
+#[test]
 fn the_next_lease_is_due_when_little_is_left_and_the_one_before_is_spent_first() {
     // 34 hits were seen, less 8 that are left. Or 3 were seen, and it has enough.
     for (hits, at, due, wanted) in [(40, 1_000, 32, 26), (40, 1_080, 1, 1), (7, 1_000, u64::MAX, 0)] {

@@ -1,14 +1,15 @@
 //! The shared store without a Redis: what a node answers alone.
 
 mod classes;
+mod denied;
 mod unsynced;
 
 use super::*;
 use crate::address::{Address, Kind};
 use crate::clock::{monotonic, since_boot};
-use crate::lease::Source;
+use crate::lease::{Demand, Source};
 use crate::options::RedisOptions;
-use crate::script::Granted;
+use crate::script::{Granted, Stamp};
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::MemoryOptions;
@@ -43,14 +44,14 @@ fn store() -> SharedStore {
 
 /// A store whose node has this share of each limit while it decides alone.
 fn store_with_share(local_share: f64) -> SharedStore {
+    store_with(SharedStoreOptions { local_share, ..SharedStoreOptions::default() })
+}
+
+fn store_with(options: SharedStoreOptions) -> SharedStore {
     let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
-    let options = SharedStoreOptions {
-        mode: StoreFailure::Local,
-        local_share,
-        lease_time: Duration::from_secs(3_600),
-        ..SharedStoreOptions::default()
-    };
+    let options =
+        SharedStoreOptions { mode: StoreFailure::Local, lease_time: Duration::from_secs(3_600), ..options };
     SharedStore::new(main, None, Arc::new(local), Clock::start(), options)
 }
 
@@ -132,6 +133,68 @@ async fn hits_given_back_alone_are_not_reported_later() {
     assert_eq!(unsynced(&store, &rules, "three"), 1);
     assert_eq!(ask(&store, &rules, &["three"], -9, modes).await, (Code::Ok, vec![3]));
     assert_eq!(unsynced(&store, &rules, "three"), 0);
+}
+
+#[tokio::test]
+async fn hits_that_redis_may_have_given_back_are_not_given_back_again() {
+    let (store, rules) = (store(), rules());
+    assert_eq!(ask(&store, &rules, &["three"], 3, Modes::default()).await, (Code::Ok, vec![0]));
+    let request = request(&["three"], -2);
+    let plan = rules.plan(&request, Modes::default());
+    let unsynced_after = |failure| {
+        let failed = store.fall_back(&plan, &[], &[Some(Err(failure))], &mut smallvec![None]);
+        assert!(failed.expect("it decides alone"));
+        unsynced(&store, &rules, "three")
+    };
+    assert_eq!([Failure::Timeout, Failure::Down].map(unsynced_after), [3, 1]);
+}
+
+#[test]
+fn hits_that_went_back_remain_and_an_empty_counter_waits_for_nothing() {
+    let rules = rules();
+    let request = request(&["three"], 2);
+    let plan = rules.plan(&request, Modes::default());
+    let after = |before, remaining, hits| {
+        let charged =
+            Verdict { over: false, before, after: before + 2, remaining, reset_nanos: 5, is_counted: true };
+        let verdict = uncharged(check_at(&plan, 0).expect("a rule"), &charged, hits);
+        (verdict.remaining, verdict.reset_nanos)
+    };
+    assert_eq!((after(1, 0, 2), after(0, 1, 2), after(1, 0, 9)), ((2, 5), (3, 0), (3, 5)));
+}
+
+/// A demand for a lease, of a counter that is asked often enough for one.
+fn demand<'s>(store: &'s SharedStore, check: &Check<'_>) -> Option<Demand<'s>> {
+    (0..2).for_each(|_| drop(store.leases.hold(check, since_boot())));
+    store.demand(check, b"k")
+}
+
+#[tokio::test]
+async fn a_reported_cost_asks_for_no_lease() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    assert!(demand(&store, &Check { reported: true, ..*check }).is_none());
+    assert!(demand(&store, check).is_some());
+}
+
+/// The call of one slot has some of the request's checks, at other places.
+#[tokio::test]
+async fn a_lease_is_that_of_the_check_that_asked_for_it() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["one", "leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 1).expect("a rule");
+    let mut part = Part::new(&store.main, 0);
+    part.add(1, b"k".to_vec(), demand(&store, check));
+    let verdict =
+        Verdict { over: false, before: 0, after: 1, remaining: 9, reset_nanos: 1, is_counted: true };
+    let counter = CounterAnswered { verdict, charged: 1, stamp: Stamp::default(), quiet_nanos: 0 };
+    let leases = vec![Granted { hits: 2, stamp: 1 }];
+    let answered = Answered { now_micros: 1, counters: vec![counter], leases, whole_since_micros: None };
+    store.take_leases(&plan, &part, &answered, since_boot());
+    assert!(store.leases.hold(check, since_boot()).is_some());
 }
 
 #[tokio::test]

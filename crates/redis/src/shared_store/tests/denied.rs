@@ -1,0 +1,51 @@
+//! What a node remembers of denials, under the test's own time.
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn store() -> SharedStore {
+    store_with(SharedStoreOptions { deny_cache_bytes: 1 << 20, ..SharedStoreOptions::default() })
+}
+
+/// Lets the node know that Redis denied this check for a day. After `lasts` it asks again.
+fn learn(store: &SharedStore, check: &Check<'_>, asked: Instant, lasts: Duration) {
+    let reset_nanos = DAY.as_nanos() as u64;
+    let over = Verdict { over: true, before: 1, after: 2, remaining: 0, reset_nanos, is_counted: true };
+    store.deny_cache.learn(check, &over, asked, lasts);
+}
+
+#[tokio::test]
+async fn hits_that_go_back_make_a_node_forget_its_denials_of_each_counter() {
+    let (store, rules) = (store(), rules());
+    let [request, refund] = [1, -1].map(|hits| request(&["one", "three"], hits));
+    let plan = rules.plan(&request, Modes::default());
+    checks(&plan).for_each(|(_, check)| learn(&store, check, monotonic(), DAY));
+    assert_eq!(store.deny_cache.totals().1, 2);
+    drop(store.begin_refunds(&rules.plan(&refund, Modes::default())));
+    assert_eq!(store.deny_cache.totals().1, 0);
+}
+
+/// A node that knows only of the denial of a limit need not ask for the ban: unless the key may be banned, which an operator
+/// may have lifted meanwhile.
+#[tokio::test]
+async fn a_ban_that_may_go_on_is_asked_for_again() {
+    let rules = rules_of(
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}, \
+         ban: {after: 3 denials, within: 60s, every: 1s, for: 100s}}]",
+    );
+    let (store, now) = (store(), monotonic());
+    let request = request(&["user"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let [limited, ban] = [0, 1].map(|place| check_at(&plan, place).expect("both"));
+    assert!(ban.is_ban());
+    let answers = |second: u64| {
+        let mut verdicts = smallvec![None; plan.places()];
+        store.remember(&plan, now + Duration::from_secs(second), &mut verdicts);
+        verdicts.iter().map(|verdict: &Option<Verdict>| verdict.map(|it| it.over)).collect::<Vec<_>>()
+    };
+    learn(&store, limited, now, DAY);
+    assert_eq!(answers(0), [Some(true), Some(false)]);
+    learn(&store, ban, now, BAN_REMEMBERED);
+    assert_eq!([answers(0), answers(1)], [[Some(true); 2], [Some(true), None]]);
+}
