@@ -217,12 +217,6 @@ fn most_of(bucket: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn costs(said: HoldSize) -> HeldCosts {
-        HeldCosts::new(said)
-    }
-
-    const SAID: HoldSize = HoldSize { percentile: 90, of: CostsOf::Rule, initial: 500, max: 8_000 };
-
     #[test]
     fn buckets_are_an_eighth_wide_and_hold_each_cost_once() {
         for cost in (1..5_000).chain([u32::MAX / 2, u32::MAX - 1, u32::MAX]) {
@@ -232,70 +226,5 @@ mod tests {
             assert!(u64::from(most_of(bucket)) * 8 <= u64::from(cost) * 9, "{cost}");
         }
         assert_eq!(bucket_of(u32::MAX), BUCKETS - 1);
-    }
-
-    #[test]
-    fn the_initial_hold_serves_until_enough_commits_were_seen() {
-        let held = costs(SAID);
-        for _ in 0..19 {
-            held.learn(Key(1), 100, Found::Open);
-            assert_eq!(held.hold(Key(1), 8_000), 500);
-        }
-        held.learn(Key(2), 100, Found::Expired(9));
-        assert_eq!(held.hold(Key(1), 8_000), 103);
-        assert_eq!(held.hold(Key(1), 50), 50, "no more than the call may cost");
-    }
-
-    #[test]
-    fn it_is_the_percentile_of_a_sorted_list_or_an_eighth_more() {
-        let mut sorted: Vec<u32> = (0..1_000_u32).map(|n| n * n % 7_919 + 1).collect();
-        let held = costs(HoldSize { max: u32::MAX, ..SAID });
-        sorted.iter().for_each(|&cost| held.learn(Key(1), cost.into(), Found::Open));
-        sorted.sort_unstable();
-        let (exact, learnt) = (sorted[899], held.hold(Key(1), u32::MAX));
-        assert!(learnt >= exact && learnt * 8 <= exact * 9, "{learnt} for {exact}");
-    }
-
-    #[test]
-    fn what_is_no_end_of_a_call_teaches_nothing() {
-        let held = costs(SAID);
-        for found in [Found::Nothing, Found::Ended, Found::Other, Found::Full] {
-            (0..100).for_each(|_| held.learn(Key(1), 10, found));
-        }
-        (0..100).for_each(|_| held.learn(Key(1), 0, Found::Open));
-        assert_eq!(held.total(), HeldCostsTotal { hold: 500, ..HeldCostsTotal::default() });
-    }
-
-    #[test]
-    fn old_costs_are_forgotten() {
-        let held = costs(SAID);
-        (0..10_000).for_each(|_| held.learn(Key(1), 4_000, Found::Open));
-        assert_eq!(held.hold(Key(1), 8_000), 4_095);
-        (0..20_000).for_each(|_| held.learn(Key(1), 100, Found::Open));
-        assert_eq!(held.hold(Key(1), 8_000), 103);
-    }
-
-    #[test]
-    fn a_counter_learns_by_itself_up_to_a_bound_and_never_above_max() {
-        let of_counter = || costs(HoldSize { of: CostsOf::Counter, ..SAID });
-        let mut rules = [of_counter(), costs(SAID), of_counter()];
-        HeldCosts::share_counters(rules.iter_mut());
-        let [held, ..] = rules;
-        (0..20).for_each(|_| held.learn(Key(1), 7, Found::Open));
-        (0..20).for_each(|_| held.learn(Key(2), 100_000, Found::Open));
-        assert_eq!([1, 2].map(|key| held.hold(Key(key), u32::MAX)), [7, 8_000]);
-        (3..COUNTERS_MAX as u128 + 10).for_each(|key| held.learn(Key(key), 7, Found::Open));
-        assert_eq!(held.learnt.of_counters.lock().len(), COUNTERS_MAX / 2);
-        assert_eq!(held.hold(Key(u128::MAX), u32::MAX), 7, "that of the rule");
-    }
-
-    #[test]
-    fn commits_above_the_hold_and_above_max_are_counted_and_a_reload_forgets_nothing() {
-        let (before, mut after) = (costs(SAID), costs(HoldSize { max: 9_000, ..SAID }));
-        for cost in [500, 501, 8_000, 8_001] {
-            before.learn(Key(1), cost, Found::Open);
-        }
-        after.go_on_from(&before);
-        assert_eq!(after.total(), HeldCostsTotal { hold: 500, above_hold: 3, above_max: 1 });
     }
 }

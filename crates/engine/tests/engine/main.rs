@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 
 mod exceptions;
+mod held_costs;
 mod explain;
 mod explain_agrees;
 mod rules;
