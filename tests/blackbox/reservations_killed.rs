@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::commands::tidegate;
 use crate::harness::http::Client;
 use crate::harness::lateness::Lateness;
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::Tidegate;
 use crate::harness::{eventually_true, whole_machine};
+use crate::slots_killed::strict;
 
 const RULES: &str = "
 domain: models
@@ -202,20 +202,16 @@ fn all_comes_back(limiter: &Tidegate, after: Instant, late: &Lateness) {
     assert!(took < most, "{took:?}, at most {most:?}");
 }
 
-/// A limiter that lost nothing so far.
 fn limiter(redis: Option<&Redis>) -> Tidegate {
-    let setup = Setup::new().rules("models.yaml", RULES).env("COLD_START", "deny");
-    let setup = match redis {
-        None => setup.keeping_counters(),
-        // A busy machine is not what is tested.
-        Some(redis) => {
-            setup.env("REDIS_URL", &redis.url()).env("REDIS_FAILURE_MODE", "deny").env("REDIS_TIMEOUT", "2s")
-        }
-    };
-    let settings: Vec<_> = setup.variables().iter().map(|(name, value)| (&**name, &**value)).collect();
-    let (code, _, complaints) = tidegate(&["state", "init"], &settings);
-    assert_eq!(code, 0, "{complaints}");
-    setup.start()
+    strict(RULES, redis)
+}
+
+/// The callers stop. Never more than N was spent and held, and then all of it is free.
+fn ends(callers: Callers, limiter: &Tidegate, late: &Lateness) {
+    let log = callers.stop();
+    let stopped = Instant::now();
+    check(&log);
+    all_comes_back(limiter, stopped, late);
 }
 
 #[test]
@@ -227,10 +223,7 @@ fn a_killed_limiter_lets_nobody_hold_more() {
     limiter.kill();
     let limiter = limiter.restart();
     callers.await_others();
-    let log = callers.stop();
-    let stopped = Instant::now();
-    check(&log);
-    all_comes_back(&limiter, stopped, &late);
+    ends(callers, &limiter, &late);
 }
 
 /// The other one goes on, and knows all holds.
@@ -245,10 +238,7 @@ fn a_killed_limiter_loses_nothing_in_redis() {
     callers.await_others();
     let one = one.restart();
     callers.await_others();
-    let log = callers.stop();
-    let stopped = Instant::now();
-    check(&log);
-    all_comes_back(&one, stopped, &late);
+    ends(callers, &one, &late);
 }
 
 /// Its file may lack the last second.
@@ -263,10 +253,7 @@ fn a_killed_redis_lets_nobody_hold_more() {
     redis.restart();
     eventually_true("the loss to be noticed", || limiter.metric("tidegate_redis_memory_lost_total") == 1.0);
     callers.await_others();
-    let log = callers.stop();
-    let stopped = Instant::now();
-    check(&log);
-    all_comes_back(&limiter, stopped, &late);
+    ends(callers, &limiter, &late);
 }
 
 /// Nobody commits what they hold, and others cannot have it before its `ttl` is over.

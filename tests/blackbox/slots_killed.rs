@@ -153,9 +153,13 @@ impl Scene {
     }
 }
 
-/// A limiter that lost nothing so far, and lets nothing pass that it does not know.
 fn limiter(redis: Option<&Redis>) -> Tidegate {
-    let setup = Setup::new().rules("edge.yaml", RULES).env("COLD_START", "deny");
+    strict(RULES, redis)
+}
+
+/// A limiter with these rules that lost nothing so far, and lets nothing pass that it does not know.
+pub fn strict(rules: &str, redis: Option<&Redis>) -> Tidegate {
+    let setup = Setup::new().rules("rules.yaml", rules).env("COLD_START", "deny");
     let setup = match redis {
         None => setup.keeping_counters(),
         // A busy machine is not what is tested.

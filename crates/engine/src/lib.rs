@@ -68,7 +68,7 @@ pub mod text;
 pub mod metric_name;
 #[doc(hidden)]
 pub mod cost;
-
+#[doc(hidden)]
 pub mod held_costs;
 #[doc(hidden)]
 pub mod rule;
