@@ -169,7 +169,7 @@ settings! {
         "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header with the remaining hits";
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header with the seconds to wait";
         "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy the request, the metadata of the rules that admitted its descriptors, and the exceptions that they met";
-        "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
+        "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are charged only what they report";
         "RETRY_AFTER_JITTER" retry_after_jitter: Share = "0", "lengthen the wait in each denial at random, by up to this share of it, so that clients that were denied together do not come back together";
         "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "the answer to a descriptor whose counter finds no room in MAX_COUNTER_BYTES";
         optional {

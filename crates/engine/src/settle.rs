@@ -79,8 +79,8 @@ impl Settlement {
             return 0;
         }
         if check.limit.algorithm() == Algorithm::FixedWindow {
-            let stops = self.stop_increment && !over || self.is_banned && !check.reported;
-            return if stops { 0 } else { hits };
+            let stops = self.stop_increment && !over || self.is_banned;
+            return if stops && !check.reported { 0 } else { hits };
         }
         if check.reported || self.passes && !over { hits } else { 0 }
     }

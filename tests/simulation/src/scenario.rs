@@ -37,7 +37,7 @@ use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
 pub use bans::Ban;
-pub use calendars::DAY_ENDS;
+pub use calendars::{DAY_ENDS, DAY_SECS};
 pub use classes::{Classes, FULL};
 pub use fault::{During, Fault, What, Whom};
 pub use fleet::Settings;

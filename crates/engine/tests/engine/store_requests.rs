@@ -108,7 +108,7 @@ impl World {
             Hits::Take(hits) => hits,
         };
         let charged = match (terms.algorithm, passes && !over, ask.check.reported) {
-            (Algorithm::FixedWindow, ..) => {
+            (Algorithm::FixedWindow, _, false) => {
                 if stop && !over {
                     0
                 } else {

@@ -37,8 +37,8 @@ end
 local function charged(c, s, passes, stopping, banned)
   if c.gives or c.reserves or c.bounds then return 0 end
   if c.algorithm == FIXED_WINDOW then
-    local stops = stopping and not c.over or banned and not c.reported
-    return stops and 0 or c.hits
+    local stops = stopping and not c.over or banned
+    return stops and not c.reported and 0 or c.hits
   end
   if c.reported then return min(c.hits, s.kind.report_max(s, c)) end
   return passes and not c.over and c.hits or 0

@@ -24,10 +24,11 @@ pub(super) fn too_early(
     }
     // The wait of a reported cost is that of one hit.
     let is_of_one = remembers || limit.is_reported;
-    // Higher classes may have been admitted hits since a lower one was denied, at this node by an answer of Redis perhaps.
+    // Higher classes may have been admitted hits since a lower one was denied, at this node by an answer of Redis perhaps; and fewer
+    // hits since many were.
     let has_classes = limit.shape.classes.is_some();
     let is_asked = |it: &&Record| it.is_single && limit.recorded.is_none() && it.answered > it.asked;
-    let is_last = |it: &&Record| !remembers || !has_classes || is_asked(it);
+    let is_last = |it: &&Record| !remembers || !has_classes && it.hits <= 1 || is_asked(it);
     let is_over = |it: &&Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
     own.iter().filter(is_over).filter(is_last).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
         let (room, wanted) = (limit.capacity(it.requests, it.share), if is_of_one { 1 } else { it.hits.max(1) });

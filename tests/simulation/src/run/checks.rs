@@ -15,7 +15,7 @@ use crate::oracle::{
     Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_holds,
     wrong_slots,
 };
-use crate::scenario::{DAY_ENDS, Fault, Item, Layout, What};
+use crate::scenario::{DAY_ENDS, DAY_SECS, Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
@@ -80,10 +80,17 @@ impl Run {
         let banned = limit.shape.ban.map_or(0, |ban| ban.longest);
         let ttl = limit.shape.reserve.map(|reserve| reserve.ttl);
         let empties = match limit.algorithm {
-            Algorithm::Calendar => DAY_ENDS.saturating_sub(self.world.now()) + SECOND,
+            Algorithm::Calendar => self.day_ends().saturating_sub(self.world.now()) + SECOND,
             _ => windows * window * SECOND + ttl.map_or(0, |ttl| ttl + limit.empties_in(window * SECOND)),
         };
         renewed + banned + empties + self.scenario.lease_time() + self.lag.load(Relaxed)
+    }
+
+    /// When the day is over in which clients asked: the one after it, if the wall clock of a node was stepped into it.
+    fn day_ends(&self) -> Time {
+        let step = |fault: &Fault| if let What::StepWall { ahead, .. } = fault.what { ahead } else { 0 };
+        let ahead: Time = self.scenario.faults.iter().map(step).sum();
+        if self.scenario.asked_until() + ahead < DAY_ENDS { DAY_ENDS } else { DAY_ENDS + DAY_SECS * SECOND }
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {

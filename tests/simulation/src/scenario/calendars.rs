@@ -10,7 +10,7 @@ use tidegate_engine::limit::Algorithm;
 /// Makes the draws of this file others than those of the rest.
 pub(super) const OWN: u64 = 0x6361_6c65_6e64_6172;
 /// A day, of UTC.
-const DAY_SECS: u64 = 86_400;
+pub const DAY_SECS: u64 = 86_400;
 /// When the day ends in which clients ask.
 pub const DAY_ENDS: Time = 40 * SECOND;
 

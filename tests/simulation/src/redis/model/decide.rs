@@ -235,8 +235,8 @@ impl<'a> Looked<'a> {
             return 0;
         }
         if check.algorithm == Algorithm::FixedWindow {
-            let stops = settled.stopping && !self.over || settled.banned && !check.is_reported();
-            return if stops { 0 } else { check.hits };
+            let stops = settled.stopping && !self.over || settled.banned;
+            return if stops && !check.is_reported() { 0 } else { check.hits };
         }
         if check.is_reported() {
             return check.hits.min(open.kind().report_max(check, ahead));
