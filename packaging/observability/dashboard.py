@@ -208,6 +208,40 @@ BY_RULE = [
     ),
 ]
 
+BUDGETS = [
+    plot(
+        "Reservations",
+        (f"sum by (result) ({rate('tidegate_reservations_total')})", "{{result}}"),
+        (f"sum by (was) ({rate('tidegate_commits_total')})", "committed: {{was}}"),
+        unit="cps",
+    ),
+    plot(
+        "Held for a call",
+        (f"max by (rule) (tidegate_hold{{{ON}}})", "{{rule}}"),
+        unit="short",
+        about="Hits that a reservation holds by a rule with `hold`, learnt from what calls cost.",
+    ),
+    plot(
+        "Commits above the hold",
+        (f"sum by (rule) ({rate('tidegate_commits_above_hold_total')})", "{{rule}}"),
+        (f"sum by (rule) ({rate('tidegate_commits_above_max_total')})", "{{rule}}: above max"),
+        unit="cps",
+        about="What a commit costs above `max` may exceed the overdraft of its rule.",
+    ),
+    plot(
+        "Denied by bans",
+        (f"sum({rate('tidegate_banned_total')})", "descriptors"),
+        unit="cps",
+    ),
+    plot(
+        "Bans",
+        (f"sum(tidegate_bans{{{ON}}})", "in force"),
+        (f"sum(increase(tidegate_bans_seen_total{{{ON}}}[$__rate_interval]))", "begun"),
+        (f"sum(increase(tidegate_bans_not_listed_total{{{ON}}}[$__rate_interval]))", "not listed"),
+        about="As far as each instance has seen them.",
+    ),
+]
+
 LEASES = "tidegate_redis_lease_hits_"
 STORE = [
     plot(
@@ -412,7 +446,7 @@ def placed(rows):
 
 
 def dashboard():
-    rows = [("Overview", OVERVIEW), ("By rule", BY_RULE), ("Store", STORE), ("Process", PROCESS)]
+    rows = [("Overview", OVERVIEW), ("By rule", BY_RULE), ("Budgets and bans", BUDGETS), ("Store", STORE), ("Process", PROCESS)]
     return {
         "uid": "tidegate",
         "title": "Tidegate",

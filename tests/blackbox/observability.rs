@@ -7,9 +7,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::grpc::{Client, question};
+use crate::harness::http;
 use crate::harness::pki::Authority;
 use crate::harness::programs::{python, succeed};
 use crate::harness::prometheus::Prometheus;
@@ -83,6 +84,12 @@ descriptors:
     descriptors:
       - key: region
         descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]
+  - key: login
+    rate_limit: {unit: second, requests_per_unit: 1}
+    ban: {after: 1 denials, within: 1m, every: 0s, for: 1h}
+  - key: tokens
+    rate_limit: {unit: hour, requests_per_unit: 1000000}
+    reserve: {ttl: 10s, overdraft: 0.5, hold: {percentile: 99, of: rule, initial: 5, max: 8}}
 ";
 
 /// With counters in memory that survive, TLS, and StatsD.
@@ -144,14 +151,29 @@ fn ask(client: &Client) {
         client.ask(question("shop", &[&[("trial", user)], &[("exact", "x")]]));
         client.ask(question("shop", &[&[("plan", "free"), ("region", "eu"), ("user", user)]]));
     }
+    client.ask(question("shop", &[&[("login", "x")]]));
     client.ask(question("shop", &[&[("color", "red")]]));
     client.ask(question("nowhere", &[&[("user", "alice")]]));
 }
 
+/// Reserves the tokens of a call, and commits what it cost.
+fn call(http: u16, id: &str) {
+    let descriptors = json!([{"entries": [{"key": "tokens", "value": "x"}]}]);
+    for verb in ["/reserve", "/commit"] {
+        let body = json!({"domain": "shop", "id": id, "amount": 4, "descriptors": descriptors});
+        let answer = http::Client::new(http).send("POST", verb, &[], &body.to_string()).expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+}
+
 /// Keeps asking until it has to stop.
-fn ask_on(clients: &[Client], stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
+fn ask_on(clients: &[Client], http: u16, stop: &AtomicBool) {
+    for number in 0.. {
+        if stop.load(Relaxed) {
+            return;
+        }
         clients.iter().for_each(ask);
+        call(http, &number.to_string());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -210,7 +232,7 @@ fn no_query_of_the_dashboard_or_of_autoscalers_and_no_recorded_series_is_empty()
     queries.extend(signals);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
-        scope.spawn(|| ask_on(&clients, &stop));
+        scope.spawn(|| ask_on(&clients, limiters[0].ports().http, &stop));
         for (title, expression) in &queries {
             let has_value = || prometheus.query(expression).iter().any(|value| value.is_finite());
             eventually_true(&format!("a value in {title:?}: {expression}"), has_value);
