@@ -17,7 +17,7 @@ const SERVED: [&str; 2] =
 const XDS: [&str; 2] =
     ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
-#[expect(clippy::disallowed_methods, reason = "cargo tells build scripts what they need by variables")]
+#[expect(clippy::disallowed_methods, reason = "cargo passes variables to build scripts")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);

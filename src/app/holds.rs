@@ -15,7 +15,7 @@ const RULES_MAX: usize = 1_000;
 pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
     metrics
         .of(service)
-        .samples(Kind::Gauge, "tidegate_hold", "Hits that a reservation holds now by a rule with `hold`, apart from counters that have learnt by themselves.",
+        .samples(Kind::Gauge, "tidegate_hold", "Hits that a reservation of a rule with `hold` holds now. Counters with enough commits of their own may differ.",
             |service, samples| each(service, samples, |total| total.hold.into()))
         .samples(Kind::Counter, "tidegate_commits_above_hold_total", "Commits that cost more than what was held at that time for their counter.",
             |service, samples| each(service, samples, |total| total.above_hold))

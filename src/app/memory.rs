@@ -28,7 +28,7 @@ pub(super) fn register(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u
         .value(Counter, "tidegate_counters_expired_total", "Counters that were forgotten because they equalled unused ones.", MemoryStore::expired_total)
         .value(Counter, "tidegate_reported_beyond_limit_hits_total", "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
             |store| store.reported_total().beyond)
-        .value(Counter, "tidegate_reported_dropped_hits_total", "Hits of reported costs that counters of this process could not hold.",
+        .value(Counter, "tidegate_reported_dropped_hits_total", "Hits of reported costs that were dropped: beyond what a counter of this process can hold.",
             |store| store.reported_total().dropped)
         .samples(Counter, "tidegate_store_full_total", "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.", |store, samples| {
             let full = store.full_total();

@@ -112,7 +112,7 @@ pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
     metrics.of(service).samples(
         Kind::Gauge,
         "tidegate_rule_costs",
-        "Rules by what they take descriptors' own costs for, and whether they say so or have learnt it.",
+        "Rules by how they treat costs in descriptors (reported, asked), auto_ if that is learnt.",
         |service, samples| {
             let mut counts = [0_u64; 4];
             service.with_rules(|rules| {

@@ -146,7 +146,7 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
         })
         .samples(Gauge, "tidegate_redis_breaker_open", "1 while requests are not sent to Redis, because it does not answer.",
             by_store(|redis| u64::from(*redis.contact().borrow() != Contact::Up)))
-        .samples(Gauge, "tidegate_redis_reset_troubles", "Servers of Redis whose resets of counters are not read, not kept, or left out in part.", |shared, samples| {
+        .samples(Gauge, "tidegate_redis_reset_troubles", "Servers of Redis whose resets cannot be read or written, or are ignored in part.", |shared, samples| {
             let troubles = shared.epoch_troubles();
             for (store, _) in shared.stores() {
                 let count = troubles.iter().filter(|(name, _)| *name == store).count();
@@ -168,7 +168,7 @@ fn register_hits(metrics: &Metrics, shared: &Arc<SharedStore>) {
         .value(Counter, "tidegate_redis_lease_hits_given_back_total", "Leased hits that were not spent.", |shared| shared.leases().hits_given_back)
         .value(Counter, "tidegate_redis_reported_beyond_limit_hits_total", "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
             |shared| shared.reported_total().beyond)
-        .value(Counter, "tidegate_redis_reported_dropped_hits_total", "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
+        .value(Counter, "tidegate_redis_reported_dropped_hits_total", "Hits of reported costs that were dropped: beyond what a counter can hold, or what is kept until Redis is back.",
             |shared| shared.reported_total().dropped);
 }
 

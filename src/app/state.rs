@@ -106,7 +106,7 @@ fn report(begun: &tidegate_state::Begun, folder: &Folder) {
             );
         }
         (Outcome::None, _) => tracing::info!(
-            "state: {path} holds no counters (STATE_DIR; `tidegate state init` says that there is no history)"
+            "state: {path} holds no counters (STATE_DIR; `tidegate state init` declares that there is no history)"
         ),
         _ => {}
     }

@@ -24,7 +24,7 @@ pub(super) fn argument() -> Arg {
         .long(FORMAT)
         .value_parser(PossibleValuesParser::new(["text", JSON]))
         .default_value("text")
-        .help("text for people; json for programs: a line each, also of what fails, with a field for whose it is if there are several")
+        .help("text for people; json for programs: a line for each answer or failure, with the limiter's name if there are several")
 }
 
 /// How answers are printed.

@@ -37,7 +37,7 @@ pub(super) fn command() -> Command {
                 .action(ArgAction::Append)
                 .help("exit with 2 if this holds, such as 'newly_denied > 0' or 'denied_keys > 0.1 %'"),
         )
-        .arg(allow_unmatched("pass too where no request meets a rule, and where --against lacks the domain"))
+        .arg(allow_unmatched("pass also if no request meets a rule, or if --against has no such domain"))
         .arg(
             option("report", "FORM")
                 .value_parser(PossibleValuesParser::new(["text", "json", "html"]))

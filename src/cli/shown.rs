@@ -140,7 +140,7 @@ pub(super) fn top(_: &Value, lines: &[Value]) -> String {
 
 fn top_of_rule(line: &Value) -> String {
     if let Some(left) = line["rules_left_out"].as_u64() {
-        return format!("{left} more rules are not watched by this: name one (DOMAIN KEY …)\n");
+        return format!("{left} more rules are not watched: name one (DOMAIN KEY …)\n");
     }
     let Some(rule) = line["rule"].as_str() else { return raw(line) };
     let list = |name: &str| line[name].as_array().cloned().unwrap_or_default();

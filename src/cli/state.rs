@@ -40,20 +40,15 @@ pub(super) fn command() -> Command {
         Command::new(name).about(about).args(arguments_of(&settings_of(name)))
     };
     Command::new("state")
-        .about("Shows or checks the counters in STATE_DIR, or begins without any")
+        .about("Shows or checks the counters in STATE_DIR, or declares that there are none")
         .subcommand_required(true)
         .subcommand(one("show", "Shows what the folder holds"))
         .subcommand(one("verify", "Reads all counters, and fails if something is damaged"))
         .subcommand(
-            one(
-                "init",
-                "Says that there is no history, in STATE_DIR or in Redis: nothing counts as lost there",
-            )
-            .after_help(INIT_HELP),
+            one("init", "Declares that STATE_DIR or Redis has no history, so that no counter counts as lost")
+                .after_help(INIT_HELP),
         )
-        .after_help(
-            "Exit code: 0; 1 when there is nothing or it is not to be believed; 64 a bad command line.",
-        )
+        .after_help("Exit code: 0; 1 when there are no counters or they are damaged; 64 a bad command line.")
 }
 
 const INIT_HELP: &str = "Once, before the first start with COLD_START=deny, by hand: what was lost before is believed \

@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
                 .help("how much each limit may deny: a percentage of keys or of requests"),
         )
         .args(arguments_of(DECIDING))
-        .after_help("Exit code: 0 done, 1 logs or rules from which nothing follows, 64 a bad command line.")
+        .after_help("Exit code: 0 done, 1 the logs or rules allow no suggestion, 64 a bad command line.")
 }
 
 pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {

@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
                 .default_value("text")
                 .help("the form of the results; github: annotations of a workflow"),
         )
-        .arg(allow_unmatched("pass too where no request of a file meets a rule"))
+        .arg(allow_unmatched("pass also if no request of a file meets a rule"))
         .args(arguments_of(DECIDING))
         .after_help(
             "Exit code: 0 all as expected, 1 not, or no request of a file met a rule, 64 a bad command line.",

@@ -96,7 +96,7 @@ mod tests {
     const PROXY: &str = "EVENTS_WEBHOOK_PROXY";
 
     #[test]
-    fn events_are_told_where_somebody_listens() {
+    fn events_are_sent_where_somebody_listens() {
         let outlets = |pairs: &[(&str, &str)]| {
             let events = configured(pairs).expect("good settings").events;
             events.map(|events| (events.lines.is_some(), events.webhook.is_some()))

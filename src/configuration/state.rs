@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_is_told_what_is_cold() {
+    fn redis_learns_what_is_cold() {
         let redis = ("REDIS_URL", "localhost:6379");
         let deny_cold = |pairs: &[(&str, &str)]| {
             let configuration = configured(pairs).expect("good settings");

@@ -196,7 +196,7 @@ settings! {
         "LIMITS_CACHE_SIZE" limits_cache_size: Count = "1000000", "keys that are cached, with their record or that they have none; about 135 bytes each";
         "LIMITS_TIMEOUT" limits_timeout: Duration = "100ms", "how long one decision may wait for a record that is not in memory; then as if the store were away";
         "LIMITS_STALE_MAX" limits_stale_max: Duration = "60s", "how long cached records are used while LIMITS_URL does not answer";
-        "LIMITS_STALE_MODE" limits_stale_mode: StaleMode = "rule", "what applies after that, and to keys that are not cached: rule (the rule's limit), last (the last known record), deny";
+        "LIMITS_STALE_MODE" limits_stale_mode: StaleMode = "rule", "what applies after LIMITS_STALE_MAX, and to keys that are not cached: rule (the rule's limit), last (the last known record), deny";
         "LIMITS_TYPE" limits_type: String = "SINGLE", "as REDIS_TYPE, for LIMITS_URL";
         "LIMITS_AUTH" limits_auth: Secret = "", "as REDIS_AUTH, for LIMITS_URL";
         optional {
@@ -217,7 +217,7 @@ settings! {
         "REDIS_MAX_IN_FLIGHT" redis_max_in_flight: Count = "10000", "decisions that may wait at a time";
         "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailure = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
         "REDIS_SYNC" redis_sync: Sync = "strict", "strict: every decision asks Redis; leased: limits of the strict algorithms are taken several hits at once";
-        "REDIS_LEASE_TIME" redis_lease_time: Duration = "100ms", "how long such hits may be spent; 0: there are none";
+        "REDIS_LEASE_TIME" redis_lease_time: Duration = "100ms", "how long leased hits may be spent; 0: there are no leases";
         "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to acknowledge the charges of a decision before it is sent; with too few in time it is as if Redis did not answer";
         "REDIS_LOCAL_SHARE" redis_local_share: Share = "1.0", "this node's share of every limit while it decides alone";
         "REDIS_KEY_HASH" redis_key_hash: bool = "false", "keys are SHA-256, so that no value of a request reaches Redis";

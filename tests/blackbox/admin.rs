@@ -250,14 +250,14 @@ fn commands_do_the_same_at_every_limiter_and_say_which_failed() {
     let shown = tidegate(&["exception", "list", "--to", &first]);
     assert!(shown.status.success() && shown.stdout == b"no exceptions\n", "{shown:?}");
     let json = tidegate(&["exception", "end", "x", "--who", "jane", "--to", &both, "--format", "json"]);
-    let told: Vec<Value> = String::from_utf8_lossy(&json.stdout)
+    let replies: Vec<Value> = String::from_utf8_lossy(&json.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).expect("each line is JSON"))
         .collect();
-    assert_eq!([&told[0]["limiter"], &told[1]["limiter"]], [&json!(first), &json!(second)], "{json:?}");
+    assert_eq!([&replies[0]["limiter"], &replies[1]["limiter"]], [&json!(first), &json!(second)], "{json:?}");
     assert!(
-        told.len() == 2 && told[0]["error"].as_str().is_some_and(|why| why.starts_with("404")),
-        "{told:?}"
+        replies.len() == 2 && replies[0]["error"].as_str().is_some_and(|why| why.starts_with("404")),
+        "{replies:?}"
     );
     let path = tidegate(&["exception", "end", "../counters/top", "--who", "jane", "--to", &first]);
     let problem = String::from_utf8_lossy(&path.stderr).into_owned();
@@ -372,7 +372,7 @@ fn the_openapi_document_is_valid_and_knows_every_path() {
 }
 
 #[test]
-fn who_meets_an_exception_is_told_which_what_it_does_and_until_when() {
+fn who_meets_an_exception_sees_which_what_it_does_and_until_when() {
     let limiter = setup().env("RESPONSE_DYNAMIC_METADATA", "true").start();
     let until = "2099-01-01T00:00:00Z";
     put(&limiter, "launch", &exception(Some("alice"), &json!({"requests_per_unit": 5, "until": until})));
@@ -399,12 +399,12 @@ fn who_meets_an_exception_is_told_which_what_it_does_and_until_when() {
     let expected = json!({"id": "launch", "effect": "limit", "until": until, "instead_of": instead_of});
     assert_eq!(shown["descriptors"][0]["exception"], expected);
 
-    let told = |user: &str| -> Value {
+    let shown = |user: &str| -> Value {
         let answer: Value = serde_json::from_str(&post(http, "/json", user)).expect("JSON");
         answer["dynamicMetadata"]["exceptions"].clone()
     };
     let expected = json!([{"descriptor": 0.0, "id": "launch", "effect": "limit", "until": until}]);
-    assert_eq!(told("alice"), expected);
-    assert_eq!(told("mallory"), json!([{"descriptor": 0.0, "id": "abuse", "effect": "deny"}]));
-    assert_eq!(told("bob"), Value::Null);
+    assert_eq!(shown("alice"), expected);
+    assert_eq!(shown("mallory"), json!([{"descriptor": 0.0, "id": "abuse", "effect": "deny"}]));
+    assert_eq!(shown("bob"), Value::Null);
 }

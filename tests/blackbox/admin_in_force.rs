@@ -174,18 +174,18 @@ impl Busy<'_> {
         })
     }
 
-    /// Tells every node; it is owed at each since its own answer.
-    fn at_each(&self, tell: impl Fn(usize, &Tidegate)) -> Vec<Instant> {
-        let told = |(place, node): (usize, &Node)| {
-            tell(place, &node.limiter);
+    /// Changes every node; it is owed at each since its own answer.
+    fn at_each(&self, change: impl Fn(usize, &Tidegate)) -> Vec<Instant> {
+        let changed = |(place, node): (usize, &Node)| {
+            change(place, &node.limiter);
             Instant::now()
         };
-        self.nodes.iter().enumerate().map(told).collect()
+        self.nodes.iter().enumerate().map(changed).collect()
     }
 
-    /// Tells one node, another one each time, for all.
-    fn at_one(&self, round: u32, tell: impl FnOnce(&Tidegate)) -> Vec<Instant> {
-        tell(&self.nodes[round as usize % self.nodes.len()].limiter);
+    /// Changes one node, another one each time, for all.
+    fn at_one(&self, round: u32, change: impl FnOnce(&Tidegate)) -> Vec<Instant> {
+        change(&self.nodes[round as usize % self.nodes.len()].limiter);
         vec![Instant::now(); self.nodes.len()]
     }
 

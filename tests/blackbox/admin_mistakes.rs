@@ -44,7 +44,7 @@ fn written_out(line: &str) -> String {
 }
 
 /// The status, and what is wrong.
-fn told(answer: &Answer) -> String {
+fn shown(answer: &Answer) -> String {
     let body = answer.body.trim_end();
     let value = serde_json::from_str::<Value>(body).unwrap_or_default();
     let alone = value.as_object().filter(|fields| fields.len() == 1);
@@ -63,7 +63,7 @@ fn asked(limiter: &Tidegate, line: &str) -> String {
     let bearer = format!("Bearer {TOKEN}");
     let headers = [("host", "limiter"), ("authorization", bearer.as_str())];
     let answer = Client::new(limiter.ports().debug).send(method, path, &headers, body).expect("an answer");
-    told(&answer)
+    shown(&answer)
 }
 
 #[test]

@@ -58,17 +58,17 @@ fn all_passed(limiter: &Tidegate) -> [usize; 3] {
 fn all_counters_below_a_path_begin_anew_and_stay_so_across_reloads_and_restarts() {
     let mut limiter = setup().keeping_counters().start();
     assert_eq!(all_passed(&limiter), [3, 3, 3]);
-    let (status, told) = reset(&limiter, &json!([{"key": "user", "value": "a"}]), &json!({}));
-    assert!(status == 404 && told["error"].as_str().is_some_and(|it| it.starts_with("no rule")), "{told}");
-    let (status, told) = reset(&limiter, &json!([{"key": "user"}]), &json!({}));
-    assert_eq!((status, &told["done"], &told["rules"]), (200, &json!("reset"), &json!(2)));
+    let (status, reply) = reset(&limiter, &json!([{"key": "user", "value": "a"}]), &json!({}));
+    assert!(status == 404 && reply["error"].as_str().is_some_and(|it| it.starts_with("no rule")), "{reply}");
+    let (status, reply) = reset(&limiter, &json!([{"key": "user"}]), &json!({}));
+    assert_eq!((status, &reply["done"], &reply["rules"]), (200, &json!("reset"), &json!(2)));
     assert_eq!(all_passed(&limiter), [3, 3, 0]);
 
     // The same set of rules again, and then another one with a rule more.
     limiter.setup.write("shop.yaml", &format!("{RULES}  - {{key: new, rate_limit: *limit}}\n"));
     eventually_true("the new rule", || !ask(&limiter, &[("new", "a")]));
     assert_eq!(all_passed(&limiter), [0, 0, 0], "a reload keeps epochs");
-    let again = reset(&limiter, &json!([{"key": "user"}]), &json!({"id": told["id"]}));
+    let again = reset(&limiter, &json!([{"key": "user"}]), &json!({"id": reply["id"]}));
     assert_eq!((again.0, &again.1["done"]), (200, &json!("unchanged")));
     let one = json!([{"key": "user"}, {"key": "path", "value": "/a*"}]);
     assert_eq!(reset(&limiter, &one, &json!({})).1["rules"], 1);
@@ -81,7 +81,7 @@ fn all_counters_below_a_path_begin_anew_and_stay_so_across_reloads_and_restarts(
     let listed = call(&limiter, "GET", "/admin/resets", &Value::Null).body;
     let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(listed.len(), 2);
-    assert_eq!((&listed[0]["id"], &listed[0]["entries"]), (&told["id"], &json!([{"key": "user"}])));
+    assert_eq!((&listed[0]["id"], &listed[0]["entries"]), (&reply["id"], &json!([{"key": "user"}])));
     assert_eq!(reset(&limiter, &json!([]), &json!({})).1["rules"], 4);
     assert_eq!(all_passed(&limiter), [3, 3, 3]);
 }
@@ -93,8 +93,8 @@ fn nodes_that_share_redis_hear_of_a_reset_and_redis_may_forget_it() {
         let setup = || with_redis(&redis).env("REDIS_SYNC", sync);
         let (one, two) = (setup().start(), setup().start());
         assert_eq!((passed(&one, &USER), passed(&two, &USER), passed(&two, &TENANT)), (3, 0, 3));
-        let (status, told) = reset(&one, &json!([{"key": "user"}]), &json!({}));
-        assert_eq!((status, &told["rules"]), (200, &json!(2)), "{told}");
+        let (status, reply) = reset(&one, &json!([{"key": "user"}]), &json!({}));
+        assert_eq!((status, &reply["rules"]), (200, &json!(2)), "{reply}");
         assert!(ask(&one, &USER), "at once where it was asked for");
         let resets = |limiter: &Tidegate| call(limiter, "GET", "/admin/resets", &Value::Null).body;
         eventually_true("the other node to hear of it", || resets(&two) == resets(&one));
@@ -148,9 +148,9 @@ fn what_redis_does_not_take_is_not_done() {
     drop(redis);
     // Until the limiter knows that Redis is gone, it sends the reset and gets no answer.
     eventually_true("the reset to be refused", || {
-        let (status, told) = reset(&limiter, &json!([{"key": "user"}]), &json!({}));
-        let error = told["error"].as_str().unwrap_or_default();
-        assert!(status == 503 && !error.contains("in force"), "{status} {told}");
+        let (status, reply) = reset(&limiter, &json!([{"key": "user"}]), &json!({}));
+        let error = reply["error"].as_str().unwrap_or_default();
+        assert!(status == 503 && !error.contains("in force"), "{status} {reply}");
         error.starts_with("not done, because Redis does not take it")
     });
     assert_eq!(call(&limiter, "GET", "/admin/resets", &Value::Null).body, "");
@@ -205,14 +205,14 @@ fn a_reset_of_one_counter_is_one_for_all_nodes_and_stays_across_reloads_and_rest
         serde_json::from_str(&answer.body).expect("JSON")
     };
     assert_eq!(all_passed(&limiter), [3, 3, 3]);
-    let told = reset(&limiter, None);
-    let counted = |told: &Value, when: &str| told[when]["descriptors"][0]["counter"]["counted"].clone();
+    let reply = reset(&limiter, None);
+    let counted = |reply: &Value, when: &str| reply[when]["descriptors"][0]["counter"]["counted"].clone();
     assert_eq!(
-        (&told["done"], counted(&told, "before"), counted(&told, "after")),
+        (&reply["done"], counted(&reply, "before"), counted(&reply, "after")),
         (&json!("reset"), json!(3), json!(0))
     );
     assert_eq!(all_passed(&limiter), [0, 3, 0], "of no other counter");
-    let again = reset(&limiter, Some(&told["id"]));
+    let again = reset(&limiter, Some(&reply["id"]));
     assert_eq!((&again["done"], counted(&again, "after")), (&json!("unchanged"), json!(3)));
     limiter.setup.write("shop.yaml", &format!("{RULES}  - {{key: new, rate_limit: *limit}}\n"));
     eventually_true("the new rule", || !ask(&limiter, &[("new", "a")]));
@@ -223,7 +223,7 @@ fn a_reset_of_one_counter_is_one_for_all_nodes_and_stays_across_reloads_and_rest
     assert_eq!(all_passed(&limiter), [0, 0, 0], "a restart keeps it");
     let listed = call(&limiter, "GET", "/admin/resets", &Value::Null).body;
     let listed: Value = serde_json::from_str(&listed).expect("one line");
-    assert_eq!((&listed["counter"], &listed["id"]), (&json!(true), &told["id"]));
+    assert_eq!((&listed["counter"], &listed["id"]), (&json!(true), &reply["id"]));
 }
 
 #[test]
@@ -233,19 +233,19 @@ fn hostile_resets_are_refused() {
         (json!({}), json!({}), "entries: expected a list"),
         (json!([{"key": 7}]), json!({}), "entries[0].key: expected a text of at most 1024 bytes, not 7"),
         (json!([]), json!({"id": "7"}), "id: expected sixteen digits"),
-        (json!([]), json!({"id": "ffffffffffffffff"}), "the id is of the future"),
+        (json!([]), json!({"id": "ffffffffffffffff"}), "the id is in the future"),
         (json!([]), json!({"why": ""}), "why: is missing"),
         (json!([]), json!({"belwo": true}), "belwo: is unknown"),
     ] {
-        let (status, told) = reset(&limiter, &entries, &more);
-        let error = told["error"].as_str().unwrap_or_default();
-        assert!(status == 400 && error.starts_with(expected), "{status} {told}");
+        let (status, reply) = reset(&limiter, &entries, &more);
+        let error = reply["error"].as_str().unwrap_or_default();
+        assert!(status == 400 && error.starts_with(expected), "{status} {reply}");
     }
     assert_eq!(reset(&limiter, &json!([]), &json!({"domain": "<b>"})).0, 404);
     let (_, first) = reset(&limiter, &json!([]), &json!({}));
-    let (status, told) = reset(&limiter, &json!([]), &json!({"id": "0000000000000001"}));
+    let (status, reply) = reset(&limiter, &json!([]), &json!({"id": "0000000000000001"}));
     let later = format!("a later reset of this path is in force: {}", first["id"].as_str().expect("an id"));
-    assert!(status == 409 && told["error"].as_str().is_some_and(|it| it.starts_with(&later)), "{told}");
+    assert!(status == 409 && reply["error"].as_str().is_some_and(|it| it.starts_with(&later)), "{reply}");
 }
 
 #[test]
@@ -288,15 +288,15 @@ fn the_fullest_and_the_most_denied_counters_of_a_rule_are_shown() {
     assert_eq!((shown()["fullest"].clone(), shown()["denied"].clone()), (json!([]), json!([])));
     assert_eq!((passed(&limiter, &USER), ask(&limiter, &[("user", "b")])), (3, true));
     assert_eq!((passed(&limiter, &TENANT), passed(&limiter, &PATH)), (3, 3), "other rules");
-    let told = shown();
-    let fullest = told["fullest"].as_array().expect("a list");
-    assert_eq!(told["rule"], "shop.user");
+    let reply = shown();
+    let fullest = reply["fullest"].as_array().expect("a list");
+    assert_eq!(reply["rule"], "shop.user");
     let of = |full: &Value| (full["entries"].clone(), full["used"].clone(), full["limit"].clone());
     let expected = [(json!("user=a"), json!(3), json!(3)), (json!("user=b"), json!(1), json!(3))];
     assert_eq!(fullest.iter().map(of).collect::<Vec<_>>(), expected);
-    assert_eq!(told["denied"].as_array().map(Vec::len), Some(1), "{told}");
-    assert_eq!((&told["denied"][0]["count"], &told["denied"][0]["entries"]), (&json!(2), &json!("user=a")));
-    assert_eq!(told["denied"][0]["key"], fullest[0]["key"]);
+    assert_eq!(reply["denied"].as_array().map(Vec::len), Some(1), "{reply}");
+    assert_eq!((&reply["denied"][0]["count"], &reply["denied"][0]["entries"]), (&json!(2), &json!("user=a")));
+    assert_eq!(reply["denied"][0]["key"], fullest[0]["key"]);
     let unknown = json!({"domain": "shop", "entries": [{"key": "user", "value": "a"}]});
     assert_eq!(top(&unknown).status, 404);
     let bad = json!({"domain": "shop", "entries": [{"key": "user"}], "most": -1});
@@ -305,6 +305,6 @@ fn the_fullest_and_the_most_denied_counters_of_a_rule_are_shown() {
     let mut command = Command::new(binary());
     command.env_clear().env("ADMIN_TOKEN", TOKEN).args(["counter", "top", "shop", "user", "--most", "1"]);
     let done = command.args(["--format", "json", "--to", &to]).output().expect("it runs");
-    let told: Value = serde_json::from_slice(&done.stdout).expect("JSON");
-    assert_eq!(told["fullest"].as_array().map(Vec::len), Some(1), "{told}");
+    let reply: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(reply["fullest"].as_array().map(Vec::len), Some(1), "{reply}");
 }

@@ -138,12 +138,12 @@ impl Endpoint {
         let headers = [("host", "limiter"), ("authorization", bearer.as_str())];
         let answer = Client::new(limiter.ports().debug).send(&self.method, path, &headers, body);
         let answer = answer.unwrap_or_else(|error| panic!("{} {path}: {error}\n{body:.200}", self.method));
-        let told = format!("{} {path}: {} {:.300}\n{body:.200}", self.method, answer.status, answer.body);
-        assert!(self.operation["responses"].get(answer.status.to_string()).is_some(), "{told}");
-        assert!(answer.status < 500 && answer.header("x-forged").is_none(), "{told}");
+        let shown = format!("{} {path}: {} {:.300}\n{body:.200}", self.method, answer.status, answer.body);
+        assert!(self.operation["responses"].get(answer.status.to_string()).is_some(), "{shown}");
+        assert!(answer.status < 500 && answer.header("x-forged").is_none(), "{shown}");
         let is_json = |text: &str| serde_json::from_str::<Value>(text).is_ok();
-        assert!(is_json(&answer.body) || answer.body.lines().all(is_json), "{told}");
-        assert!(answer.body.lines().all(|line| !line.contains(char::is_control)), "{told}");
+        assert!(is_json(&answer.body) || answer.body.lines().all(is_json), "{shown}");
+        assert!(answer.body.lines().all(|line| !line.contains(char::is_control)), "{shown}");
         answer.status
     }
 }

@@ -169,7 +169,7 @@ fn commands_speak_tls_and_name_the_file_that_is_no_good() {
     assert!(refused.status.code() == Some(1) && problem.contains("403"), "{refused:?}");
     let asked = world.command(&own, &limiter, &["ask", "edge", "user=x"]);
     assert!(String::from_utf8_lossy(&asked.stdout).starts_with("edge: 1 hit would get "), "{asked:?}");
-    // In plain it says what is wrong; by the settings of the limiter it speaks TLS without being told.
+    // In plain it says what is wrong; by the settings of the limiter it speaks TLS without an option.
     let port = limiter.ports().debug.to_string();
     let bare = |more: &[&str]| {
         let mut command = Command::new(binary());

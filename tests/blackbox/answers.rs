@@ -40,7 +40,7 @@ fn shown(limiter: &Tidegate) -> Value {
 }
 
 #[test]
-fn response_headers_are_told_under_the_names_that_were_set() {
+fn response_headers_are_sent_under_the_names_that_were_set() {
     let names =
         [("LIMIT_LIMIT_HEADER", "X-Limit"), ("LIMIT_REMAINING_HEADER", ""), ("LIMIT_RESET_HEADER", "X-Wait")];
     let limiter = with(&[&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")][..], &names].concat());
@@ -56,7 +56,7 @@ fn response_headers_are_told_under_the_names_that_were_set() {
 }
 
 #[test]
-fn dynamic_metadata_is_told_when_it_is_on() {
+fn dynamic_metadata_is_sent_when_it_is_on() {
     let limiter = with(&[("RESPONSE_DYNAMIC_METADATA", "1")]);
     let expected = json!({
         "domain": "shop",
@@ -91,7 +91,7 @@ fn quota_mode_denies_when_all_are_over() {
 }
 
 #[test]
-fn fixed_windows_stop_counting_when_told_to() {
+fn fixed_windows_stop_counting_when_set_so() {
     let left = |limiter: &Tidegate| {
         third_hit(limiter, &[USER, PATH]);
         limiter.client().ask(ask_only("shop", &[PATH])).statuses[0].limit_remaining
@@ -113,7 +113,7 @@ fn near_the_limit_is_where_the_ratio_says() {
 }
 
 #[test]
-fn a_domain_may_have_several_files_when_told_to() {
+fn a_domain_may_have_several_files_when_set_so() {
     let other =
         "domain: shop\ndescriptors:\n  - key: tier\n    rate_limit: {unit: day, requests_per_unit: 9}\n";
     let setup = || Setup::new().rules("a.yaml", RULES).rules("b.yaml", other);
@@ -128,7 +128,7 @@ fn a_domain_may_have_several_files_when_told_to() {
 }
 
 #[test]
-fn health_waits_for_a_domain_when_told_to() {
+fn health_waits_for_a_domain_when_set_so() {
     let setup = Setup::new().env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
     assert_eq!(setup.variables()["RULES_MAY_BE_EMPTY"], "true");
     let ports = setup.ports;
@@ -147,7 +147,7 @@ fn health_waits_for_a_domain_when_told_to() {
 }
 
 #[test]
-fn a_full_store_answers_as_it_is_told_to() {
+fn a_full_store_answers_as_it_is_set_to() {
     let passed = |mode: &str| {
         let limiter = with(&[("MAX_COUNTER_BYTES", "1"), ("STORE_FULL_MODE", mode)]);
         limiter.client().ask(question("shop", &[USER])).overall_code

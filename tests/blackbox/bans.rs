@@ -66,7 +66,7 @@ fn peek(limiter: &Tidegate, user: &str) -> Value {
 }
 
 #[test]
-fn a_key_that_is_denied_too_often_is_banned_and_everybody_is_told_why() {
+fn a_key_that_is_denied_too_often_is_banned_and_everybody_sees_why() {
     let setup = setup().env("RESPONSE_DYNAMIC_METADATA", "true").env("KEEP_KEYS", "true").keeping_counters();
     let events = setup.outside().join("events");
     let limiter = setup.env("EVENTS_LOG", &events.display().to_string()).start();

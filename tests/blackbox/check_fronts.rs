@@ -61,7 +61,7 @@ fn json(domain: &str, descriptors: &[Entries], hits: Option<u32>) -> String {
         .to_string()
 }
 
-/// The limit and what remains that headers tell, by the statuses of the same answer over gRPC: the last that is denied
+/// The limit and what remains that headers show, by the statuses of the same answer over gRPC: the last that is denied
 /// and not in quota mode, else the first of the least.
 fn shown(descriptors: &[Entries], answer: &RateLimitResponse) -> Option<(u64, u64)> {
     let statuses = || answer.statuses.iter().zip(descriptors);

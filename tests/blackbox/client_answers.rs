@@ -148,7 +148,7 @@ fn check_has_both_families_and_a_key_for_each_partition() {
 }
 
 #[test]
-fn whom_an_operator_denies_is_told_of_abnormal_usage() {
+fn whom_an_operator_denies_reads_of_abnormal_usage() {
     let setup = Setup::new().rules("shop.yaml", RULES).env("LIMIT_RESPONSE_HEADERS_FORMAT", "draft11");
     let limiter = setup.env("ADMIN_TOKEN", TOKEN).start();
     put(&limiter, "mallory", &exception(Some("mallory"), &json!({"deny": true})));

@@ -69,7 +69,7 @@ fn a_web_page_cannot_change_the_log_level() {
 }
 
 #[test]
-fn the_limits_in_force_are_told_after_a_reload() {
+fn the_limits_in_force_are_shown_after_a_reload() {
     let limiter = Setup::new().rules("shop.yaml", RULES).start();
     let port = limiter.ports().debug;
     let limits = || -> serde_json::Value {

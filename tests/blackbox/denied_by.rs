@@ -30,7 +30,7 @@ fn denying() -> Tidegate {
     denying_and_telling("true")
 }
 
-/// The same, which tells values of requests or not.
+/// The same, which shows values of requests or not.
 fn denying_and_telling(values: &str) -> Tidegate {
     let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
     let setup = setup.env("LOG_VALUES", values).env("KEEP_KEYS", values);
@@ -90,8 +90,8 @@ fn where_values_are_hidden_so_is_whom_an_exception_is_for() {
     let exception = events.iter().find_map(|event| event.get("exception")).expect("an exception");
     assert_eq!((&exception["effect"], &exception["id"]), (&json!("deny"), &Value::Null));
     assert_eq!((exception.get("who"), exception.get("why")), (None, None));
-    let told = ["abuse", "jane", "a launch"].map(|text| limiter.lines_with(text));
-    assert_eq!(told, [0; 3]);
+    let shown = ["abuse", "jane", "a launch"].map(|text| limiter.lines_with(text));
+    assert_eq!(shown, [0; 3]);
 }
 
 #[test]

@@ -28,10 +28,10 @@ const SEEDS: [u64; 2] = [19, 20];
 const REQUESTS: u64 = 80;
 
 /// A descriptor: its entries, the limit that it brings (requests and unit), its hits.
-type Told = (Vec<(String, String)>, Option<(u32, &'static str)>, Option<u64>);
+type AsAsked = (Vec<(String, String)>, Option<(u32, &'static str)>, Option<u64>);
 
 /// The domain and the descriptors of a request. `None`: nothing is asked.
-type Question = Option<(String, Vec<Told>)>;
+type Question = Option<(String, Vec<AsAsked>)>;
 
 /// What Envoy asks about a request before it answers it.
 fn of_envoy(port: u16, request: &Request, taken: &Receiver<RateLimitRequest>) -> Question {
@@ -44,10 +44,10 @@ fn of_envoy(port: u16, request: &Request, taken: &Receiver<RateLimitRequest>) ->
         entries.any(|entry| entry.value == LATE)
     };
     let asked = taken.try_iter().find(|asked| !is_late(asked))?;
-    Some((asked.domain, asked.descriptors.iter().map(told).collect()))
+    Some((asked.domain, asked.descriptors.iter().map(as_asked).collect()))
 }
 
-fn told(descriptor: &Descriptor) -> Told {
+fn as_asked(descriptor: &Descriptor) -> AsAsked {
     let entries = descriptor.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone()));
     let limit = descriptor.limit.as_ref().map(|&LimitOverride { requests_per_unit, unit }| {
         assert_eq!(unit, 3, "the only unit here");
@@ -76,7 +76,7 @@ fn of_command(file: &Path, request: &Request, more: &[&str]) -> (Question, Value
     let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let call = shown["calls"].as_array().expect("a list").first();
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let told = |it: &Value| {
+    let as_asked = |it: &Value| {
         let entries = it["entries"].as_array().expect("a list").iter();
         let entries = entries.map(|entry| (text(&entry["key"]), text(&entry["value"]))).collect();
         let requests = it["limit"]["requests_per_unit"].as_u64();
@@ -88,7 +88,7 @@ fn of_command(file: &Path, request: &Request, more: &[&str]) -> (Question, Value
     };
     let question = call.map(|call| {
         let descriptors = call["descriptors"].as_array().expect("a list");
-        (text(&call["domain"]), descriptors.iter().map(told).collect())
+        (text(&call["domain"]), descriptors.iter().map(as_asked).collect())
     });
     (question, shown)
 }
@@ -133,16 +133,16 @@ fn compare(random: &mut Random, port: u16, file: &Path, taken: &Receiver<RateLim
     let (mut asked, mut entries) = (0, 0);
     for _ in 0..REQUESTS {
         let request = request(random);
-        let (told, (command, shown)) = (of_envoy(port, &request, taken), of_command(file, &request, &[]));
+        let (sent, (command, shown)) = (of_envoy(port, &request, taken), of_command(file, &request, &[]));
         let route = shown["route"].as_str().expect("a text");
         assert_eq!(
             command,
-            told,
+            sent,
             "the command is left, Envoy is right: {request:?}\n{shown}\n{}",
             lines(file, route)
         );
-        asked += u64::from(told.is_some());
-        entries += told.map_or(0, |(_, descriptors)| descriptors.iter().map(|it| it.0.len()).sum());
+        asked += u64::from(sent.is_some());
+        entries += sent.map_or(0, |(_, descriptors)| descriptors.iter().map(|it| it.0.len()).sum());
     }
     assert!(asked > REQUESTS / 8 && entries > asked as usize, "{asked} requests with {entries} entries");
 }
@@ -152,8 +152,8 @@ fn lines(file: &Path, route: &str) -> String {
     let text = fs::read_to_string(file).expect("the file is there");
     let (host, route) = route.split_once(", route ").unwrap_or((route, "?"));
     let of_host = text.split("- name: ").find(|part| part.starts_with(&format!("{host}\n"))).unwrap_or(&text);
-    let is_told = |line: &&str| !line.contains("- {name: ") || line.contains(&format!("{{name: {route},"));
-    of_host.lines().filter(is_told).collect::<Vec<_>>().join("\n")
+    let is_kept = |line: &&str| !line.contains("- {name: ") || line.contains(&format!("{{name: {route},"));
+    of_host.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
 /// Rules answer what Envoy would ask; when that cannot be known, the exit code is 2.
@@ -180,12 +180,12 @@ fn a_client_s_request_is_explained_by_the_rules_that_envoy_asks_about() {
         let output = command.env("DEBUG_PORT", limiter.ports().debug.to_string()).output().expect("it runs");
         (output.status.code(), text(&output))
     };
-    let (code, told) = run("{request_headers: {header_name: ':path', descriptor_key: path}}");
-    assert_eq!(code, Some(0), "{told}");
+    let (code, output) = run("{request_headers: {header_name: ':path', descriptor_key: path}}");
+    assert_eq!(code, Some(0), "{output}");
     for expected in ["listener    edge", "descriptor  path=/cart", "edge.yaml:2", "5 per hour"] {
-        assert!(told.contains(expected), "{expected}: {told}");
+        assert!(output.contains(expected), "{expected}: {output}");
     }
-    let (code, told) = run("{dynamic_metadata: {descriptor_key: k, metadata_key: {key: a}}}");
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("envoy.yaml:") && told.contains("dynamic_metadata"), "{told}");
+    let (code, output) = run("{dynamic_metadata: {descriptor_key: k, metadata_key: {key: a}}}");
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("envoy.yaml:") && output.contains("dynamic_metadata"), "{output}");
 }

@@ -26,13 +26,13 @@ descriptors:
 ";
 
 /// A limiter that writes its events to a file.
-struct Told {
+struct Emitter {
     limiter: Tidegate,
     client: Client,
     file: PathBuf,
 }
 
-impl Told {
+impl Emitter {
     fn start(setup: Setup) -> Self {
         let file = setup.outside().join("events.jsonl");
         let limiter = setup.env("EVENTS_LOG", &file.display().to_string()).start();
@@ -72,10 +72,10 @@ fn shown(events: &[Value], fields: &[&str]) -> Vec<Vec<Value>> {
 }
 
 #[test]
-fn a_key_is_told_of_when_it_comes_near_its_limit_and_when_it_is_denied() {
-    let told = Told::start(setup());
+fn a_key_has_an_event_when_it_comes_near_its_limit_and_when_it_is_denied() {
+    let emitter = Emitter::start(setup());
     for (key, times) in [("user", 13), ("early", 3), ("trial", 3)] {
-        told.ask(key, "alice", times);
+        emitter.ask(key, "alice", times);
     }
     let fields = ["event", "rule", "used", "limit", "unit", "enforced"];
     let expected = [
@@ -85,7 +85,7 @@ fn a_key_is_told_of_when_it_comes_near_its_limit_and_when_it_is_denied() {
         json!(["near_limit", "shop.trial", 1, 1, "day", false]),
         json!(["denied", "shop.trial", 2, 1, "day", false]),
     ];
-    let events = told.events(expected.len());
+    let events = emitter.events(expected.len());
     assert_eq!(json!(shown(&events, &fields)), json!(expected));
     for event in &events {
         assert!(event["time"].as_str().is_some_and(|time| time.starts_with("20") && time.ends_with('Z')));
@@ -94,10 +94,10 @@ fn a_key_is_told_of_when_it_comes_near_its_limit_and_when_it_is_denied() {
             (&json!("shop"), &json!(1), &json!(0))
         );
     }
-    let page = told.limiter.scrape();
+    let page = emitter.limiter.scrape();
     assert_eq!(page.sum("tidegate_events_total", &[("event", "denied")]), 2.0);
     eventually_true("all to be sent", || {
-        told.limiter.scrape().sum("tidegate_events_sent_total", &[("to", "log")]) == 5.0
+        emitter.limiter.scrape().sum("tidegate_events_sent_total", &[("to", "log")]) == 5.0
     });
 }
 
@@ -107,11 +107,11 @@ fn keys_are_hashed_unless_their_names_may_be_kept() {
         assert!(events.iter().all(|event| event["entries"].is_null()), "{events:?}");
         events.iter().map(|event| event["key_hash"].as_str().expect("a hash").to_owned()).collect()
     };
-    let ask_both = |told: &Told| {
+    let ask_both = |emitter: &Emitter| {
         for user in ["alice", "bob"] {
-            told.ask("blocked", user, 1);
+            emitter.ask("blocked", user, 1);
         }
-        told.events(2)
+        emitter.events(2)
     };
     let secret = |text: &str| {
         let setup = setup();
@@ -119,51 +119,51 @@ fn keys_are_hashed_unless_their_names_may_be_kept() {
         fs::write(&file, text).expect("the folder is ours");
         setup.env("KEY_SECRET_FILE", &file.display().to_string())
     };
-    let hidden = hashes(&ask_both(&Told::start(secret("a secret of some length"))));
+    let hidden = hashes(&ask_both(&Emitter::start(secret("a secret of some length"))));
     assert_ne!(hidden[0], hidden[1], "each key has its own");
-    let again = hashes(&ask_both(&Told::start(secret("a secret of some length"))));
+    let again = hashes(&ask_both(&Emitter::start(secret("a secret of some length"))));
     assert_eq!(hidden, again, "the same under the same secret");
-    assert_ne!(hidden, hashes(&ask_both(&Told::start(setup()))), "another under another secret");
-    let shown = ask_both(&Told::start(setup().env("KEEP_KEYS", "true")));
+    assert_ne!(hidden, hashes(&ask_both(&Emitter::start(setup()))), "another under another secret");
+    let shown = ask_both(&Emitter::start(setup().env("KEEP_KEYS", "true")));
     assert_eq!(shown[0]["entries"], json!([{"key": "blocked", "value": "alice"}]));
-    let long = Told::start(setup().env("KEEP_KEYS", "true"));
+    let long = Emitter::start(setup().env("KEEP_KEYS", "true"));
     long.ask("blocked", &"\n\"".repeat(100), 1);
     let entries = &long.events(1)[0]["entries"];
     assert_eq!(entries[0]["value"], json!("\n\"".repeat(32) + "…"), "cut, and still one line");
 }
 
 #[test]
-fn settings_say_what_is_told_and_how_much() {
-    let told = Told::start(setup().env("EVENTS_KINDS", "near_limit").env("EVENTS_NEAR", "0.5"));
-    told.ask("user", "alice", 12);
-    told.ask("blocked", "alice", 2);
-    told.ask("user", "bob", 5);
-    assert_eq!(json!(shown(&told.events(2), &["used"])), json!([[5], [5]]));
+fn settings_choose_the_events_and_how_many() {
+    let emitter = Emitter::start(setup().env("EVENTS_KINDS", "near_limit").env("EVENTS_NEAR", "0.5"));
+    emitter.ask("user", "alice", 12);
+    emitter.ask("blocked", "alice", 2);
+    emitter.ask("user", "bob", 5);
+    assert_eq!(json!(shown(&emitter.events(2), &["used"])), json!([[5], [5]]));
 
-    let told = Told::start(setup().env("EVENTS_PER_SECOND", "3"));
+    let emitter = Emitter::start(setup().env("EVENTS_PER_SECOND", "3"));
     let (mut users, mut events) = (0, Vec::new());
     eventually_true("an event that has the number of those before it", || {
         users += 1;
-        told.ask("blocked", &users.to_string(), 1);
-        let text = fs::read_to_string(&told.file).unwrap_or_default();
+        emitter.ask("blocked", &users.to_string(), 1);
+        let text = fs::read_to_string(&emitter.file).unwrap_or_default();
         events = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")).collect();
         events.iter().any(|event| event["left_out"].as_u64() > Some(0))
     });
     let left_out = |event: &Value| event["left_out"].as_u64().expect("a number");
     let counted = events.len() as u64 + events.iter().map(left_out).sum::<u64>();
-    assert!(counted <= users, "each is told or left out, once: {counted} of {users}");
-    assert!(told.limiter.metric("tidegate_events_left_out_total") >= 1.0);
+    assert!(counted <= users, "each is emitted or left out, once: {counted} of {users}");
+    assert!(emitter.limiter.metric("tidegate_events_left_out_total") >= 1.0);
 }
 
 #[test]
-fn a_key_that_is_denied_all_the_time_is_told_of_as_such() {
-    let told = Told::start(setup().env("EVENTS_KINDS", "denied_whole_window"));
+fn a_key_that_is_denied_all_the_time_has_an_event_of_its_own() {
+    let emitter = Emitter::start(setup().env("EVENTS_KINDS", "denied_whole_window"));
     eventually_true("a window of denials", || {
-        told.ask("busy", "alice", 3);
-        fs::read_to_string(&told.file).is_ok_and(|text| text.contains('\n'))
+        emitter.ask("busy", "alice", 3);
+        fs::read_to_string(&emitter.file).is_ok_and(|text| text.contains('\n'))
     });
     let event: Value = serde_json::from_str(
-        fs::read_to_string(&told.file).expect("it is there").lines().next().expect("a line"),
+        fs::read_to_string(&emitter.file).expect("it is there").lines().next().expect("a line"),
     )
     .expect("JSON");
     assert_eq!((&event["event"], &event["rule"]), (&json!("denied_whole_window"), &json!("shop.busy")));
@@ -179,39 +179,39 @@ fn lines_go_to_standard_output_too() {
 
 #[test]
 fn a_file_may_be_moved_away_and_one_that_cannot_be_written_is_an_error() {
-    let told = Told::start(setup());
-    told.ask("blocked", "alice", 1);
-    told.events(1);
-    fs::rename(&told.file, told.file.with_extension("1")).expect("the folder is ours");
-    told.ask("blocked", "bob", 1);
-    told.events(1);
+    let emitter = Emitter::start(setup());
+    emitter.ask("blocked", "alice", 1);
+    emitter.events(1);
+    fs::rename(&emitter.file, emitter.file.with_extension("1")).expect("the folder is ours");
+    emitter.ask("blocked", "bob", 1);
+    emitter.events(1);
     let mut refused = setup().env("EVENTS_LOG", "/nowhere/events").spawn();
     assert_eq!(refused.exit_code(), 1);
     assert_eq!(refused.lines_with("EVENTS_LOG: cannot write /nowhere/events: "), 1);
 }
 
 #[test]
-fn refused_rules_and_a_store_that_is_lost_and_back_are_told() {
+fn refused_rules_and_a_store_that_is_lost_and_back_have_events() {
     let mut redis = Redis::start(&[]);
-    let told = Told::start(
+    let emitter = Emitter::start(
         setup()
             .env("REDIS_URL", &redis.url())
             .env("REDIS_STARTUP_INITIAL_INTERVAL", "50ms")
             .env("REDIS_STARTUP_MAX_INTERVAL", "200ms"),
     );
-    told.limiter.setup.write("shop.yaml", "domain: shop\ndescriptors: 1\n");
-    let refused = &told.events(1)[0];
+    emitter.limiter.setup.write("shop.yaml", "domain: shop\ndescriptors: 1\n");
+    let refused = &emitter.events(1)[0];
     assert_eq!((&refused["event"], &refused["problem_count"]), (&json!("reload_refused"), &json!(1)));
     assert!(
         refused["problems"][0].as_str().is_some_and(|problem| problem.contains("shop.yaml:2:")),
         "{refused}"
     );
     redis.kill();
-    let lost = &told.events(2)[1];
+    let lost = &emitter.events(2)[1];
     assert_eq!((&lost["event"], &lost["store"]), (&json!("store_lost"), &json!("main")));
     assert!(lost["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{lost}");
     redis.restart();
-    assert_eq!(told.events(3)[2]["event"], json!("store_back"));
+    assert_eq!(emitter.events(3)[2]["event"], json!("store_back"));
 }
 
 /// With a webhook at this port.
@@ -358,7 +358,7 @@ fn a_webhook_that_hangs_costs_a_queue_and_no_decision() {
 }
 
 #[test]
-fn what_waits_is_told_at_the_end() {
+fn what_waits_is_sent_at_the_end() {
     let webhook = Webhook::start(Mood::Says(500));
     let mut limiter = calling(webhook.port).start();
     ask(&limiter.client(), "blocked", "alice", 1);
@@ -371,7 +371,7 @@ fn what_waits_is_told_at_the_end() {
 }
 
 #[test]
-fn a_proxy_that_other_programs_use_is_told_to_have_no_effect() {
+fn a_proxy_that_other_programs_use_has_no_effect_and_a_line_says_so() {
     let limiter = calling(free_port()).env("HTTPS_PROXY", "http://proxy:3128").start();
     assert_eq!(limiter.lines_with("HTTPS_PROXY: has no effect"), 1);
 }

@@ -93,7 +93,7 @@ fn what_redis_loses_is_written_back_and_an_end_stays_one() {
     redis.ask::<()>(&["SET", "tidegate:exceptions:k:a", "[]"]);
     redis.ask::<()>(&["ZADD", "tidegate:exceptions:index", "0", "a"]);
     let started = setup(&redis.url()).start();
-    eventually_true("the trouble", || started.lines_with("exceptions: \"a\" in Redis is left out: ") == 1);
+    eventually_true("the trouble", || started.lines_with("exceptions: \"a\" in Redis is ignored: ") == 1);
     assert!(passes(&started, "alice"));
     put(&nodes[0], "a", &exception(Some("alice"), &json!({"deny": true, "why": "again"})));
     eventually_true("the change at all nodes", || !passes(&started, "alice"));
@@ -109,13 +109,13 @@ fn without_redis_what_is_known_holds_nothing_is_changed_and_a_file_is_a_copy_for
     put(&other, "a", &deny("alice"));
     eventually_true("the copy", || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("alice")));
     redis.kill();
-    let is_told = |limiter: &Tidegate, text: &str| {
+    let is_reported = |limiter: &Tidegate, text: &str| {
         let status = Client::new(limiter.ports().debug).send("GET", "/status", &[("host", "localhost")], "");
         status.expect("an answer").body.contains(text)
     };
     let away = "Exceptions of other nodes cannot be read";
-    eventually_true("the trouble", || is_told(&other, away));
-    assert!(is_told(&other, "those that this node knew hold"));
+    eventually_true("the trouble", || is_reported(&other, away));
+    assert!(is_reported(&other, "those that this node knew hold"));
     assert!(!passes(&other, "alice"));
     let refused = call(&other, "PUT", "/admin/exceptions/b", &deny("bob"));
     assert_eq!(refused.status, 503, "{refused:?}");
@@ -123,13 +123,13 @@ fn without_redis_what_is_known_holds_nothing_is_changed_and_a_file_is_a_copy_for
 
     let keeping = keeping.restart();
     assert!(!passes(&keeping, "alice"), "the copy");
-    eventually_true("the trouble", || is_told(&keeping, "those of EXCEPTIONS_FILE hold"));
+    eventually_true("the trouble", || is_reported(&keeping, "those of EXCEPTIONS_FILE hold"));
     assert!(!is_in_step(&keeping));
     redis.restart();
     eventually_true("Redis to have it again", || {
         redis.ask::<usize>(&["EXISTS", "tidegate:exceptions:k:a"]) == 1
     });
-    eventually_true("all to be well", || is_in_step(&keeping) && !is_told(&keeping, away));
+    eventually_true("all to be well", || is_in_step(&keeping) && !is_reported(&keeping, away));
     put(&keeping, "b", &deny("bob"));
     eventually_true("the other node to know it", || !passes(&other, "bob"));
 }

@@ -112,53 +112,53 @@ fn explained(limiter: &Tidegate, request: &RateLimitRequest) -> Value {
 /// Asks for an explanation and then for a decision, and compares them. How many descriptors had a counter.
 fn agrees(limiter: &Tidegate, client: &Client, request: &RateLimitRequest) -> usize {
     let began = Instant::now();
-    let told = explained(limiter, request);
+    let shown = explained(limiter, request);
     let answer = client.ask(request.clone());
     let seconds = began.elapsed().as_secs() + 1;
-    let what = format!("{request:?}\n{told:#}\n{answer:?}");
+    let what = format!("{request:?}\n{shown:#}\n{answer:?}");
     let code = |code: i32| if code == OVER_LIMIT { "OVER_LIMIT" } else { "OK" };
-    assert_eq!(told["code"], code(answer.overall_code), "{what}");
+    assert_eq!(shown["code"], code(answer.overall_code), "{what}");
     assert_eq!(answer.statuses.len(), request.descriptors.len(), "{what}");
     let mut counters = 0;
-    for (told, status) in told["descriptors"].as_array().expect("a list").iter().zip(&answer.statuses) {
-        assert_eq!(told["code"], code(status.code), "{what}");
-        if !told["counter"].is_null() {
-            one_agrees(told, status, seconds, &what);
+    for (shown, status) in shown["descriptors"].as_array().expect("a list").iter().zip(&answer.statuses) {
+        assert_eq!(shown["code"], code(status.code), "{what}");
+        if !shown["counter"].is_null() {
+            one_agrees(shown, status, seconds, &what);
             counters += 1;
         }
     }
     let denied_by: Vec<_> =
-        told["denied_by"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect();
-    assert_eq!(denied_by, denying(&told, &answer.statuses, answer.overall_code), "{what}");
+        shown["denied_by"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect();
+    assert_eq!(denied_by, denying(&shown, &answer.statuses, answer.overall_code), "{what}");
     counters
 }
 
 /// The limit, what remains, and the wait of one descriptor.
-fn one_agrees(told: &Value, status: &DescriptorStatus, seconds: u64, what: &str) {
+fn one_agrees(shown: &Value, status: &DescriptorStatus, seconds: u64, what: &str) {
     let limit = status.current_limit.as_ref().expect("a counter has a limit");
-    assert_eq!(told["limit"]["requests_per_unit"], limit.requests_per_unit, "{what}");
-    assert_eq!(told["rule"]["name"], limit.name.as_str(), "{what}");
+    assert_eq!(shown["limit"]["requests_per_unit"], limit.requests_per_unit, "{what}");
+    assert_eq!(shown["rule"]["name"], limit.name.as_str(), "{what}");
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} is no number: {what}"));
-    let charged = number(&told["settled"]["charged"]);
-    let left = number(&told["counter"]["remaining"]).saturating_sub(charged);
+    let charged = number(&shown["settled"]["charged"]);
+    let left = number(&shown["counter"]["remaining"]).saturating_sub(charged);
     assert_eq!(u64::from(status.limit_remaining), left, "{what}");
     // Hits that are charged although they do not fit (reported costs) prolong the wait.
     if status.code == OVER_LIMIT && charged == 0 {
-        let told = number(&told["counter"]["capacity_in_seconds"]).max(1);
+        let shown = number(&shown["counter"]["capacity_in_seconds"]).max(1);
         let wait = status.duration_until_reset.as_ref().map_or(0, |wait| wait.seconds.unsigned_abs());
-        assert!(wait <= told && told - wait <= seconds, "{wait} s: {what}");
+        assert!(wait <= shown && shown - wait <= seconds, "{wait} s: {what}");
     }
 }
 
 /// The descriptors that deny a request, as its answer shows them: those that are over and in no quota mode, or if there
 /// are none, those in quota mode.
-fn denying(told: &Value, statuses: &[DescriptorStatus], overall: i32) -> Vec<u64> {
+fn denying(shown: &Value, statuses: &[DescriptorStatus], overall: i32) -> Vec<u64> {
     if overall != OVER_LIMIT {
         return Vec::new();
     }
     let over = |quota: bool| {
         let is_one = move |&at: &usize| {
-            statuses[at].code == OVER_LIMIT && told["descriptors"][at]["limit"]["quota_mode"] == quota
+            statuses[at].code == OVER_LIMIT && shown["descriptors"][at]["limit"]["quota_mode"] == quota
         };
         (0..statuses.len()).filter(is_one).map(|at| at as u64).collect::<Vec<_>>()
     };

@@ -88,7 +88,7 @@ pub fn whole_machine() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells threads to stop on every way out, a failed assertion included: else they would never end.
+/// Stops threads on every way out, a failed assertion included: else they would never end.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

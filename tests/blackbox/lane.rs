@@ -122,7 +122,7 @@ fn curl_asks_for_health() {
 }
 
 #[test]
-fn whoever_misbehaves_is_counted_and_told_of_in_one_line() {
+fn whoever_misbehaves_is_counted_and_logged_in_one_line() {
     let limiter = lane();
     for _ in 0..20 {
         let mut client = h2::Attacker::greeted(limiter.ports().grpc);

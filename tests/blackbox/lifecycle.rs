@@ -138,7 +138,7 @@ fn a_port_that_is_taken_ends_the_start() {
 }
 
 #[test]
-fn all_ports_that_cannot_be_had_are_told_at_once_each_with_its_setting_and_a_remedy() {
+fn all_ports_that_cannot_be_had_are_reported_at_once_each_with_its_setting_and_a_remedy() {
     let setup = Setup::new().rules("shop.yaml", RULES).env("USE_PROMETHEUS", "true");
     let ports = [setup.ports.grpc, setup.ports.http, setup.ports.metrics];
     let _taken = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).expect("the port is free"));
@@ -205,7 +205,7 @@ fn a_bad_set_ends_the_start_with_every_problem_at_its_place() {
 }
 
 #[test]
-fn a_warning_is_told_at_its_place_and_refuses_only_when_rules_are_strict() {
+fn a_warning_is_logged_at_its_place_and_refuses_only_when_rules_are_strict() {
     let setup = Setup::new().rules("shop.yaml", &format!("{RULES}    unit: day\n"));
     let shown = |output: &str| only_line(output, "shop.yaml:6:5: ").contains("unit");
     assert!(shown(&refusal(&setup.env("STRICT_RULES", "true"), 1)));
@@ -232,7 +232,7 @@ fn forced_to_start_with_a_bad_set_it_has_no_answer_until_a_good_one_comes() {
 }
 
 #[test]
-fn bad_settings_are_all_told_at_once() {
+fn bad_settings_are_all_reported_at_once() {
     let setup =
         Setup::new().env("GRPC_PORT", "many").env("DRAIN_GRACE", "soon").env("DEFAULT_ALGORITHM", "guess");
     let output = refusal(&setup, 64);

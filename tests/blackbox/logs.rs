@@ -101,7 +101,7 @@ fn left_out(lines: &[String]) -> u64 {
     lines.iter().filter_map(number).sum()
 }
 
-/// Asks over every front, alone and many at a time, until all rules have denied; tells how many denials that were.
+/// Asks over every front, alone and many at a time, until all rules have denied; returns how many denials that were.
 fn deny_everywhere(limiter: &Tidegate, rules: usize) -> u64 {
     let client = limiter.client();
     let mut web = http::Client::new(limiter.ports().http);

@@ -67,8 +67,8 @@ fn passing(client: &Client, tenant: &str, requests: usize) -> usize {
     (0..requests).filter(|_| passes(client, tenant)).count()
 }
 
-/// The limit that an answer tells.
-fn told(client: &Client, tenant: &str) -> u32 {
+/// The limit that an answer shows.
+fn limit_shown(client: &Client, tenant: &str) -> u32 {
     let answer = client.ask(question("shop", &[&[("tenant", tenant)]]));
     answer.statuses[0].current_limit.as_ref().expect("a limit").requests_per_unit
 }
@@ -98,7 +98,7 @@ fn a_record_in_a_folder_holds_on_both_fronts_from_the_moment_it_is_put() {
         put(&limiter, "acme", &of(7));
         assert_eq!(passing(&client, "acme", 9), 2, "{front}: what was counted stays");
         delete(&limiter, "acme");
-        assert_eq!((told(&client, "acme"), passing(&client, "acme", 9)), (3, 0), "{front}");
+        assert_eq!((limit_shown(&client, "acme"), passing(&client, "acme", 9)), (3, 0), "{front}");
         put(&limiter, "acme", &json!({"unlimited": true}));
         assert_eq!(passing(&client, "acme", 9), 9, "{front}");
         put(&limiter, "web", &of(1));
@@ -111,7 +111,7 @@ fn a_record_in_a_folder_holds_on_both_fronts_from_the_moment_it_is_put() {
 }
 
 #[test]
-fn a_record_with_another_window_is_told_in_answers_and_in_explanations() {
+fn a_record_with_another_window_is_shown_in_answers_and_in_explanations() {
     let limiter = in_folder().start();
     let client = limiter.client();
     assert_eq!(passing(&client, "acme", 9), 3);
@@ -139,7 +139,7 @@ fn more_keys_than_the_cache_holds_are_limited_all_the_same() {
 
 /// The counters are in Redis too, in one that is another.
 #[test]
-fn what_one_of_three_nodes_is_told_holds_on_all_under_load_and_nothing_fails() {
+fn a_change_at_one_of_three_nodes_holds_on_all_under_load_and_nothing_fails() {
     for sync in ["strict", "leased"] {
         let (counters, limits) = (Redis::start(&[]), Redis::start(&[]));
         let node = |_| {
@@ -170,7 +170,7 @@ fn what_one_of_three_nodes_is_told_holds_on_all_under_load_and_nothing_fails() {
             let clients = [0, 1, 2].map(|at: usize| nodes[at].client());
             let all_tell = |tenant: &str, requests: u32| {
                 eventually_true("all nodes to hear of it", || {
-                    clients.iter().all(|client| told(client, tenant) == requests)
+                    clients.iter().all(|client| limit_shown(client, tenant) == requests)
                 });
             };
             all_tell("a", 3);
@@ -204,32 +204,32 @@ fn what_was_known_holds_while_redis_is_away_and_then_the_mode_does() {
         let client = limiter.client();
         eventually_true("the stream", || limiter.metric("tidegate_limits_up") == 1.0);
         put(&limiter, "acme", &of(9));
-        eventually_true("the record", || told(&client, "acme") == 9);
+        eventually_true("the record", || limit_shown(&client, "acme") == 9);
         limits.stop();
-        assert_eq!(told(&client, "acme"), 9, "{mode}: the last known");
+        assert_eq!(limit_shown(&client, "acme"), 9, "{mode}: the last known");
         eventually_true("the loss", || limiter.metric("tidegate_limits_up") == 0.0);
         let expected = if known == 9 { 9 } else { known };
-        eventually_true("what is known to be too old", || told(&client, "acme") == expected);
-        assert_eq!(told(&client, "unknown"), unknown, "{mode}");
+        eventually_true("what is known to be too old", || limit_shown(&client, "acme") == expected);
+        assert_eq!(limit_shown(&client, "unknown"), unknown, "{mode}");
         let instead = if mode == "deny" { "nothing passes" } else { "the rule's limit holds" };
         let away = "the store of records does not answer";
         let expected = format!("record    not known: {away}, and {instead} until it does\n");
         let shown = asked_of(&limiter, "unknown");
         assert!(shown.contains(&expected), "{mode}: {shown}");
         let expected = match mode {
-            "last" => format!("record    9 instead of 3, as was known last: {away}\n"),
+            "last" => format!("record    9 instead of 3, by the last known record: {away}\n"),
             _ => expected,
         };
         eventually_true(&expected, || asked_of(&limiter, "acme").contains(&expected));
         assert!(limiter.metric("tidegate_limits_stale_total") > 0.0, "{mode}");
         limits.wake();
-        eventually_true("the store to be back", || told(&client, "acme") == 9);
+        eventually_true("the store to be back", || limit_shown(&client, "acme") == 9);
         for (tenant, expected) in
             [("acme", "record    9 instead of 3\n"), ("unknown", "record    none: the limit is the rule's\n")]
         {
             eventually_true(expected, || asked_of(&limiter, tenant).contains(expected));
         }
-        assert_eq!(told(&client, "unknown"), 3, "{mode}");
+        assert_eq!(limit_shown(&client, "unknown"), 3, "{mode}");
     }
 }
 
@@ -245,7 +245,7 @@ fn a_redis_that_hangs_is_waited_for_no_longer_than_limits_timeout() {
     assert!(limiter.metric("tidegate_limits_stale_total") > 0.0);
     limits.wake();
     eventually_true("the change", || is_put(&limiter, "acme", &of(9)));
-    eventually_true("the record", || told(&client, "acme") == 9);
+    eventually_true("the record", || limit_shown(&client, "acme") == 9);
 }
 
 #[test]
@@ -255,19 +255,19 @@ fn a_redis_that_lost_everything_is_noticed() {
     let client = limiter.client();
     eventually_true("the stream", || limiter.metric("tidegate_limits_up") == 1.0);
     put(&limiter, "acme", &of(9));
-    eventually_true("the record", || told(&client, "acme") == 9);
+    eventually_true("the record", || limit_shown(&client, "acme") == 9);
     limits.kill();
     limits.restart();
-    eventually_true("the loss", || told(&client, "acme") == 3);
+    eventually_true("the loss", || limit_shown(&client, "acme") == 3);
 }
 
 #[test]
-fn a_store_that_never_answered_is_told_of() {
+fn a_store_that_never_answered_is_reported() {
     let limiter = setup().env("LIMITS_URL", "127.0.0.1:1").start();
     eventually_true("the log to say so", || limiter.lines_with("records: LIMITS_URL: ") == 1);
     let troubles = status_page::troubles(&limiter);
     assert!(troubles.contains("The store of records does not answer."), "{troubles}");
-    assert_eq!(told(&limiter.client(), "acme"), 3, "the rule holds");
+    assert_eq!(limit_shown(&limiter.client(), "acme"), 3, "the rule holds");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn the_login_and_the_kind_of_redis_are_settings_of_their_own() {
     let limiter = in_redis(&limits).env("LIMITS_AUTH", "hunter2").env("LIMITS_TYPE", "single").start();
     eventually_true("the stream", || limiter.metric("tidegate_limits_up") == 1.0);
     put(&limiter, "acme", &of(5));
-    eventually_true("the record", || told(&limiter.client(), "acme") == 5);
+    eventually_true("the record", || limit_shown(&limiter.client(), "acme") == 5);
     let cloud = setup().env("LIMITS_URL", "127.0.0.1:1").env("LIMITS_TYPE", "cloud");
     let mut bad = cloud.spawn();
     assert_eq!(bad.exit_code(), 64);

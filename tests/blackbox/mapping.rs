@@ -203,7 +203,7 @@ fn durations_are_milliseconds_before_they_are_scaled() {
 }
 
 #[test]
-fn milliseconds_may_be_told_under_the_built_in_name() {
+fn milliseconds_may_be_sent_under_the_built_in_name() {
     let setup =
         Setup::new().rules("shop.yaml", RULES).env("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true");
     let limiter = setup.start();

@@ -69,7 +69,7 @@ fn every_client_of_a_real_access_log_is_denied_as_often_as_the_oracle_says() {
 }
 
 #[test]
-fn on_a_unix_socket_an_address_has_to_be_told() {
+fn on_a_unix_socket_an_address_has_to_be_named() {
     let setup = Setup::new().rules("edge.yaml", EXAMPLE_RULES);
     let socket = setup.outside().join("http.sock").display().to_string();
     let _limiter = setup.env("HTTP_UDS", &socket).start();

@@ -62,7 +62,7 @@ pub fn start_as_nobody(setup: Setup, before: &str, binary: &str) -> Tidegate {
 fn status(limiter: &Tidegate, line: &str) -> String {
     // The shell that made the view has become the limiter.
     let text = fs::read_to_string(format!("/proc/{}/status", limiter.id())).expect("it runs");
-    let value = text.lines().find_map(|known| known.strip_prefix(line)).expect("Linux tells it");
+    let value = text.lines().find_map(|known| known.strip_prefix(line)).expect("Linux reports it");
     value.trim_start_matches(':').split_whitespace().next().unwrap_or_default().to_owned()
 }
 

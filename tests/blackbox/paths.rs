@@ -163,7 +163,7 @@ fn no_spelling_of_a_path_evades_the_limit_of_the_login_behind_envoy() {
     no_spelling_logs_in(limiter, envoy.port);
 }
 
-/// The canned application tells the path that reached it.
+/// The canned application shows the path that reached it.
 const TELLS_ITS_PATH: (&str, &str) = (
     "- header: { key: x-cost, value: \"28\" }\n",
     "- header: { key: x-cost, value: \"28\" }\n                            - header: { key: x-path, value: \"%REQ(:path)%\" }\n",

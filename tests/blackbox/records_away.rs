@@ -88,7 +88,7 @@ fn a_folder_that_can_only_be_read_is_taken_when_it_can_be_written_to() {
 }
 
 #[test]
-fn a_broken_file_is_told_and_the_whole_one_is_taken() {
+fn a_broken_file_is_reported_and_the_good_one_is_taken() {
     let temporary = tempfile::tempdir().expect("a folder for the test");
     let folder = temporary.path().join("limits");
     folder_of_acme(&folder);

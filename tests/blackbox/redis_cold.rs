@@ -171,7 +171,7 @@ fn a_server_that_was_restarted_empty_denies_for_a_window() {
     }
 }
 
-/// It has all keys of the last save, so only its process tells that it may lack others.
+/// It has all keys of the last save, so only its process shows that it may lack others.
 #[test]
 fn a_server_that_comes_back_with_old_data_denies_for_a_window() {
     let mut redis = Redis::start(&[]);
@@ -362,14 +362,14 @@ fn a_first_deployment_that_has_no_history_denies_nobody() {
     for redis in Redis::and_valkey() {
         let url = redis.url();
         let settings = [("REDIS_URL", &*url), ("CACHE_KEY_PREFIX", "blue:")];
-        let told = (Some(0), format!("{url}: there is no history\n"));
-        assert_eq!([(); 2].map(|()| init(&settings)), [told.clone(), told.clone()]);
+        let declared = (Some(0), format!("{url}: there is no history\n"));
+        assert_eq!([(); 2].map(|()| init(&settings)), [declared.clone(), declared.clone()]);
         let setup = |prefix| setup(&url).env("CACHE_KEY_PREFIX", prefix);
         let node = setup("blue:").start();
         let client = node.client();
         eventually_true("a limit of an hour to be served", || passes(&client, "hour", "x"));
         assert_eq!(node.lines_with("cold: redis: "), 0, "{:#?}", node.output());
-        assert_eq!(init(&settings), told, "what it says is true still");
+        assert_eq!(init(&settings), declared, "what it says is true still");
         // A loss is one all the same, and nobody can say it away.
         redis.ask::<()>(&["FLUSHALL"]);
         assert!(!passes(&client, "hour", "x"));
@@ -384,11 +384,11 @@ fn a_first_deployment_that_has_no_history_denies_nobody() {
 }
 
 #[test]
-fn every_server_of_a_cluster_is_told_that_there_is_no_history() {
+fn every_server_of_a_cluster_learns_that_there_is_no_history() {
     let servers = cluster();
     let url = format!("127.0.0.1:{}", servers[0].port);
-    let (code, told) = init(&[("REDIS_URL", &url), ("REDIS_TYPE", "cluster")]);
-    assert_eq!((code, told.matches("there is no history").count()), (Some(0), 3), "{told}");
+    let (code, output) = init(&[("REDIS_URL", &url), ("REDIS_TYPE", "cluster")]);
+    assert_eq!((code, output.matches("there is no history").count()), (Some(0), 3), "{output}");
     let node = setup(&url).env("REDIS_TYPE", "cluster").start();
     let client = node.client();
     eventually_true("a limit of an hour to be served", || passes(&client, "hour", "first"));

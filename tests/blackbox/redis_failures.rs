@@ -89,13 +89,13 @@ impl Rig {
             .env("REDIS_FAILURE_MODE", "allow")
     }
 
-    fn tell(&mut self, words: &[&str]) {
+    fn run(&mut self, words: &[&str]) {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut self.own).expect("Redis does it");
     }
 
     /// Ends all connections but the test's own.
     fn cut(&mut self) {
-        self.tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        self.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     }
 }
 
@@ -157,7 +157,7 @@ impl Caller {
         p99
     }
 
-    /// Whether Redis has what it should: a question alone tells.
+    /// Whether Redis has what it should: only a question shows it.
     fn check_counts(&self, what: &str, memory: Memory) {
         for (mode, (key, _)) in MODES.iter().enumerate() {
             let shown = self.client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining;
@@ -282,16 +282,16 @@ fn closing_connections_again_and_again() {
 fn a_replica_that_may_not_write() {
     let nowhere = free_port().to_string();
     fault("read-only", Memory::Kept).breaks(
-        |rig| rig.tell(&["REPLICAOF", "127.0.0.1", &nowhere]),
-        |rig| rig.tell(&["REPLICAOF", "NO", "ONE"]),
+        |rig| rig.run(&["REPLICAOF", "127.0.0.1", &nowhere]),
+        |rig| rig.run(&["REPLICAOF", "NO", "ONE"]),
     );
 }
 
 #[test]
 fn full() {
     fault("full", Memory::Kept).breaks(
-        |rig| rig.tell(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"]),
-        |rig| rig.tell(&["CONFIG", "SET", "maxmemory", "0"]),
+        |rig| rig.run(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"]),
+        |rig| rig.run(&["CONFIG", "SET", "maxmemory", "0"]),
     );
 }
 
@@ -299,10 +299,10 @@ fn full() {
 fn a_password_that_changed() {
     fault("wrong password", Memory::Kept).breaks(
         |rig| {
-            rig.tell(&["CONFIG", "SET", "requirepass", "other"]);
+            rig.run(&["CONFIG", "SET", "requirepass", "other"]);
             rig.cut();
         },
-        |rig| rig.tell(&["CONFIG", "SET", "requirepass", ""]),
+        |rig| rig.run(&["CONFIG", "SET", "requirepass", ""]),
     );
 }
 
@@ -310,10 +310,10 @@ fn a_password_that_changed() {
 fn too_many_clients() {
     fault("too many clients", Memory::Kept).breaks(
         |rig| {
-            rig.tell(&["CONFIG", "SET", "maxclients", "1"]);
+            rig.run(&["CONFIG", "SET", "maxclients", "1"]);
             rig.cut();
         },
-        |rig| rig.tell(&["CONFIG", "SET", "maxclients", "1000"]),
+        |rig| rig.run(&["CONFIG", "SET", "maxclients", "1000"]),
     );
 }
 
@@ -323,13 +323,13 @@ fn loading() {
         |rig| {
             let text = "x".repeat(2_000);
             // 50 ms each: more than any fault lasts, and nothing waits for the rest.
-            (0..1_000).for_each(|key| rig.tell(&["SET", &format!("filler{key}"), &text]));
-            rig.tell(&["CONFIG", "SET", "key-load-delay", "50000", "rdbcompression", "no"]);
+            (0..1_000).for_each(|key| rig.run(&["SET", &format!("filler{key}"), &text]));
+            rig.run(&["CONFIG", "SET", "key-load-delay", "50000", "rdbcompression", "no"]);
             // It answers when all is loaded again.
             let mut other = rig.redis.connect();
             std::thread::spawn(move || redis::cmd("DEBUG").arg("RELOAD").exec(&mut other));
         },
-        |rig| rig.tell(&["CONFIG", "SET", "key-load-delay", "0"]),
+        |rig| rig.run(&["CONFIG", "SET", "key-load-delay", "0"]),
     );
 }
 

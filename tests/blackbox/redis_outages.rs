@@ -78,7 +78,7 @@ fn under_load<T>(node: &Tidegate, during: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn five_calls_learn_that_redis_is_gone_and_all_others_are_told_at_once() {
+fn five_calls_learn_that_redis_is_gone_and_all_others_are_answered_at_once() {
     let redis = Redis::start(&[]);
     // Long compared with the time that a busy machine keeps the node waiting.
     let node = setup(&redis.url()).env("REDIS_TIMEOUT", "4s").start();

@@ -306,7 +306,7 @@ fn what_leases_still_have_at_the_end_of_a_node_goes_back() {
 }
 
 #[test]
-fn an_admission_is_told_when_as_many_replicas_have_it_as_have_to() {
+fn an_admission_is_answered_when_as_many_replicas_have_it_as_have_to() {
     let master = Redis::start(&[]);
     let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
     eventually_true("replication", || {
@@ -370,7 +370,7 @@ fn a_question_of_an_operator_is_answered_by_what_all_nodes_counted() {
 }
 
 #[test]
-fn a_server_of_a_cluster_that_forgets_is_told_of_once() {
+fn a_server_of_a_cluster_that_forgets_is_reported_once() {
     let servers = cluster();
     let node = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").start();
     for server in &servers {

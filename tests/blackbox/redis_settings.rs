@@ -56,7 +56,7 @@ fn ready(limiter: &Tidegate) -> bool {
 }
 
 #[test]
-fn keys_have_the_prefix_and_are_hashed_when_told() {
+fn keys_have_the_prefix_and_are_hashed_when_set_so() {
     let redis = Redis::start(&[]);
     for (hashed, names) in [("false", 1), ("true", 0)] {
         let limiter = setup(&redis).env("CACHE_KEY_PREFIX", "edge:").env("REDIS_KEY_HASH", hashed).start();
@@ -71,7 +71,7 @@ fn keys_have_the_prefix_and_are_hashed_when_told() {
 }
 
 #[test]
-fn health_follows_the_connection_when_told() {
+fn health_follows_the_connection_when_set_so() {
     for (follows, stays_ready) in [("true", false), ("false", true)] {
         let mut redis = Redis::start(&[]);
         let limiter = setup(&redis).env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", follows).start();
@@ -86,7 +86,7 @@ fn health_follows_the_connection_when_told() {
 }
 
 #[test]
-fn a_start_gives_up_when_it_was_told_to() {
+fn a_start_gives_up_when_set_so() {
     let url = format!("127.0.0.1:{}", free_port());
     let setup = setup_at(&url).env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms");
     let mut process = setup.spawn();
@@ -231,7 +231,7 @@ impl TlsRedis {
     }
 }
 
-/// It never comes to terms with its Redis, and tells this.
+/// It never comes to terms with its Redis, and reports this.
 fn refused(setup: &Setup, why: &str) {
     let process = setup.spawn();
     eventually_true(why, || process.lines_with(why) > 0);

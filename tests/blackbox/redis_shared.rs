@@ -184,7 +184,7 @@ fn two_of_one_slot<'u>(servers: &[Redis], users: &'u [String]) -> (usize, String
     for (at, server) in servers.iter().enumerate() {
         for key in server.ask::<Vec<String>>(&["KEYS", "shop*"]) {
             let slot = server.ask(&["CLUSTER", "KEYSLOT", &key]);
-            let user = users.iter().find(|user| key.contains(*user)).expect("a key tells its user");
+            let user = users.iter().find(|user| key.contains(*user)).expect("a key contains its user");
             slots.entry((at, slot)).or_default().push((user.as_str(), key));
         }
     }
@@ -194,7 +194,7 @@ fn two_of_one_slot<'u>(servers: &[Redis], users: &'u [String]) -> (usize, String
 }
 
 #[test]
-fn a_server_that_lost_its_scripts_is_told_them_again() {
+fn a_server_that_lost_its_scripts_is_sent_them_again() {
     for redis in Redis::and_valkey() {
         let node = setup(&redis.url()).start();
         let client = node.client();
@@ -262,7 +262,7 @@ fn what_a_node_admitted_alone_counts_when_redis_is_back() {
     assert_eq!(passed(&client, "user", 7) + passed(&client, "log", 7), 14);
     redis.wake();
     eventually_true("Redis to count again", || {
-        // A question alone tells Redis; while it is away, the node tells what it knows alone.
+        // Only a request reaches Redis; while it is away, the node answers with what it knows alone.
         remaining(&client, "user") == 283 && remaining(&client, "log") == 283
     });
 }

@@ -58,8 +58,8 @@ fn every_kind_of_change_is_taken_and_counts_live_on() {
     limiter.setup.write("shop.yaml", &rules("shop", 11, "day"));
     taken(&client, "shop", 11);
     assert_eq!(remaining(&client, "shop"), 9, "a change of N keeps the count");
-    let told = "in force: 1 changed (shop.user: 10 per day → 11 per day)";
-    eventually_true("the change to be told", || limiter.lines_with(told) == 1);
+    let line = "in force: 1 changed (shop.user: 10 per day → 11 per day)";
+    eventually_true("the change to be logged", || limiter.lines_with(line) == 1);
 
     let aside = limiter.setup.outside().join("shop.yaml.tmp");
     fs::write(&aside, rules("shop", 12, "day")).expect("the folder is ours");
@@ -93,7 +93,7 @@ fn every_kind_of_change_is_taken_and_counts_live_on() {
 }
 
 #[test]
-fn a_bad_set_keeps_the_old_one_and_every_problem_is_told_once() {
+fn a_bad_set_keeps_the_old_one_and_every_problem_is_logged_once() {
     let (limiter, client) = start();
     let loaded = limiter.metric("ratelimit_service_config_load_success");
     let problems = 25;

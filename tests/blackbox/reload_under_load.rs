@@ -38,7 +38,7 @@ fn probe(generation: u32) -> String {
 }
 
 /// The limits of both descriptors in Envoy's header: `8, 8;w=60, 9;w=60` holds 8 and 9.
-fn told_limits(header: &str) -> Vec<u32> {
+fn limits_shown(header: &str) -> Vec<u32> {
     let policies = header.split(", ").skip(1);
     policies
         .map(|policy| policy.split(';').next().and_then(|limit| limit.parse().ok()).expect("a number"))
@@ -48,7 +48,7 @@ fn told_limits(header: &str) -> Vec<u32> {
 /// Under one whole generation.
 fn check(answer: &Answer) {
     let header = answer.header("x-ratelimit-limit").unwrap_or_else(|| panic!("no limit applied: {answer:?}"));
-    let limits = told_limits(header);
+    let limits = limits_shown(header);
     assert!(matches!(limits[..], [one, two] if one + MANY == two), "half a generation: {header}");
 }
 

@@ -163,7 +163,7 @@ fn what_go_programs_and_old_deployments_set_is_taken() {
 }
 
 #[test]
-fn a_misspelt_variable_is_told_once_at_the_start_and_its_value_is_not() {
+fn a_misspelt_variable_is_logged_once_at_the_start_and_its_value_is_not() {
     let services = [("REDIS_PORT", "tcp://10.0.0.1:6379"), ("LIMIT_SERVICE_HOST", "10.0.0.1")];
     let mistakes = [("REDIS_HOST", "hunter2"), ("MAX_DESCRIPTOR", "hunter2"), ("GPRC_PORT", "hunter2")];
     let setup =
@@ -183,7 +183,7 @@ fn a_misspelt_variable_is_told_once_at_the_start_and_its_value_is_not() {
 }
 
 #[test]
-fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
+fn a_proxy_that_is_not_heeded_is_logged_and_its_password_is_not() {
     let proxied = |setup: Setup| setup.env("HTTPS_PROXY", "http://user:hunter2@proxy:3128");
     let shown = |setup: Setup| {
         let limiter = proxied(setup).start();

@@ -400,7 +400,7 @@ fn the_folder_is_shown_checked_and_begun() {
     );
     assert_eq!(state("verify", &path).1, format!("{path}/counters: good, counters 1\n"));
     let (code, refused) = state("init", &path);
-    assert!(code == Some(1) && refused.contains("is there, which a process has left"), "{refused}");
+    assert!(code == Some(1) && refused.contains("exists, written by an earlier process"), "{refused}");
     let new = limiter.setup.outside().join("new").display().to_string();
     assert_eq!(state("show", &new).0, Some(1));
     assert_eq!(state("init", &new), (Some(0), format!("{new}: there is no history\n")));

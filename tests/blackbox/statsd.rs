@@ -184,7 +184,7 @@ fn a_receiver_that_never_reads_slows_no_decision_and_takes_no_memory() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let limiter = sends_to(listener.local_addr().expect("bound").port()).start();
     let _deaf = listener.accept().expect("the limiter connects");
-    // Every flush has some 5 MB to tell, far more than sockets hold.
+    // Every flush has some 5 MB to send, far more than sockets hold.
     ask_many(&limiter, 20_000);
     let memory = limiter.memory_peak_bytes();
     let (mut slowest, watched) = (Duration::ZERO, Lateness::watch());
@@ -235,7 +235,7 @@ fn the_last_counts_are_sent_at_the_end() {
 }
 
 #[test]
-fn with_disable_stats_nothing_is_told_whatever_else_is_set() {
+fn with_disable_stats_nothing_is_sent_whatever_else_is_set() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("bound").port();

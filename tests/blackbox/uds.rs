@@ -76,8 +76,8 @@ fn permissions_are_what_the_umask_leaves() {
     let (setup, grpc, http) = setup();
     let process = setup.spawn();
     ready(&http);
-    let status = fs::read_to_string("/proc/self/status").expect("Linux tells it");
-    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).expect("Linux tells it");
+    let status = fs::read_to_string("/proc/self/status").expect("Linux reports it");
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).expect("Linux reports it");
     let umask = u32::from_str_radix(umask.trim(), 8).expect("octal");
     for socket in [&grpc, &http] {
         assert_eq!(fs::metadata(socket).expect("it is there").mode() & 0o777, 0o777 & !umask);

@@ -168,7 +168,7 @@ impl<'a> Explanation<'a> {
             let Status::Limited(limited) = &descriptor.status else { continue };
             let seconds = ceil_secs(nanos_left(&limited.limit));
             if seconds > 0 && limited.verdict.remaining == 0 {
-                let why = format!("hits of before may be lost, so it counts as full for {seconds} s more");
+                let why = format!("earlier hits may be lost, so it counts as full for {seconds} s more");
                 descriptor.why = format!("{} ({why}: COLD_START=deny)", descriptor.why);
             }
         }
@@ -299,7 +299,9 @@ fn counted(limited: &Limited<'_>) -> String {
     };
     let but = match (limited.shadow, limited.quota) {
         (true, _) => ", but shadow_mode lets it pass",
-        (false, true) => "; in quota mode that denies only if it is so for all in quota mode",
+        (false, true) => {
+            "; in quota mode the request is denied only if all descriptors in quota mode are over"
+        }
         (false, false) => "",
     };
     format!("{room}{but}")

@@ -51,7 +51,7 @@ pub struct UnknownConversion(String);
 impl fmt::Display for UnknownConversion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let expected = "%Y %m %b %d %e %H %M %S %T %F %s %f %3f %E3S %E*S %z %Z %%";
-        write!(f, "`{}` cannot be read in the format of a stamp (expected of {expected})", self.0)
+        write!(f, "`{}` is not supported in a format of timestamps (expected one of {expected})", self.0)
     }
 }
 

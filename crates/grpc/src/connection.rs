@@ -53,7 +53,7 @@ pub const OUTPUT_BYTES_MAX: usize = 16 * 1_024;
 /// arrives complete.
 pub const UNFINISHED_BYTES_MAX: usize = 1_024 * 1_024;
 /// The error message for a request that would exceed [`UNFINISHED_BYTES_MAX`].
-pub const TOO_MUCH_UNFINISHED: &str = "this connection has begun too many requests that it does not end";
+pub const TOO_MUCH_UNFINISHED: &str = "too many requests of this connection are incomplete";
 /// The most requests that are passed to [`Serve`] together.
 pub const BATCH_MAX: usize = 8;
 /// How long memory from a burst is kept.
@@ -280,7 +280,7 @@ impl<S: Serve> Connection<S> {
         }
         let length = input.len().min(PREFACE.len());
         if input[..length] != PREFACE[..length] {
-            return fatal(ErrorCode::ProtocolError, "it does not begin as HTTP/2 does");
+            return fatal(ErrorCode::ProtocolError, "it does not begin with the preface of HTTP/2");
         }
         if length < PREFACE.len() {
             return Ok(0);
@@ -298,12 +298,12 @@ impl<S: Serve> Connection<S> {
     ) -> Result<(), Fatal> {
         if self.stage == Stage::FirstSettings {
             if head.kind != kind::SETTINGS || head.has(flag::ACK) {
-                return fatal(ErrorCode::ProtocolError, "its first frame is no SETTINGS");
+                return fatal(ErrorCode::ProtocolError, "its first frame is not SETTINGS");
             }
             self.stage = Stage::Open;
         }
         if self.block.is_some() && head.kind != kind::CONTINUATION {
-            return fatal(ErrorCode::ProtocolError, "another frame is within a header block");
+            return fatal(ErrorCode::ProtocolError, "another frame interrupts a header block");
         }
         if !self.may_extend_batch(head) {
             self.answer_ready(reading);
@@ -342,7 +342,7 @@ impl<S: Serve> Connection<S> {
             return;
         }
         if self.incomplete_since.is_some_and(|since| turn.now >= since + READ_TIMEOUT) {
-            let why = "it stopped in the middle of what it said";
+            let why = "it sent a part of a frame or of a request, and then nothing";
             return self.end(Some(Fatal { code: ErrorCode::ProtocolError, why }), turn.out);
         }
         self.free_spare_memory(turn.now);

@@ -25,7 +25,7 @@ use crate::peer::Peer;
 use tidegate_serve::clock::monotonic;
 
 const STRANGER: &str = "only from loopback, or with the admin token\n";
-const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
+const OTHER_ORIGIN: &str = "the Origin header names another host\n";
 
 /// The scheme of the token, which precedes it.
 const BEARER: &[u8] = b"Bearer ";
@@ -38,7 +38,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub enum NoBearer {
     /// There is no token, and no name for certificates.
     #[error(
-        "the admin API needs a token (ADMIN_TOKEN, ADMIN_TOKEN_FILE) or a name in ADMIN_TLS_SAN, and has neither"
+        "the admin API needs a token (ADMIN_TOKEN, ADMIN_TOKEN_FILE) or a name in ADMIN_TLS_SAN; neither is set"
     )]
     NoToken,
     /// It has no token, and no certificate with the right name.
@@ -49,14 +49,14 @@ pub enum NoBearer {
     Stranger,
     /// It has another token.
     #[error(
-        "only with the admin token, and another one came (expected the one in ADMIN_TOKEN or ADMIN_TOKEN_FILE of this limiter)"
+        "this is not the admin token (expected the one in ADMIN_TOKEN or ADMIN_TOKEN_FILE of this limiter)"
     )]
     WrongToken,
     /// Its address has sent too many wrong tokens.
     #[error("too many wrong tokens came from this address (expected a few seconds without one)")]
     Guesses,
     /// It comes from a page of another origin.
-    #[error("the Origin is another than this host")]
+    #[error("the Origin header names another host")]
     OtherOrigin,
 }
 

@@ -87,7 +87,7 @@ pub enum ResetError {
     #[error("a later reset of this path is in force: {} (expected a greater id, or none)", id(*.0))]
     Older(Epoch),
     /// Its number is too far in the future.
-    #[error("the id is of the future (expected the nanoseconds since 1970 in hex, at most an hour ahead)")]
+    #[error("the id is in the future (expected the nanoseconds since 1970 in hex, at most an hour ahead)")]
     Future,
     /// No server stored it.
     #[error("not done, because Redis does not take it: {0}")]
@@ -309,7 +309,7 @@ fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
     theirs.left_out = left_out.first().map(|(field, number)| {
         let (field, count) = (field.chars().take(FIELD_CHARS).collect::<String>(), left_out.len());
         format!(
-            "{count} that cannot be read, or are more than an hour ahead, are left out, such as {field:?} {number:?}"
+            "{count} are ignored, because they cannot be read or are more than an hour ahead, such as {field:?} {number:?}"
         )
     });
     theirs

@@ -34,7 +34,7 @@ pub(crate) const FIELDS: [&str; 12] = [
 pub fn read(value: &Value) -> Result<(RecordKey, Record), BadRecord> {
     let Some(fields) = value.as_object() else { return bad("not a JSON object") };
     if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-        return bad(format!("{unknown:?}: is unknown (expected of {})", FIELDS.join(", ")));
+        return bad(format!("{unknown:?}: is unknown (expected one of {})", FIELDS.join(", ")));
     }
     Ok((key_of(value)?, record(fields)?))
 }
@@ -307,7 +307,7 @@ mod tests {
                 json!({"requests_per_unit": "5"}),
                 "`requests_per_unit` is \"5\" (expected a whole number, 0 to 4294967295)",
             ),
-            (json!({"requests": 5}), "\"requests\": is unknown (expected of domain, "),
+            (json!({"requests": 5}), "\"requests\": is unknown (expected one of domain, "),
             (
                 json!({"unlimited": true, "burst": 5}),
                 "`burst` with `unlimited: true` (expected one of the two)",

@@ -4,7 +4,10 @@
 //! The process is this test itself, started again with a folder. It prints the number of each step that has returned.
 //! TIDEGATE_KILLS says how often it is killed.
 
-#![allow(clippy::disallowed_methods, reason = "the test tells its child by the environment what it is")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the test starts its child with a variable that says what it is"
+)]
 
 use std::collections::BTreeMap;
 use std::env;

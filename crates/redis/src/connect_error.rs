@@ -61,10 +61,10 @@ pub enum ConnectError {
     #[error("{0} does not show its run_id (INFO), so lost counters would not be noticed")]
     Unmarked(Address),
     /// The server has no epochs, and no other server shows whether there were any.
-    #[error("{0} has no resets, and not all other servers answer that may have some")]
+    #[error("{0} has no resets, and other servers that may have some do not answer")]
     NoEpochs(Address),
     /// The server's key of epochs was written by somebody else.
-    #[error("{0} has a key of epochs with {1} fields")]
+    #[error("{0} has {1} fields in the key of resets, more than any limiter writes")]
     TooManyEpochs(Address, usize),
     /// The Cluster serves no slots.
     #[error("the cluster serves no slots")]

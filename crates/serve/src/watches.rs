@@ -267,7 +267,7 @@ descriptors:
     const NOW: Duration = Duration::ZERO;
 
     #[test]
-    fn the_fullest_and_the_most_denied_of_one_rule_are_told() {
+    fn the_fullest_and_the_most_denied_of_one_rule_are_shown() {
         let limiter = Limiter::watched();
         for (times, user) in [(3, "a"), (10, "b"), (14, "c")] {
             limiter.ask(times, "user", user);

@@ -136,7 +136,7 @@ impl Header {
         let is_clean = match (version, u32::from_le_bytes(array(bytes, 12))) {
             (VERSION, 0) => false,
             (VERSION, 1) => true,
-            _ => return damaged("the header makes no sense"),
+            _ => return damaged("the header is invalid"),
         };
         let secret: SecretBytes = array(bytes, 32);
         let number = |at| u64::from_le_bytes(array(bytes, at));

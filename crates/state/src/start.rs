@@ -94,7 +94,7 @@ pub enum StartError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// There are counters of an earlier process, so `state init` is refused.
-    #[error("STATE_DIR: {} is there, which a process has left (expected a folder without it)", .0.display())]
+    #[error("STATE_DIR: {} exists, written by an earlier process (expected a folder without it)", .0.display())]
     History(PathBuf),
     /// There are no random bytes.
     #[error("cannot draw a secret for keys: {0}")]

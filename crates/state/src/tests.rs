@@ -175,7 +175,7 @@ fn blocks_that_were_swapped_or_left_out_are_refused() {
 }
 
 #[test]
-fn a_newer_version_is_told_from_damage() {
+fn a_newer_version_is_not_taken_for_damage() {
     let clock = Clock::start();
     let mut bytes = bytes_of(&store(1, &clock), &clock);
     bytes[8] = 2;
@@ -243,7 +243,7 @@ type Left<'a> = (&'a str, &'a [(&'a str, &'a [u8])], Outcome, usize);
 
 /// A folder as a crash between any two steps leaves it.
 #[test]
-fn a_crash_at_any_step_is_told_from_a_clean_end() {
+fn a_crash_at_any_step_is_not_taken_for_a_clean_end() {
     let whole = |hits| {
         let folder = folder();
         end(folder.path(), hits);

@@ -239,7 +239,7 @@ impl<'t, 'b> Builder<'t, 'b> {
         let Some(target) = target else {
             return Err((
                 at,
-                "alias of a value that it stands in (expected a value that ends before it)".to_owned(),
+                "alias of a value that contains it (expected a value that ends before it)".to_owned(),
             ));
         };
         let Node { expanded, height, .. } = self.nodes[target.0 as usize];
@@ -247,7 +247,7 @@ impl<'t, 'b> Builder<'t, 'b> {
             return Err((at, too_deep()));
         }
         self.budget.aliased_bytes.take(expanded).map_err(|max| {
-            (at, format!("the aliases up to here stand for too much (expected at most {max} bytes)"))
+            (at, format!("the aliases up to here expand to too much (expected at most {max} bytes)"))
         })?;
         self.attach(target);
         Ok(())

@@ -186,7 +186,7 @@ impl Arrival {
                 None
             }
             Err(_) => {
-                tracing::debug!(peer = ?address, "no connection: the client said too little for too long");
+                tracing::debug!(peer = ?address, "no connection: the TLS handshake or the first bytes took too long");
                 None
             }
         }

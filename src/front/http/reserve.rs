@@ -177,7 +177,7 @@ fn amount(verb: Verb, asked: &Asked) -> Result<u64, Mistake> {
 fn ttl(verb: Verb, asked: &Asked) -> Result<Option<u64>, Mistake> {
     let Some(text) = &asked.ttl else { return Ok(None) };
     if verb != Verb::Reserve {
-        return Err(Mistake::of("ttl", "is unknown (expected of domain, id, amount, descriptors)"));
+        return Err(Mistake::of("ttl", "is unknown (expected one of domain, id, amount, descriptors)"));
     }
     let nanos = parse_duration_nanos(text).filter(|nanos| *nanos > 0);
     nanos

@@ -47,7 +47,7 @@ pub fn answer(question: &[u8]) -> Result<Vec<u8>, Status> {
         Some(question) => {
             find(question).unwrap_or_else(|| error(NOT_FOUND, format!("{question:?}: not found")))
         }
-        None => error(INVALID_ARGUMENT, "the question asks for nothing".to_owned()),
+        None => error(INVALID_ARGUMENT, "the request asks for nothing".to_owned()),
     };
     let response = ServerReflectionResponse {
         valid_host: request.host.clone(),

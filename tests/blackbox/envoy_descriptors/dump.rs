@@ -131,9 +131,9 @@ fn a_config_dump_says_what_came_from_a_control_plane() {
         |dump: &Path, request: &Request| of_command(dump, request, &["--service-cluster", "proxy"]);
     for headers in [&[][..], &[("foo", "a")], &[("foo", "a"), ("foo", "b")]] {
         let request = request(headers);
-        let (told, (command, shown)) = (of_envoy(envoy.port, &request, &taken), with_name(&dump, &request));
-        assert_eq!(command, told, "the command is left, Envoy is right: {request:?}\n{shown}");
-        let (_, descriptors) = told.expect("Envoy asks");
+        let (sent, (command, shown)) = (of_envoy(envoy.port, &request, &taken), with_name(&dump, &request));
+        assert_eq!(command, sent, "the command is left, Envoy is right: {request:?}\n{shown}");
+        let (_, descriptors) = sent.expect("Envoy asks");
         assert_eq!(descriptors[0].0[0], ("source_cluster".to_owned(), "proxy".to_owned()));
     }
     // The bootstrap alone does not have them, and says where they are.
@@ -157,10 +157,10 @@ fn a_filter_that_asks_about_external_requests_only_needs_to_know_which_it_is() {
     let (inside, outside) =
         (request(&[("foo", "a")]), request(&[("foo", "a"), ("x-forwarded-for", "203.0.113.7")]));
     for (request, origin) in [(&inside, "--internal"), (&outside, "--external")] {
-        let told = of_envoy(envoy.port, request, &taken);
+        let sent = of_envoy(envoy.port, request, &taken);
         let (command, shown) = of_command(&dump, request, &["--service-cluster", "proxy", origin]);
-        assert_eq!(command, told, "{origin}: {shown}");
-        assert_eq!(told.is_some(), origin == "--external");
+        assert_eq!(command, sent, "{origin}: {shown}");
+        assert_eq!(sent.is_some(), origin == "--external");
     }
     for (arguments, missing) in [
         (&["--service-cluster", "proxy"][..], "--external or --internal"),

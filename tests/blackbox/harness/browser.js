@@ -1,4 +1,4 @@
-// A real Chromium with one page, told what to do by lines of JSON on standard input; each is answered by one line:
+// A real Chromium with one page, driven by lines of JSON on standard input; each is answered by one line:
 // {"ok": …} or {"error": …}. `browser.rs` beside it writes the lines. Packages: puppeteer-core, axe-core.
 //
 // Whatever the page complains about is kept until it is asked for: errors of scripts and of the console (breaches of a

@@ -44,12 +44,12 @@ impl Browser {
 
     /// Opens a page; the status of the answer.
     pub fn open(&mut self, url: &str) -> u64 {
-        self.told(&json!({"do": "open", "url": url})).as_u64().unwrap_or(0)
+        self.run(&json!({"do": "open", "url": url})).as_u64().unwrap_or(0)
     }
 
     /// The value of an expression in the page.
     pub fn eval(&mut self, script: &str) -> Value {
-        self.told(&json!({"do": "eval", "script": script}))
+        self.run(&json!({"do": "eval", "script": script}))
     }
 
     /// The text of an element.
@@ -60,43 +60,43 @@ impl Browser {
 
     /// Waits until an expression in the page is true, and returns its value.
     pub fn wait(&mut self, script: &str) -> Value {
-        self.told(&json!({"do": "wait", "script": script}))
+        self.run(&json!({"do": "wait", "script": script}))
     }
 
     pub fn look(&mut self, Look { scheme, width, height }: Look) {
-        self.told(&json!({"do": "look", "scheme": scheme, "width": width, "height": height}));
+        self.run(&json!({"do": "look", "scheme": scheme, "width": width, "height": height}));
     }
 
     /// Presses a key, by its name: `Tab`, `Enter`, `a`.
     pub fn press(&mut self, key: &str) {
-        self.told(&json!({"do": "press", "key": key}));
+        self.run(&json!({"do": "press", "key": key}));
     }
 
     /// Types where the focus is.
     pub fn write(&mut self, text: &str) {
-        self.told(&json!({"do": "type", "text": text}));
+        self.run(&json!({"do": "type", "text": text}));
     }
 
     pub fn click(&mut self, selector: &str) {
-        self.told(&json!({"do": "click", "selector": selector}));
+        self.run(&json!({"do": "click", "selector": selector}));
     }
 
     /// Takes a picture of what is in view, or of the whole page.
     pub fn screenshot(&mut self, file: &Path, whole: bool) {
-        self.told(&json!({"do": "screenshot", "file": file, "whole": whole}));
+        self.run(&json!({"do": "screenshot", "file": file, "whole": whole}));
     }
 
     /// What axe-core finds wrong.
     pub fn audit(&mut self) -> Vec<String> {
-        texts(&self.told(&json!({"do": "audit"})))
+        texts(&self.run(&json!({"do": "audit"})))
     }
 
     /// What the page complained about since the last call: errors, refused and failed requests, requests to elsewhere.
     pub fn complaints(&mut self) -> Vec<String> {
-        texts(&self.told(&json!({"do": "complaints"})))
+        texts(&self.run(&json!({"do": "complaints"})))
     }
 
-    fn told(&mut self, command: &Value) -> Value {
+    fn run(&mut self, command: &Value) -> Value {
         let commands = self.commands.as_mut().expect("it runs until it is dropped");
         writeln!(commands, "{command}").expect("the browser reads");
         let mut line = String::new();

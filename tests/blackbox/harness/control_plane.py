@@ -115,7 +115,7 @@ Config = message("ratelimit.config.ratelimit.v3.RateLimitConfig")
 END = object()
 
 
-def tell(event):
+def emit(event):
     print(json.dumps(event), flush=True)
 
 
@@ -129,7 +129,7 @@ class Plane:
     def stream(self, requests, context):
         self.streams += 1
         self.outbox = outbox = queue.Queue()
-        tell({"stream": self.streams, "headers": dict(context.invocation_metadata())})
+        emit({"stream": self.streams, "headers": dict(context.invocation_metadata())})
         threading.Thread(target=self.read, args=(requests, outbox), daemon=True).start()
         while (response := outbox.get()) is not END:
             yield response
@@ -138,7 +138,7 @@ class Plane:
     def read(requests, outbox):
         try:
             for request in requests:
-                tell({"request": json_format.MessageToDict(request)})
+                emit({"request": json_format.MessageToDict(request)})
         except grpc.RpcError:
             pass
         outbox.put(END)
@@ -165,7 +165,7 @@ def main():
     else:
         port = server.add_insecure_port(address)
     server.start()
-    tell({"listening": port})
+    emit({"listening": port})
     for line in sys.stdin:
         command = json.loads(line)
         if "send" in command:

@@ -26,7 +26,7 @@ def attributes(pairs):
     return {pair.key: plain(pair.value) for pair in pairs}
 
 
-def tell(request, headers):
+def emit(request, headers):
     batch = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
@@ -51,7 +51,7 @@ def tell(request, headers):
 
 class Grpc(service_grpc.TraceServiceServicer):
     def Export(self, request, context):
-        tell(request, {key: str(value) for key, value in context.invocation_metadata()})
+        emit(request, {key: str(value) for key, value in context.invocation_metadata()})
         return service.ExportTraceServiceResponse()
 
 
@@ -64,7 +64,7 @@ class Http(BaseHTTPRequestHandler):
         if self.path != "/v1/traces" or headers["content-type"] != "application/x-protobuf":
             self.send_error(404)
             return
-        tell(service.ExportTraceServiceRequest.FromString(body), headers)
+        emit(service.ExportTraceServiceRequest.FromString(body), headers)
         self.send_response(200)
         self.send_header("content-type", "application/x-protobuf")
         self.send_header("content-length", "0")

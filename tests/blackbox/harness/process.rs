@@ -67,7 +67,8 @@ impl Process {
     pub fn memory_peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("the process is ours");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells the peak");
+        let peak =
+            status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports the peak");
         let kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
         kib * 1024
     }
@@ -81,7 +82,7 @@ impl Process {
     pub fn anonymous_bytes(&self) -> u64 {
         let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()));
         let rollup = rollup.expect("the process is ours");
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("Linux tells it");
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("Linux reports it");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         kib * 1024
     }
@@ -90,7 +91,7 @@ impl Process {
     pub fn cpu_time(&self) -> Duration {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process is ours");
-        let (_, after_name) = stat.rsplit_once(") ").expect("Linux tells the name");
+        let (_, after_name) = stat.rsplit_once(") ").expect("Linux reports the name");
         let ticks =
             after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
         // USER_HZ is 100 on every architecture that has servers.
@@ -113,7 +114,7 @@ impl Process {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let caught = status.expect("the process is ours");
         let caught = caught.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
-        let caught = u64::from_str_radix(caught.expect("Linux tells the signals"), 16).expect("a number");
+        let caught = u64::from_str_radix(caught.expect("Linux reports the signals"), 16).expect("a number");
         caught >> (signal.as_raw() - 1) & 1 == 1
     }
 

@@ -235,8 +235,8 @@ impl Failover {
 
     /// A sentinel closes all connections of the one that it promotes, this one too.
     fn is_promoted(&self) -> bool {
-        let told = redis::cmd("INFO").arg("replication").query::<String>(&mut self.replicas[0].connect());
-        told.is_ok_and(|told| told.contains("role:master"))
+        let info = redis::cmd("INFO").arg("replication").query::<String>(&mut self.replicas[0].connect());
+        info.is_ok_and(|info| info.contains("role:master"))
     }
 
     /// The sentinel names it, or every other master of the Cluster has it for one.

@@ -99,7 +99,7 @@ fn clients_that_leave_while_they_wait_leave_nothing_but_their_hits() {
 }
 
 #[test]
-fn an_envoy_that_is_told_to_end_ends_with_requests_that_wait() {
+fn an_envoy_that_is_asked_to_end_ends_with_requests_that_wait() {
     let (_redis, mut envoy, clients) = clients_that_wait(1);
     envoy.signal(Signal::TERM);
     assert_eq!(envoy.exit_code(), 0);

@@ -1,4 +1,4 @@
-//! Runs scenarios, one a seed, and tells the story of the first that goes wrong, made as short as it gets.
+//! Runs scenarios, one a seed, and prints the events of the first that goes wrong, made as short as it gets.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -29,10 +29,10 @@ struct Arguments {
     /// Who runs the scripts of Redis: a model of them, Lua, or both, which have to agree.
     #[arg(long, value_enum, default_value_t)]
     scripts: Scripts,
-    /// Say which seed goes wrong, and tell no story.
+    /// Print which seed goes wrong, without its events.
     #[arg(long)]
     quiet: bool,
-    /// Tell the story of every run.
+    /// Print the events of every run.
     #[arg(long)]
     story: bool,
 }

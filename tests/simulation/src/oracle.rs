@@ -322,7 +322,7 @@ fn too_many_until(
     let mut forgotten = Forgotten::none(rules, limit);
     within.for_each(|it| forgotten.add(it));
     let max = most + forgotten.hits(most) + given_back_alone(rules, limit, &own[0]);
-    (hits > max).then(|| told(hits, max, from, end - from))
+    (hits > max).then(|| excess(hits, max, from, end - from))
 }
 
 /// Hits that may have gone back to a node alone, and to Redis too: they make room twice. Or they were charged nowhere.
@@ -357,11 +357,11 @@ fn too_fast(
             return None;
         }
         let max = most + forgotten.hits(most);
-        (hits > max).then(|| told(hits, max, from, elapsed))
+        (hits > max).then(|| excess(hits, max, from, elapsed))
     })
 }
 
-fn told(hits: u64, max: u64, from: Time, lasts: Time) -> String {
+fn excess(hits: u64, max: u64, from: Time, lasts: Time) -> String {
     format!("{hits} hits where at most {max} may be, in the {} us from {} us", lasts / MICRO, from / MICRO)
 }
 

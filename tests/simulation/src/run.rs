@@ -13,7 +13,7 @@ mod records;
 mod resets;
 mod slots;
 mod sums;
-mod told;
+mod decider;
 mod way;
 
 use std::collections::BTreeMap;
@@ -33,11 +33,11 @@ use crate::oracle::{Census, Loss, Record, Refund, Release};
 use crate::scenario::{Layout, Scenario};
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
+use decider::Excepted;
 use names::RuleIds;
 use records::Shelf;
 use resets::EpochNumbers;
 use sums::Sums;
-use told::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
 const LATE_MAX: Time = 2 * MILLI;
@@ -144,7 +144,7 @@ struct State {
     records: Option<Arc<KnownRecords<Node>>>,
     /// The machine of a node without Redis.
     home: Option<Home>,
-    /// Told when the node stops: one for each worker.
+    /// Notified when the node stops: one for each worker.
     stopping: Vec<Arc<Notify>>,
     version: usize,
     /// The resets that it has received. They survive a crash, because they are in Redis, or in STATE_DIR.
@@ -159,9 +159,9 @@ struct State {
     asking: Arc<AtomicU64>,
 }
 
-/// Plays a scenario. `tells`: what happens is written down.
-pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
-    let world = World::new(tells);
+/// Plays a scenario. `keeps_story`: what happens is written down.
+pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
+    let world = World::new(keeps_story);
     let latencies = Latencies {
         slow_one_in: scenario.slow_one_in,
         calm_from: scenario.asked_until(),
@@ -199,7 +199,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
     run.play();
     let (judged, census) = run.judged();
     let violation = lock(&run.violation).take().or(judged);
-    run.world.tell(|| {
+    run.world.note(|| {
         violation
             .as_ref()
             .map_or_else(|| "nothing is wrong".to_owned(), |it| format!("{:?}: {}", it.kind, it.what))
@@ -283,7 +283,7 @@ impl Run {
         let (stopping, asking) = (state.stopping.clone(), Arc::clone(&state.asking));
         drop(nodes);
         self.put_in_force(number);
-        self.world.tell(|| format!("node {number} starts"));
+        self.world.note(|| format!("node {number} starts"));
         let working = Arc::new(AtomicUsize::new(stopping.len()));
         for (worker, stopping) in stopping.into_iter().enumerate() {
             let (run, service, working) = (Arc::clone(self), Arc::clone(&service), Arc::clone(&working));

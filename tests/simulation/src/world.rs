@@ -124,9 +124,9 @@ impl Handle {
 }
 
 impl World {
-    /// A world in which nothing happens yet. `tells`: what happens is written down.
-    pub fn new(tells: bool) -> Arc<Self> {
-        Arc::new(Self { story: tells.then(Mutex::default), ..Self::default() })
+    /// A world in which nothing happens yet. `keeps_story`: what happens is written down.
+    pub fn new(keeps_story: bool) -> Arc<Self> {
+        Arc::new(Self { story: keeps_story.then(Mutex::default), ..Self::default() })
     }
 
     /// Now.
@@ -262,7 +262,7 @@ impl World {
     }
 
     /// Writes down what happens, if somebody wants to read it.
-    pub fn tell(&self, what: impl FnOnce() -> String) {
+    pub fn note(&self, what: impl FnOnce() -> String) {
         if let Some(story) = &self.story {
             let (now, mut story) = (self.now(), lock(story));
             let (seconds, micros) = (now / SECOND, now % SECOND / MICRO);
@@ -293,7 +293,7 @@ mod tests {
             let clock = Arc::clone(&world);
             world.spawn(group, async move {
                 clock.until(at * MILLI).await;
-                clock.tell(|| name.to_owned());
+                clock.note(|| name.to_owned());
             });
         }
         world.freeze(0);

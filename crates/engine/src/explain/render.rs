@@ -174,15 +174,15 @@ impl Finding {
         match (&self.record, self.doubt) {
             (None, None) => "none: the limit is the rule's".to_owned(),
             (Some(record), None) => says(record, own),
-            (None, Some(Doubt::KnownLast)) => format!("none, as was known last: {away}"),
+            (None, Some(Doubt::KnownLast)) => format!("none, by the last known record: {away}"),
             (Some(record), Some(Doubt::KnownLast)) => {
-                format!("{}, as was known last: {away}", says(record, own))
+                format!("{}, by the last known record: {away}", says(record, own))
             }
             (None, Some(Doubt::NotKnown)) => {
-                format!("not known: {away}, and the rule's limit holds until it does")
+                format!("not known: {away}; until it does, the rule's limit applies")
             }
             (Some(_), Some(Doubt::NotKnown)) => {
-                format!("not known: {away}, and nothing passes until it does")
+                format!("not known: {away}; until it does, nothing passes")
             }
         }
     }
@@ -281,7 +281,7 @@ fn write_level(
     level.tried.iter().try_for_each(|tried| write_tried(out, tried, key))?;
     match level.more {
         0 => Ok(()),
-        more => writeln!(out, "            and {more} patterns more, which do not match or were not tried"),
+        more => writeln!(out, "            and {more} more patterns, which do not match or were not tried"),
     }
 }
 
@@ -333,7 +333,7 @@ fn limit_text(limited: &Limited<'_>) -> String {
     let algorithm = limited.limit.algorithm().name();
     let cost = match limited.origin {
         Origin::Rule { rule, .. } if rule.cost.is_reported() => "",
-        Origin::Rule { rule, .. } if rule.cost.said() == Cost::Auto => ", costs asked as learnt",
+        Origin::Rule { rule, .. } if rule.cost.said() == Cost::Auto => ", cost asked (learnt)",
         Origin::Rule { .. } => ", cost asked",
         Origin::Override { .. } => "",
     };

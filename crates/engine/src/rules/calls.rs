@@ -46,7 +46,7 @@ pub(super) fn check_ids(request: &Request<'_>, plan: &Plan<'_>) -> Result<(), Ba
         } else if id.contains(char::is_control) {
             "an id with a control character (expected none)".to_owned()
         } else if is_no_token {
-            "what renews a slot is no token (expected 32 hexadecimal digits)".to_owned()
+            "the slot to renew is not named by its token (expected 32 hexadecimal digits)".to_owned()
         } else {
             continue;
         };

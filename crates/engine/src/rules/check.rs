@@ -163,8 +163,9 @@ struct Checker<'d, 't> {
 impl Checker<'_, '_> {
     fn file<'f>(&mut self, name: &'f str) -> Option<CheckedFile<'f>> {
         if let Some(second) = self.reader.document.second {
-            self.reader
-                .warning(second, || "a second YAML document is ignored (expected one a file)".to_owned());
+            self.reader.warning(second, || {
+                "a second YAML document is ignored (expected one in each file)".to_owned()
+            });
         }
         let Some(root) = self.reader.document.root else {
             self.reader

@@ -189,8 +189,7 @@ fn a_token_renews_its_slot_and_nothing_else() {
         assert!(ask("3", false, 120.0).unwrap().is_some(), "there is room again");
         assert_eq!(ask(&second, true, 121.0), Ok(None), "it has ended, and all are taken");
         assert_eq!(ask(&second, true, 170.0), Ok(Some(second.clone())), "there is room for it again");
-        let no_token =
-            "descriptor 0: request_id: what renews a slot is no token (expected 32 hexadecimal digits)";
+        let no_token = "descriptor 0: request_id: the slot to renew is not named by its token (expected 32 hexadecimal digits)";
         assert_eq!(ask("1", true, 170.0), Err(no_token.to_owned()));
     }
 }

@@ -110,10 +110,10 @@ fn request(random: &mut Random) -> Request<'static> {
 }
 
 /// The code of a descriptor, and whether its counter is over, its count before and after.
-type Told = (i32, Option<(bool, u64, u64)>);
+type Shown = (i32, Option<(bool, u64, u64)>);
 
 /// What a decision says of each descriptor: its code, whether its hits fit, and what counted before.
-fn told(decision: &Decision<'_>) -> Vec<Told> {
+fn shown(decision: &Decision<'_>) -> Vec<Shown> {
     let verdict = |status: &Status<'_>| match status {
         Status::Limited(limited) => {
             let verdict = limited.verdict;
@@ -144,7 +144,7 @@ fn run(seed: u64) {
         let decision = conclude(&plan, &verdicts);
         let explained = explanation.decision();
         assert_eq!((explained.code, explained.shadowed), (decision.code, decision.shadowed), "{what}");
-        assert_eq!(told(explained), told(&decision), "{what}");
+        assert_eq!(shown(explained), shown(&decision), "{what}");
         let trials = |decision: &Decision<'_>| {
             decision
                 .trials()
@@ -196,7 +196,7 @@ fn an_explanation_agrees_with_what_is_then_decided() {
     (0..10_000).for_each(run);
 }
 
-/// The waits that it tells are true: a hit does not fit a nanosecond before, and fits then.
+/// The waits that it shows are true: a hit does not fit a nanosecond before, and fits then.
 #[test]
 fn what_does_not_fit_fits_after_the_wait_and_not_before() {
     let mut waited = 0;

@@ -177,7 +177,7 @@ fn another_counter_has_keys_of_its_own_and_the_unit_of_the_record() {
     assert!(key != own && shared != own_shared);
     let (_, _, coarser, coarser_shared) =
         planned(&rules, Some(Record { granularity_nanos: Some(120 * SECOND_NANOS), ..record }));
-    assert!(coarser != key && coarser_shared != shared, "granularity tells counters apart");
+    assert!(coarser != key && coarser_shared != shared, "another granularity is another counter");
     let (_, _, again, again_shared) = planned(&rules, Some(Record { requests: 1, ..record }));
     assert_eq!((again, again_shared), (key, shared), "N does not");
 }

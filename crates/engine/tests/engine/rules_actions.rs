@@ -203,7 +203,7 @@ fn hits_that_cannot_be_known_are_refused() {
         let problem = format!("4:25: `format` is `{format}` {expected}");
         assert_eq!(at(&format!("hits_addend: {{format: '{format}'}}")), [problem]);
     }
-    let one_of = "4:16: none or several of them stand here (expected one of number, format)";
+    let one_of = "4:16: none or several keys stand here (expected exactly one of number, format)";
     assert_eq!(at("hits_addend: {}"), [one_of]);
     let number = "4:25: `number` is `1000000001` (expected a whole number from 0 to 1000000000)";
     assert_eq!(at("hits_addend: {number: 1000000001}"), [number]);
@@ -397,7 +397,7 @@ fn what_is_no_list_of_actions() {
 
 #[test]
 fn what_is_no_action() {
-    let one_of = format!("4:7: none or several of them stand here (expected one of {ACTIONS})");
+    let one_of = format!("4:7: none or several keys stand here (expected exactly one of {ACTIONS})");
     check("", &[&one_of]);
     check("remote_address: {}, generic_key: {descriptor_value: v}", &[&one_of]);
     check("remote_address: yes", &["4:24: `yes` stands here (expected a mapping)"]);
@@ -472,7 +472,7 @@ fn what_is_no_matcher() {
         ],
     );
     let tests = "exact, prefix, suffix, contains";
-    let one_of = format!("4:84: none or several of them stand here (expected one of {tests})");
+    let one_of = format!("4:84: none or several keys stand here (expected exactly one of {tests})");
     matcher("name: a, string_match: {}", &[&one_of]);
     matcher("name: a, string_match: {exact: a, prefix: b}", &[&one_of]);
     matcher("name: a, string_match: {prefix: ''}", &["4:93: `prefix` is missing or empty (expected a text)"]);

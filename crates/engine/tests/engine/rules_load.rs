@@ -278,7 +278,7 @@ domain: e
         "a.yaml:5:3: `unit` is ignored here (expected inside `rate_limit`)",
         "a.yaml:6:52: `shadow_mode` is ignored here (expected in a descriptor)",
         "a.yaml:6:71: `key` is ignored here (expected in a descriptor)",
-        "a.yaml:8:1: a second YAML document is ignored (expected one a file)",
+        "a.yaml:8:1: a second YAML document is ignored (expected one in each file)",
     ];
     assert_eq!(messages, expected);
     let strict = load(&[file("a.yaml", text)], &options().strict(true));

@@ -208,7 +208,7 @@ fn what_is_no_pattern_is_refused() {
         ("{in: [a], cidr: ::/0}", format!("3:19: `value` is a mapping with 2 known keys (expected one of {keys})")),
         ("{range: a}", format!("3:20: unknown key `range` in `value` (expected {keys})")),
         ("{cidr_file: ../a}", "3:31: `cidr_file` `../a` leaves its folder (expected a path below the folder of this file)".to_owned()),
-        ("{cidr_file: a}", "3:31: `cidr_file` `a` was not read (expected rules in files, next to the list)".to_owned()),
+        ("{cidr_file: a}", "3:31: `cidr_file` `a` was not read: the rules are not in a file (expected rule files in the folder of the list)".to_owned()),
     ] {
         let (found, problem) = (refused(&[value]), format!("a.yaml:{problem}"));
         assert!(found.contains(&problem), "{value}: {problem}\n{found:#?}");

@@ -37,7 +37,7 @@ fn what_is_no_yaml() {
     check("domain: d\ndescriptors: [", &["2:14: not YAML: unclosed bracket '[' (expected YAML)"]);
     check(
         "domain: &a [*a]",
-        &["1:13: alias of a value that it stands in (expected a value that ends before it)"],
+        &["1:13: alias of a value that contains it (expected a value that ends before it)"],
     );
     check("domain: d\0", &["1:10: control character U+0000 (expected printable text)"]);
     check(
@@ -171,7 +171,7 @@ fn parts_that_do_not_go_together() {
         five("name: a\nreplaces: [{name: ''}, {name: a}]"),
         &[
             "8:23: `name` is missing or empty (expected a text)",
-            "8:35: a limit that replaces itself, `a` (expected another's name)",
+            "8:35: a limit that replaces itself, `a` (expected the name of another limit)",
         ],
     );
     for (granularity, message) in [
@@ -484,7 +484,7 @@ fn the_files_of_a_set_share_one_bound_on_what_aliases_stand_for() {
         .collect();
     assert!(load(&files[..10], &options()).is_ok());
     let found = load(&files, &options()).map(drop).expect_err("the set loads");
-    assert!(found[0].message.contains("the aliases up to here stand for too much"), "{}", found[0]);
+    assert!(found[0].message.contains("the aliases up to here expand to too much"), "{}", found[0]);
 }
 
 /// Files that are refused quickly. The bound is generous, for busy machines.
@@ -506,8 +506,8 @@ fn hostile_files_take_no_time() {
     });
     let huge = "domain: d\n#".to_owned() + &"x".repeat(100 << 20);
     let bombs = [
-        (laughs(60), "the aliases up to here stand for too much (expected at most 33554432 bytes)"),
-        (nested, "stand for too much"),
+        (laughs(60), "the aliases up to here expand to too much (expected at most 33554432 bytes)"),
+        (nested, "expand to too much"),
         (huge, "1:1: the file is too long (expected at most 33554432 bytes; max_file_bytes sets the bound)"),
         ("[".to_owned() + &"[],".repeat(300_000), "not YAML"),
         ("domain: \"".to_owned() + &"\\n".repeat(500_000), "not YAML"),

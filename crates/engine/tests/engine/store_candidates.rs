@@ -77,12 +77,12 @@ fn run(tried: &MemoryStore, plain: &MemoryStore, seed: u64) {
         let decision = conclude(&plan, &verdicts);
         for rule in 0..limits.len() {
             let of_rule = plan.candidates.iter().zip(decision.trials()).filter(|(it, _)| it.rule == rule);
-            let told: Vec<Trial<'_>> = of_rule.map(|(_, trial)| *trial).collect();
+            let reported: Vec<Trial<'_>> = of_rule.map(|(_, trial)| *trial).collect();
             let stands_in =
                 |ask: &Ask| of_candidate(ask, &limits, seed).filter(|_| ask.counter == rule as u64);
             let replaced: Vec<Ask> =
                 asks.iter().map(|ask| stands_in(ask).unwrap_or_else(|| ask.clone())).collect();
-            check_trial(&mut world, &before, rule as u64, &replaced, &told, plan.modes, now, &what);
+            check_trial(&mut world, &before, rule as u64, &replaced, &reported, plan.modes, now, &what);
         }
     }
 }
@@ -95,7 +95,7 @@ fn check_trial(
     before: &World,
     rule: u64,
     replaced: &[Ask],
-    told: &[Trial<'_>],
+    reported: &[Trial<'_>],
     modes: Modes,
     now: u64,
     what: &str,
@@ -104,10 +104,10 @@ fn check_trial(
     let mut trial = before.clone();
     let (passes, expected) = trial.request_on(replaced, |ask| ask.counter == own, modes, now);
     world.take_counter(&trial, own);
-    assert_eq!(told.len(), expected.len(), "rule {rule}; {what}");
-    for (told, (over, counted, remaining, reset)) in told.iter().zip(expected) {
-        let verdict = told.limited.verdict;
-        let got = (told.passes, verdict.over, verdict.before, verdict.remaining);
+    assert_eq!(reported.len(), expected.len(), "rule {rule}; {what}");
+    for (reported, (over, counted, remaining, reset)) in reported.iter().zip(expected) {
+        let verdict = reported.limited.verdict;
+        let got = (reported.passes, verdict.over, verdict.before, verdict.remaining);
         assert_eq!(got, (passes, over, counted, remaining), "rule {rule}; {what}");
         assert_eq!(reset.unwrap_or(verdict.reset_nanos), verdict.reset_nanos, "rule {rule}; {what}");
     }
@@ -156,9 +156,9 @@ fn a_candidate_says_what_the_rule_with_its_numbers_would_say() {
                 let trial = decision.trials().first().map(|trial| (trial.passes, trial.limited.verdict));
                 (decision.code == Code::Ok, verdicts[0].expect("a check"), trial)
             };
-            let (_, _, told) = decide(&tried, &store);
+            let (_, _, reported) = decide(&tried, &store);
             let (passes, verdict, _) = decide(&really, &other);
-            assert_eq!(told, Some((passes, verdict)), "{algorithm:?} at {now}: {request:?}");
+            assert_eq!(reported, Some((passes, verdict)), "{algorithm:?} at {now}: {request:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ impl<S: Serve> Connection<S> {
         }
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() || head.has(flag::ACK) && !settings.is_empty() {
-            return fatal(ErrorCode::FrameSizeError, "SETTINGS have a length that they cannot have");
+            return fatal(ErrorCode::FrameSizeError, "SETTINGS have an invalid length");
         }
         if head.has(flag::ACK) {
             return match std::mem::replace(&mut self.settings_acked, true) {
@@ -53,7 +53,7 @@ impl<S: Serve> Connection<S> {
             return fatal(ErrorCode::ProtocolError, "a PING is for a stream");
         }
         if payload.len() != 8 {
-            return fatal(ErrorCode::FrameSizeError, "a PING has not eight bytes");
+            return fatal(ErrorCode::FrameSizeError, "a PING is not 8 bytes long");
         }
         self.abuse.add(abuse::FRAME);
         if ending::is_drain_ack(head.flags, payload) {
@@ -69,7 +69,7 @@ impl<S: Serve> Connection<S> {
             return fatal(ErrorCode::ProtocolError, "a RST_STREAM is for a stream that has not begun");
         }
         if payload.len() != 4 {
-            return fatal(ErrorCode::FrameSizeError, "a RST_STREAM has not four bytes");
+            return fatal(ErrorCode::FrameSizeError, "a RST_STREAM is not 4 bytes long");
         }
         self.abuse.add(abuse::FRAME);
         if self.remove(head.stream).is_some() {
@@ -84,7 +84,7 @@ impl<S: Serve> Connection<S> {
             return fatal(ErrorCode::ProtocolError, "a PRIORITY is for no stream");
         }
         if payload.len() != 5 {
-            return fatal(ErrorCode::FrameSizeError, "a PRIORITY has not five bytes");
+            return fatal(ErrorCode::FrameSizeError, "a PRIORITY is not 5 bytes long");
         }
         if frames::first_u32(payload) & U31_MAX == head.stream {
             return fatal(ErrorCode::ProtocolError, "a stream depends on itself");
@@ -98,7 +98,7 @@ impl<S: Serve> Connection<S> {
             return fatal(ErrorCode::ProtocolError, "a GOAWAY is for a stream");
         }
         if payload.len() < 8 {
-            return fatal(ErrorCode::FrameSizeError, "a GOAWAY has not eight bytes");
+            return fatal(ErrorCode::FrameSizeError, "a GOAWAY is shorter than 8 bytes");
         }
         Ok(())
     }

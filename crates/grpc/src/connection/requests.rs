@@ -99,7 +99,7 @@ impl<S: Serve> Connection<S> {
         let head = match self.decoder.decode(block) {
             Ok(head) => head,
             Err(DecodeError::Malformed) => {
-                return fatal(ErrorCode::CompressionError, "a header block is no HPACK");
+                return fatal(ErrorCode::CompressionError, "a header block is not valid HPACK");
             }
             Err(DecodeError::TooLarge) => {
                 return fatal(ErrorCode::EnhanceYourCalm, "headers are far too large");

@@ -100,7 +100,7 @@ impl<S: Serve> Connection<S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Fatal> {
         if payload.len() != 4 {
-            return fatal(ErrorCode::FrameSizeError, "a WINDOW_UPDATE has not four bytes");
+            return fatal(ErrorCode::FrameSizeError, "a WINDOW_UPDATE is not 4 bytes long");
         }
         let increment = frames::first_u32(payload) & U31_MAX;
         // Also if it unblocks an answer: it may do so one byte at a time.
@@ -123,7 +123,7 @@ impl<S: Serve> Connection<S> {
         }
         self.windows.send += i64::from(increment);
         if self.windows.send > i64::from(U31_MAX) {
-            return fatal(ErrorCode::FlowControlError, "the window is larger than there may be");
+            return fatal(ErrorCode::FlowControlError, "the window grows beyond 2^31-1");
         }
         // Each round sends something or takes a stream off the queue.
         while self.windows.send > 0 {
@@ -159,7 +159,7 @@ impl<S: Serve> Connection<S> {
         for stream in self.streams.iter_mut() {
             stream.send_window += change;
             if stream.send_window > i64::from(U31_MAX) {
-                return fatal(ErrorCode::FlowControlError, "the window is larger than there may be");
+                return fatal(ErrorCode::FlowControlError, "the window grows beyond 2^31-1");
             }
             if stream.send_window > 0 && matches!(stream.state, State::Sending(_)) {
                 unblocked.push(stream.id);

@@ -28,7 +28,7 @@ use tidegate_records::{BadRecord, FolderError, KeyError, KeyPrefix, Record, Reco
 /// succeeds.
 const TRIES_MAX: usize = 50;
 /// The outcome of a change that lost to another one.
-const OVERTAKEN: &str = "not done: it has changed meanwhile, and is tried again";
+const OVERTAKEN: &str = "not done: another change came first; trying again";
 
 /// The caller, and the reason for the change.
 #[derive(Clone)]
@@ -115,7 +115,7 @@ impl AdminApi {
                 return Ok(before);
             }
         }
-        let what = format!("others changed it {TRIES_MAX} times meanwhile (expected it to be left alone)");
+        let what = format!("others changed it {TRIES_MAX} times meanwhile (send it again)");
         Err(Problem(StatusCode::CONFLICT, what))
     }
 

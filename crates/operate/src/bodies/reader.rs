@@ -85,7 +85,7 @@ impl Error for Mistake {
     }
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
-        Self::of(field, format!("is unknown (expected of {})", known.join(", ")))
+        Self::of(field, format!("is unknown (expected one of {})", known.join(", ")))
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -264,7 +264,7 @@ mod tests {
             (
                 "entries",
                 json!([{"key": "a", "vlaue": 1}]),
-                "entries[0].vlaue: is unknown (expected of key, value)",
+                "entries[0].vlaue: is unknown (expected one of key, value)",
             ),
             (
                 "entries",

@@ -97,7 +97,7 @@ impl Known {
         let unknown =
             value.as_object().and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())));
         match unknown {
-            Some(unknown) => mistake(unknown, format!("is unknown (expected of {})", known.join(", "))),
+            Some(unknown) => mistake(unknown, format!("is unknown (expected one of {})", known.join(", "))),
             None => Ok(Self::Ended { id: id.to_owned(), number }),
         }
     }

@@ -113,9 +113,7 @@ impl Book {
                     let written = write.await;
                     let outcome = match &written {
                         Ok(true) => Ok("done".to_owned()),
-                        Ok(false) => {
-                            Err("another node has changed it meanwhile; it is tried again".to_owned())
-                        }
+                        Ok(false) => Err("another node changed it first; trying again".to_owned()),
                         Err(error) => Err(error.to_string()),
                     };
                     self.ended(intended, now, outcome).await;

@@ -35,7 +35,7 @@ pub(super) struct FolderStore {
     /// It answers reads.
     is_up: AtomicBool,
     /// It was logged that it does not answer.
-    is_told: AtomicBool,
+    is_logged: AtomicBool,
     failed: Notify,
     /// How often it had been opened at the last call of `was_opened`.
     times_opened: AtomicU64,
@@ -51,7 +51,7 @@ impl FolderStore {
             // The store's own thread takes over the priority of the one that opens it.
             writer: Pool::new("records-write", 1, WRITES_MAX, prepare)?,
             is_up: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
+            is_logged: AtomicBool::new(false),
             failed: Notify::new(),
             times_opened: AtomicU64::new(0),
         })
@@ -109,7 +109,7 @@ impl FolderStore {
 
     fn is_back(&self) {
         self.is_up.store(true, Relaxed);
-        if self.is_told.swap(false, Relaxed) {
+        if self.is_logged.swap(false, Relaxed) {
             tracing::info!("records: {} can be used again (LIMITS_DIR)", self.path.display());
         }
     }
@@ -117,7 +117,7 @@ impl FolderStore {
     /// Logs a failure once for each time that the folder is away.
     fn is_away(&self, error: &StoreError) {
         self.is_up.store(false, Relaxed);
-        if !self.is_told.swap(true, Relaxed) {
+        if !self.is_logged.swap(true, Relaxed) {
             tracing::error!("records: {error}; LIMITS_STALE_MODE applies to keys that are not in memory");
         }
         self.failed.notify_one();

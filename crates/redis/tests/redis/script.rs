@@ -20,11 +20,11 @@ pub(crate) struct Asked {
     began_millis: i64,
     lost: Lost,
     /// With [`Lost::Deny`].
-    cold: Option<ToldCold>,
+    cold: Option<ColdTerms>,
 }
 
-/// What each call tells of lost counters.
-struct ToldCold {
+/// What each call says of lost counters.
+struct ColdTerms {
     /// The key of the server's mark.
     mark: Vec<u8>,
     held_micros_max: u64,
@@ -48,7 +48,7 @@ impl Asked {
             set.arg(mark).arg(mark_value(since, 0, since, "")).arg("EX").arg(3_600);
             set.exec(self.connection()).expect("Redis answers");
         }
-        self.cold = Some(ToldCold { mark: mark.as_bytes().to_vec(), held_micros_max });
+        self.cold = Some(ColdTerms { mark: mark.as_bytes().to_vec(), held_micros_max });
     }
 
     #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
@@ -128,7 +128,7 @@ impl Asked {
         for arg in &*call.args_until(deadline_micros) {
             invocation.arg(arg);
         }
-        if let Some(ToldCold { mark, held_micros_max }) = &self.cold {
+        if let Some(ColdTerms { mark, held_micros_max }) = &self.cold {
             invocation.arg(cold_argument(*held_micros_max, 0, 0, mark));
         }
         invocation.arg(now_micros).arg(shift);

@@ -137,22 +137,22 @@ async fn missed_changes_are_noticed() {
     put(b"b").await;
     put(b"c").await;
     assert_eq!(since(&old).await.keys, Some(vec![b"b".to_vec(), b"c".to_vec()]));
-    let tell = |words: &[&str]| {
+    let command = |words: &[&str]| {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).exec(&mut server.connect()).expect("it is done");
     };
-    tell(&["XTRIM", "test:changes", "MAXLEN", "1"]);
+    command(&["XTRIM", "test:changes", "MAXLEN", "1"]);
     let cut = since(&old).await;
     assert_eq!(cut.keys, None, "the stream was cut");
     assert_eq!(since(&cut.position).await.keys, Some(Vec::new()));
-    tell(&["FLUSHALL"]);
+    command(&["FLUSHALL"]);
     let lost = since(&cut.position).await;
     assert_eq!(lost.keys, None, "everything is gone");
     put(b"d").await;
     assert_eq!(since(&lost.position).await.keys, Some(vec![b"d".to_vec()]));
     put(b"e").await;
     let newest = values.end().await.expect("an answer");
-    tell(&["FLUSHALL"]);
+    command(&["FLUSHALL"]);
     put(b"f").await;
     assert_eq!(since(&newest).await.keys, None, "it lost everything, and has changed since");
 }

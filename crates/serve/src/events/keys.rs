@@ -37,9 +37,9 @@ pub(super) enum Notice {
 struct Known {
     key: u64,
     heard: u64,
-    near_told: u64,
-    denied_told: u64,
-    whole_window_told: u64,
+    near_emitted: u64,
+    denied_emitted: u64,
+    whole_window_emitted: u64,
     /// Since when it has been denied without a long pause, and when it was last denied.
     denied_since: u64,
     denied_last: u64,
@@ -108,9 +108,9 @@ impl Known {
     /// Emits once in a window, and not for a key that was denied in that window: that event is more urgent, and came
     /// first.
     fn near(&mut self, now: u64, window: u64) -> Option<Notice> {
-        let is_news = is_over(self.near_told, now, window) && is_over(self.denied_last, now, window);
+        let is_news = is_over(self.near_emitted, now, window) && is_over(self.denied_last, now, window);
         is_news.then(|| {
-            self.near_told = now;
+            self.near_emitted = now;
             Notice::Near
         })
     }
@@ -123,12 +123,12 @@ impl Known {
         }
         self.denied_last = now;
         let lasted = now.saturating_sub(self.denied_since);
-        if lasted >= window && is_over(self.whole_window_told, now, window) {
-            (self.whole_window_told, self.denied_told) = (now, now);
+        if lasted >= window && is_over(self.whole_window_emitted, now, window) {
+            (self.whole_window_emitted, self.denied_emitted) = (now, now);
             return Some(Notice::DeniedWholeWindow(lasted));
         }
-        is_over(self.denied_told, now, window).then(|| {
-            self.denied_told = now;
+        is_over(self.denied_emitted, now, window).then(|| {
+            self.denied_emitted = now;
             Notice::Denied
         })
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_told_of_once_in_a_window() {
+    fn a_key_has_one_event_in_a_window() {
         let keys = Keys::default();
         let near = |now| keys.near(key(1, 1), now, WINDOW);
         assert_eq!([near(1), near(2), near(1_600)], [Some(Notice::Near), None, None]);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_denied_all_the_time_is_told_of_as_such() {
+    fn a_key_that_is_denied_all_the_time_has_an_event_of_its_own() {
         let keys = Keys::default();
         let notices: Vec<_> = (0..=40)
             .filter_map(|step| Some((step, keys.denied(key(2, 1), 1 + step * 100, WINDOW)?)))

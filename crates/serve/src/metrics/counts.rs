@@ -28,7 +28,7 @@ impl Stat {
             Self::NearLimit => "Hits within the limit, but beyond NEAR_LIMIT_RATIO of it.",
             Self::WithinLimit => "Hits of descriptors that were not over the limit.",
             Self::ShadowMode => "Hits beyond the limit that the rule's shadow mode let pass.",
-            Self::OverLimitWithLocalCache => "Hits denied from a local memory of what is over the limit.",
+            Self::OverLimitWithLocalCache => "Hits that the deny cache denied.",
         }
     }
 }

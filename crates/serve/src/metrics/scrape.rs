@@ -65,8 +65,10 @@ impl Metrics {
         header(page, "tidegate_decision_seconds", "Time that the engine took for a decision.", "histogram");
         self.decision_time.write(page, &self.striped, "tidegate_decision_seconds", &[]);
         if !self.timers.is_empty() {
-            let (family, help) =
-                ("tidegate_statsd_timers_dropped_total", "Durations that StatsD was too slow for.");
+            let (family, help) = (
+                "tidegate_statsd_timers_dropped_total",
+                "Durations that were dropped because StatsD was too slow.",
+            );
             let dropped = self.striped.sum(self.timers_dropped);
             Samples::of(page, family, help, Kind::Counter).push(&[], dropped);
         }
@@ -96,7 +98,7 @@ impl Metrics {
         let known = self.striped.sum(self.records_known);
         let (family, help) = (
             "tidegate_limits_known_total",
-            "Keys whose records were known without asking the store, those without a record too.",
+            "Keys that were looked up without asking the store, with a record or without one.",
         );
         if known > 0 {
             Samples::of(page, family, help, Kind::Counter).push(&[], known);
@@ -106,7 +108,7 @@ impl Metrics {
     fn write_candidates(&self, page: &mut Page) {
         let (family, help) = (
             "tidegate_candidate_hits_total",
-            "Hits of descriptors that met a limit on trial, by what the limit in force and what the candidate said.",
+            "Hits of rules with a candidate, by the verdict of the limit in force and that of the candidate.",
         );
         let mut samples = Samples::of(page, family, help, Kind::Counter);
         for (name, [limit, candidate], count) in self.candidates.counts(&self.striped) {

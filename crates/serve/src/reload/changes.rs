@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_removed_and_changed_is_told() {
+    fn what_is_added_removed_and_changed_is_listed() {
         let before = rules(&[limit("a", "5"), limit("b", "5"), limit("c", "5")].join(", "));
         assert_eq!(text(&before, &before.clone()), "no limit has changed");
         let after =

@@ -243,7 +243,7 @@ fn problems_have_their_places_in_every_form() {
 }
 
 #[test]
-fn a_file_among_its_rules_is_told_so() {
+fn a_file_among_its_rules_is_refused() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     for (rules, is_among) in [(".", true), ("..", false), ("cases.yaml", false)] {
         let path = folder.path().join("cases.yaml");

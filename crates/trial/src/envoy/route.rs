@@ -50,7 +50,7 @@ pub(super) fn find<'n, 't>(
     seen: &Seen<'_>,
 ) -> Result<Option<Found<'n, 't>>, EnvoyError> {
     if let Some(scoped) = manager.get("scoped_routes") {
-        return Err(scoped.needs("`scoped_routes` decide which routes hold"));
+        return Err(scoped.needs("`scoped_routes` decide which routes apply"));
     }
     let config = match manager.get("rds") {
         Some(rds) => whole.routes_of(rds)?,

@@ -68,7 +68,7 @@ impl<'a> Seen<'a> {
         untouched_host(manager, asked)?;
         let mapped = "represent_ipv4_remote_address_as_ipv4_mapped_ipv6";
         if let Some(field) = manager.switched_on(mapped) {
-            return Err(field.needs(format!("`{mapped}` makes another address of the client's")));
+            return Err(field.needs(format!("`{mapped}` changes the client's address")));
         }
         let internal = manager.get("route_config").map(|config| config.items("internal_only_headers"));
         let mut changed: Vec<_> = internal.into_iter().flatten().filter_map(Node::own_text).collect();

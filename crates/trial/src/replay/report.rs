@@ -236,7 +236,7 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
             "requests got no descriptor: a value that the map needs was missing. A proxy would not have asked.",
         ),
         (unmatched, "requests met no rule."),
-        (unlimited - unmatched, "requests met no limit that is counted here, but a rule."),
+        (unlimited - unmatched, "requests met a rule, but none with a limit that is counted here."),
         (
             sides.iter().flatten().map(|side| side.slots).sum(),
             "slots of `concurrency` were asked for and given without counting: a log does not say when calls end.",

@@ -36,7 +36,7 @@ const expect = (good, what, error, answer) => {
   if (!good) throw new Error(`${what}: ${error || answer?.toString('hex')}`);
 };
 
-// The client compresses unless told otherwise, message by message.
+// The client compresses unless it is set otherwise, message by message.
 class Plain extends grpc.InterceptingCall {
   sendMessageWithContext(context, message) {
     super.sendMessageWithContext({ ...context, flags: NO_COMPRESS }, message);
@@ -100,7 +100,7 @@ const missing = refused('unknown method', UNIMPLEMENTED, UNKNOWN, question(1));
 const broken = refused('broken message', INVALID_ARGUMENT, DECIDE, Buffer.from([0xff, 0xff]));
 const compressed = refused('compressed message', UNIMPLEMENTED, DECIDE, question(1), {});
 
-// A client that may compress says so with every call, and tonic then refuses to tell it of health.
+// A client that may compress says so with every call, and tonic then refuses to answer it about health.
 const MIXES = [
   [{}, [decided, healthy, decided, watched, decided, missing, decided, missingStream, decided, broken]],
   [

@@ -124,7 +124,7 @@ impl Connection {
         }
         let reply = self.network.run(now, self.server, &command, asks);
         if command.args_iter().next().is_some_and(|name| matches!(name, Arg::Simple(b"EVAL" | b"EVALSHA"))) {
-            world.tell(|| format!("server {} runs {} for node {}", self.server, shown(&command), self.node));
+            world.note(|| format!("server {} runs {} for node {}", self.server, shown(&command), self.node));
         }
         let back = self.next_arrival(1, now + WORK + waits_for_replicas(&command, &reply));
         world.at(back, move |_| {

@@ -50,13 +50,13 @@ impl Script {
     /// Of the arguments of a call, its checks.
     fn checks<'a>(self, arguments: &[&'a [u8]]) -> Vec<&'a [u8]> {
         let times = if self.clock == Clock::Arguments { 2 } else { 0 };
-        let told = usize::from(self.lost == Lost::Deny && self.purpose != Purpose::GiveBack);
+        let about_loss = usize::from(self.lost == Lost::Deny && self.purpose != Purpose::GiveBack);
         let (first, step) = match self.purpose {
             Purpose::Decide | Purpose::Renew => (1, 1),
             Purpose::DecideEach => (1, 2),
             Purpose::GiveBack => (3, 1),
         };
-        let end = arguments.len() - times - told;
+        let end = arguments.len() - times - about_loss;
         arguments[..end].iter().skip(first).step_by(step).copied().collect()
     }
 }
@@ -84,8 +84,8 @@ pub fn run(
         (moment.now, moment.shift, arguments) = (whole(now), whole(shift), before);
     }
     if script.lost == Lost::Deny && script.purpose != Purpose::GiveBack {
-        let Some((told, before)) = arguments.split_last() else { return no_script() };
-        let cold = Coldness::read(told, moment.now, database);
+        let Some((about_loss, before)) = arguments.split_last() else { return no_script() };
+        let cold = Coldness::read(about_loss, moment.now, database);
         arguments = before;
         if keys.last().is_some_and(|key| *key == cold.mark()) {
             keys = &keys[..keys.len() - 1];
@@ -93,10 +93,10 @@ pub fn run(
         moment.cold = Some(cold);
     }
     match script.purpose {
-        Purpose::Decide => Reply::Bulk(moment.told(decide(&moment, keys, arguments, database))),
+        Purpose::Decide => Reply::Bulk(moment.with_loss(decide(&moment, keys, arguments, database))),
         Purpose::DecideEach => {
             let calls = keys.iter().zip(arguments.chunks(2));
-            let decide = |(key, own): (&&[u8], _)| moment.told(decide(&moment, &[*key], own, database));
+            let decide = |(key, own): (&&[u8], _)| moment.with_loss(decide(&moment, &[*key], own, database));
             Reply::Array(calls.map(decide).map(Reply::Bulk).collect())
         }
         Purpose::Renew => Reply::Bulk(renew(&moment, keys, arguments, database)),
@@ -115,7 +115,7 @@ impl Moment {
     }
 
     /// A reply, with since when nothing is missing. A call that came too late has none.
-    fn told(&self, mut reply: Vec<u8>) -> Vec<u8> {
+    fn with_loss(&self, mut reply: Vec<u8>) -> Vec<u8> {
         if let Some(cold) = self.cold.as_ref().filter(|_| reply.len() > 8) {
             reply.extend(doubles([cold.whole_since]));
         }
@@ -145,7 +145,7 @@ fn renew(moment: &Moment, keys: &[&[u8]], arguments: &[&[u8]], database: &mut Da
         granted.extend(lease);
     }
     replies.extend(granted);
-    moment.told(replies)
+    moment.with_loss(replies)
 }
 
 /// What was charged goes back, if the memory is still there in which it was charged.

@@ -237,7 +237,7 @@ impl Run {
             home.clean = Belief::Must;
         }
         let begun = begin(folder.as_ref(), &options).ok()?;
-        self.world.tell(|| format!("a process begins: {}", begun.outcome.name()));
+        self.world.note(|| format!("a process begins: {}", begun.outcome.name()));
         let clock_ahead = self.judge_start(home, node, &begun);
         let Begun { store, clock, author, outcome, .. } = begun;
         let store = Arc::new(store);
@@ -347,7 +347,7 @@ impl Run {
                 Err(_) => Belief::May,
             };
             home.written(home.clean == Belief::Must, now);
-            self.world.tell(|| format!("a process ends: a clean end {:?} be found", home.clean));
+            self.world.note(|| format!("a process ends: a clean end {:?} be found", home.clean));
         }
         if with_machine {
             home.lose_power(now);

@@ -9,7 +9,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 
-use super::told::Told;
+use super::decider::Decider;
 use super::way::{Counter, Decided, Met, Trial};
 use super::{Kind, Run};
 use crate::oracle::{Bans, Outcome, Record};
@@ -127,7 +127,7 @@ impl Run {
             }
             over => Outcome::Denied { over },
         };
-        let Told { requests, window, .. } = counter.by;
+        let Decider { requests, window, .. } = counter.by;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
         // Nor how often a fixed window has no room that counts what it denies.
         let lacks_room = over && limit.algorithm == Algorithm::FixedWindow && self.may_lack_room();
@@ -237,7 +237,7 @@ impl Run {
         let ttl = limit.shape.reserve.map_or(0, |reserve| reserve.ttl);
         if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(ttl).max(SECOND) {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
-            is_wrong(format!("is told to wait {reset} us, of a window of {window} us"));
+            is_wrong(format!("is asked to wait {reset} us, of a window of {window} us"));
         }
         let of = limit.capacity(counter.by.requests, record.share);
         if counter.remaining > of {

@@ -271,13 +271,13 @@ impl Run {
                     self.keep_reported(number, first);
                 }
                 lock(&self.codes)[2] += 1;
-                self.world.tell(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
+                self.world.note(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
                 return None;
             }
         };
         let is_ok = decided.is_ok;
         lock(&self.codes)[usize::from(!is_ok)] += 1;
-        self.world.tell(|| {
+        self.world.note(|| {
             let lasted = (now - asked) / MICRO;
             format!(
                 "node {node}: request {number} {what} {items:?}: {} after {lasted} us",

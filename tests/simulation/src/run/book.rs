@@ -10,8 +10,8 @@ use tidegate_engine::time::Timestamp;
 use tidegate_operate::exceptions::{Audit, Author, Authored, Book, Caller, WantedChange};
 
 use super::alone::Home;
+use super::decider::Made;
 use super::names::path;
-use super::told::Made;
 use super::{Kind, Run, STARTED_AGAIN};
 use crate::scenario::Whom;
 use crate::world::{MILLI, Time, lock};

@@ -113,8 +113,8 @@ impl Run {
             return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
         };
         let answer = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&answer);
-        self.world.spawn(node, async move { *lock(&told) = Some(task.await) });
+        let slot = Arc::clone(&answer);
+        self.world.spawn(node, async move { *lock(&slot) = Some(task.await) });
         self.world.run_until(self.world.now() + SECOND);
         let answer = *lock(&answer);
         let is_full = lock(&self.records).last().is_some_and(|it| it.request == request && it.is_full);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::Run;
 use super::alone::{Dies, Home};
-use super::told::{Excepted, Made};
+use super::decider::{Excepted, Made};
 use crate::node::world_time;
 use crate::oracle::Loss;
 use crate::redis::database::Database;
@@ -17,7 +17,7 @@ impl Run {
     /// Something goes wrong, or is changed.
     pub(super) fn fault(self: &Arc<Self>, what: What) {
         let (world, network, now) = (&self.world, &self.network, self.world.now());
-        world.tell(|| format!("{what:?}"));
+        world.note(|| format!("{what:?}"));
         let later = |lasts: Time, then: fn(&Arc<Self>, What)| self.after(lasts, move |run| then(run, what));
         match what {
             What::Cut { node, server, lasts } => network.cut(node, server, now + lasts),
@@ -205,7 +205,7 @@ impl Run {
             });
             run.network.break_all(from);
             run.lost_since(since, to);
-            run.world.tell(|| format!("server {from} is the master no more, but {to}"));
+            run.world.note(|| format!("server {from} is the master no more, but {to}"));
         });
     }
 
@@ -248,7 +248,7 @@ impl Run {
             let keys = run.network.server(from, Server::send_keys);
             run.network.server(to, |it| it.receive_keys(keys));
             lock(&run.moves).push((to, run.world.now()));
-            run.world.tell(|| format!("keys of server {from} are at server {to}"));
+            run.world.note(|| format!("keys of server {from} are at server {to}"));
         });
         self.after(lasts, move |run| {
             run.network.server(from, Server::end_move);

@@ -19,8 +19,8 @@ use tidegate_serve::service::{
 
 use super::Run;
 use super::cluster::SECRET;
+use super::decider::Decider;
 use super::names::{counter, entries};
-use super::told::Told;
 use crate::node::Node;
 use crate::oracle;
 use crate::random::Random;
@@ -184,10 +184,10 @@ impl Run {
         }
     }
 
-    fn with_records(&self, node: usize, tell: impl FnOnce(&KnownRecords<Node>)) {
+    fn with_records(&self, node: usize, act: impl FnOnce(&KnownRecords<Node>)) {
         // When the run is over, nobody is there any more.
         if let Some(records) = lock(&self.nodes).get(node).and_then(|state| state.records.clone()) {
-            tell(&records);
+            act(&records);
         }
     }
 
@@ -199,10 +199,10 @@ impl Run {
 
     /// Every limit by which a record may have a descriptor decided. `noted`: what its rule says. `is_patient`: the
     /// client waited.
-    pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> Vec<Told> {
+    pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> Vec<Decider> {
         let (limit, node) = (&self.scenario.limits[noted.limit], noted.node);
         let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
-        let of = |(requests, window)| Told { requests, window, is_shadow: limit.is_shadow, is_quota };
+        let of = |(requests, window)| Decider { requests, window, is_shadow: limit.is_shadow, is_quota };
         if limit.recorded.is_none() {
             return vec![of((noted.requests, noted.window))];
         }
@@ -231,7 +231,7 @@ impl Run {
         if !is_patient || stood.is_some() || !away.is_empty() {
             match self.scenario.stale_mode {
                 StaleMode::Rule => may.push(of(own)),
-                StaleMode::Deny => may.push(Told { is_shadow: false, ..of((0, own.1)) }),
+                StaleMode::Deny => may.push(Decider { is_shadow: false, ..of((0, own.1)) }),
                 StaleMode::Last => {
                     may.extend(self.shelf.since(counter, 0).iter().map(says).chain([own]).map(of));
                 }

@@ -32,7 +32,7 @@ impl Run {
     }
 
     fn hear(&self, node: usize, which: Which, epoch: u64) {
-        self.world.tell(|| format!("node {node} hears of reset {epoch}"));
+        self.world.note(|| format!("node {node} learns of reset {epoch}"));
         let paths = resets(&self.scenario.limits, which.0, which.1);
         let mut nodes = lock(&self.nodes);
         // When the run is over, nobody is there any more.

@@ -68,16 +68,16 @@ impl Sums {
         let (text, own): (String, _) = (metrics.scrape().collect(), *lock(&self.0));
         let stat = |stat, limit| sum_of(&text, &format!("ratelimit_service_rate_limit_{stat}{{"), "}", limit);
         (0..).zip(own).find_map(|(limit, Sum { hits, within, over, on_trial })| {
-            let [hits_told, within_told, over_told] =
+            let [hits_counted, within_counted, over_counted] =
                 ["total_hits", "within_limit", "over_limit"].map(|name| stat(name, limit));
-            let on_trial_told =
+            let on_trial_counted =
                 SAID.map(|said| sum_of(&text, "tidegate_candidate_hits_total{", &format!(",{said}}}"), limit));
-            let is_right = (hits_told, within_told, on_trial_told) == (hits, within, on_trial)
-                && (over..=hits - within).contains(&over_told);
+            let is_right = (hits_counted, within_counted, on_trial_counted) == (hits, within, on_trial)
+                && (over..=hits - within).contains(&over_counted);
             (!is_right).then(|| {
                 format!(
-                    "limit {limit}: metrics say {hits_told} hits, {within_told} within and {over_told} over, and \
-                     {on_trial_told:?} on trial, though {hits} were asked for, {within} of them within, and {over} \
+                    "limit {limit}: metrics say {hits_counted} hits, {within_counted} within and {over_counted} over, and \
+                     {on_trial_counted:?} on trial, though {hits} were asked for, {within} of them within, and {over} \
                      descriptors were over, and {on_trial:?} on trial"
                 )
             })

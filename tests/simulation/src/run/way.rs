@@ -18,9 +18,9 @@ use tidegate_engine::rules::Rule;
 use tidegate_serve::service::{Batch, Counters, Service, ServiceError, Snapshot};
 
 use super::Run;
+use super::decider::Decider;
 use super::resets::EpochNumbers;
 use super::sums::Sums;
-use super::told::Told;
 use crate::node::Node;
 use crate::world::lock;
 
@@ -96,8 +96,8 @@ pub(super) struct Counter {
     /// The time until capacity comes back, as the answer says.
     pub(super) reset_nanos: u64,
     /// By which limit. A shadow denies nothing, by its rule or by an exception.
-    pub(super) by: Told,
-    /// What the exception did that the decision tells of, to metrics and in metadata.
+    pub(super) by: Decider,
+    /// What the exception did that the decision reports to metrics and in metadata.
     pub(super) excepted: Option<Effect>,
     /// What was found under the id of a reservation.
     pub(super) found: Option<Found>,
@@ -124,7 +124,7 @@ impl Counter {
             over: limited.verdict.over,
             remaining: limited.verdict.remaining,
             reset_nanos: limited.verdict.reset_nanos,
-            by: Told {
+            by: Decider {
                 requests: limited.limit.requests(),
                 window: limited.limit.window_nanos(),
                 is_shadow: limited.shadow,

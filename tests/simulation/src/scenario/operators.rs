@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
 /// An exception is in force at every node that receives it, after so long at the latest.
-const TOLD: Time = 250 * MILLI;
+const IN_FORCE_AFTER: Time = 250 * MILLI;
 
 /// Operators of some scenarios are busy.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
@@ -49,9 +49,9 @@ pub(super) fn except_whom(random: &mut Random, scenario: &mut Scenario, number: 
     let at = SECOND + random.below(ASKED / 2);
     let lasts = random.pick(&[50 * MILLI, SECOND, 5 * SECOND]);
     for node in 0..scenario.clocks.len() {
-        let lasts = lasts + random.below(TOLD);
+        let lasts = lasts + random.below(IN_FORCE_AFTER);
         let what = What::Except { node, limit: number, whom, effect, lasts };
-        scenario.faults.push(Fault { at: at + random.below(TOLD), what });
+        scenario.faults.push(Fault { at: at + random.below(IN_FORCE_AFTER), what });
     }
 }
 

@@ -85,7 +85,7 @@ fn a_seed_means_the_same_run_each_time() {
     for seed in 10_000..10_020 {
         let scenario = Scenario::new(seed, None);
         let stories = [(); 2].map(|()| run(&scenario, true).story);
-        assert!(stories[0].len() > 10_000, "a run has much to tell");
+        assert!(stories[0].len() > 10_000, "a run has many events");
         assert_eq!(stories[0], stories[1], "seed {seed}");
     }
 }

@@ -216,7 +216,7 @@ impl Checker<'_, '_> {
         }
         let names: Vec<&str> = names.iter().map(|&(name, _)| name).collect();
         self.reader.error(fields.at, || {
-            format!("none or several of them stand here (expected one of {})", names.join(", "))
+            format!("none or several keys stand here (expected exactly one of {})", names.join(", "))
         });
         None
     }

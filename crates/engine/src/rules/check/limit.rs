@@ -159,7 +159,10 @@ impl Checker<'_, '_> {
             let Some((at, name)) = self.required(&item, "name") else { continue };
             if name == own {
                 self.reader.error(at, || {
-                    format!("a limit that replaces itself, {} (expected another's name)", quote(own))
+                    format!(
+                        "a limit that replaces itself, {} (expected the name of another limit)",
+                        quote(own)
+                    )
                 });
             }
             names.push((at, name));

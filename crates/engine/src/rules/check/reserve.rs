@@ -64,7 +64,7 @@ impl Checker<'_, '_> {
                 "`hold` without `overdraft` (expected how far the worst cases may exceed the limit: 0.5, or 0)".to_owned()
             }),
             [false, true] => self.refuse(reserve, "overdraft", || {
-                "`overdraft` without `hold` (expected both: who holds the worst case never exceeds the limit)".to_owned()
+                "`overdraft` without `hold` (expected both: holds of the worst case never exceed the limit)".to_owned()
             }),
             [true, true] => {}
         }
@@ -134,7 +134,7 @@ impl Checker<'_, '_> {
             (checked.candidate.is_some(), "`candidate` (expected one of the two: a candidate holds nothing)"),
             (
                 checked.sync == Some(Sync::Leased),
-                "`sync: leased` (expected strict: who spends a lease does not know what is held)",
+                "`sync: leased` (expected strict: a node that spends a lease does not know what is held)",
             ),
         ];
         for (_, what) in wrong.into_iter().filter(|(is_wrong, _)| *is_wrong) {

@@ -88,7 +88,9 @@ impl Checker<'_, '_> {
     fn cidr_file(&mut self, name: &str) -> Result<Matcher, String> {
         let path = lists::path(self.reader.file, name)
             .ok_or("leaves its folder (expected a path below the folder of this file)")?;
-        let list = self.lists.get(&path).ok_or("was not read (expected rules in files, next to the list)")?;
+        let list = self.lists.get(&path).ok_or(
+            "was not read: the rules are not in a file (expected rule files in the folder of the list)",
+        )?;
         Ok(Matcher::cidr_file(name, list.ranges.clone()))
     }
 }

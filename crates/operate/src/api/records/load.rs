@@ -86,7 +86,7 @@ impl Load {
         let Ok(only) = Arc::clone(&api.loading).try_acquire_owned() else {
             return Err(Problem(
                 StatusCode::CONFLICT,
-                "another load runs (expected it to end first)".to_owned(),
+                "another load is running (expected one at a time)".to_owned(),
             ));
         };
         let (format, service) = (self.format, Arc::clone(&api.service));

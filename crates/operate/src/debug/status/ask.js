@@ -49,7 +49,7 @@ const exceptionOf = (exception, limit) => {
 const recordOf = (record) => {
   if (record === null) return 'none: the limit is the rule’s';
   if (record.not_known) return 'not known: the store of records does not answer';
-  const last = record.known_last ? ', as was known last: the store of records does not answer' : '';
+  const last = record.known_last ? ', by the last known record: the store of records does not answer' : '';
   if (record.requests_per_unit === undefined && !record.unlimited) return `none${last}`;
   const shadow = record.shadow_mode === true ? ', in shadow mode' : '';
   return `${record.unlimited ? 'counted and never denied' : numbersOf(record, record)}${shadow}${last}`;

@@ -374,7 +374,7 @@ async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
         redis.held.lock().listed.insert("a".to_owned());
         node.agree(NOW).await.expect("it answers");
         assert!(node.limits().is_empty(), "{value}");
-        let trouble = node.book.trouble().expect("it is told");
+        let trouble = node.book.trouble().expect("it is reported");
         assert!(trouble.contains(why), "{value}: {trouble}");
         node.put("a", 5, NOW).await.expect("done");
         node.agree(NOW).await.expect("it answers");
@@ -446,7 +446,7 @@ async fn what_was_made_while_a_clock_was_far_ahead_stands_in_nobodys_way() {
     all_agree(&nodes, NOW).await;
     nodes[0].put("a", 5, after(3 * 3_600)).await.expect("done");
     nodes[1].agree(NOW).await.expect("it answers");
-    assert!(nodes[1].limits().is_empty() && nodes[1].book.trouble().is_some(), "it is left out, and told");
+    assert!(nodes[1].limits().is_empty() && nodes[1].book.trouble().is_some(), "it is ignored, and reported");
     // Its clock is put right.
     assert_eq!(nodes[0].put("b", 6, after(1)).await.expect("done"), Change::Made);
     nodes.iter().for_each(Node::compares_all);

@@ -42,7 +42,7 @@ impl Book {
         }
         if let Some((id, why)) = trouble.left_out.first_key_value() {
             let count = trouble.left_out.len();
-            return Some(format!("In Redis {count} exceptions are left out, such as {id:?}: {why}."));
+            return Some(format!("{count} exceptions in Redis are ignored, such as {id:?}: {why}."));
         }
         let why = self.unwritable.lock().clone()?;
         Some(format!("Exceptions have no copy for a start without Redis. {why}."))
@@ -80,7 +80,7 @@ impl Shared {
             return;
         };
         if left_out.is_empty() {
-            tracing::warn!("exceptions: {id:?} in Redis is left out: {why}");
+            tracing::warn!("exceptions: {id:?} in Redis is ignored: {why}");
         }
         if left_out.len() < LEFT_OUT_MAX {
             left_out.insert(id.to_owned(), why);

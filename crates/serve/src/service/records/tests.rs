@@ -167,7 +167,7 @@ async fn a_record_is_fetched_once_and_holds_until_it_changes() {
     assert_eq!(shop.asks("alice", 1_000).await, (true, true), "known");
     assert_eq!(shop.passing("alice", 1_000).await, 3);
     shop.source.set("alice", of(6));
-    assert_eq!(shop.passing("alice", 1_000).await, 0, "nobody has told");
+    assert_eq!(shop.passing("alice", 1_000).await, 0, "no change was announced");
     shop.records.forget(&key("alice"));
     assert_eq!(shop.passing("alice", 1_000).await, 1, "what was counted stays");
     assert_eq!(shop.source.asked(), 2);
@@ -337,10 +337,10 @@ async fn an_explanation_says_what_is_not_known_and_what_holds_instead() {
     let [none, denied] = [Value::Null, denied].map(|record| with(record, "not_known"));
     let last = |record| with(record, "known_last");
     let away = "the store of records does not answer";
-    let rule = format!("not known: {away}, and the rule's limit holds until it does");
-    let denies = format!("not known: {away}, and nothing passes until it does");
-    let fives = format!("5 instead of 3, as was known last: {away}");
-    let nones = format!("none, as was known last: {away}");
+    let rule = format!("not known: {away}; until it does, the rule's limit applies");
+    let denies = format!("not known: {away}; until it does, nothing passes");
+    let fives = format!("5 instead of 3, by the last known record: {away}");
+    let nones = format!("none, by the last known record: {away}");
     for (mode, alice, bob, carol) in [
         (StaleMode::Rule, (&rule, none.clone()), (&rule, none.clone()), (&rule, none.clone())),
         (StaleMode::Last, (&fives, last(known.clone())), (&nones, last(Value::Null)), (&rule, none.clone())),
@@ -363,7 +363,7 @@ async fn an_explanation_says_what_is_not_known_and_what_holds_instead() {
 
 /// A record with a limit of 0 is a record.
 #[tokio::test]
-async fn a_record_of_zero_is_told_as_one() {
+async fn a_record_of_zero_is_shown_as_one() {
     let shop = Shop::with(StaleMode::Deny, 100);
     let zero = Record { burst: Some(0), shadow: Some(false), ..Record::of(0) };
     shop.source.set("alice", Some(zero));

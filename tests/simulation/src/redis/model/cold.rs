@@ -14,10 +14,10 @@ pub(super) struct Coldness {
 
 impl Coldness {
     /// What the last argument of a call says, and the mark of the server. Without one, it makes one.
-    pub(super) fn read(told: &[u8], now: i64, database: &mut Database) -> Self {
-        let mut from = Reader::new(told);
+    pub(super) fn read(argument: &[u8], now: i64, database: &mut Database) -> Self {
+        let mut from = Reader::new(argument);
         let [held_max, longest, known] = [(); 3].map(|()| from.double());
-        let mark = told[24..].to_vec();
+        let mark = argument[24..].to_vec();
         let marked = database.run(now as u64, &[b"GET", &mark]);
         let mut set = |value: &[u8], life: &[&[u8]]| {
             database.run(now as u64, &[&[b"SET", &mark[..], value], life].concat());

@@ -322,9 +322,9 @@ fn take_lease(it: &Looked<'_>, (hits, lasts): (i64, i64), open: &mut Open, reply
 fn settle(whole: &Whole, looked: &[Looked<'_>], stands_in: Option<&BTreeMap<usize, &Looked<'_>>>) -> Settled {
     let Whole { stop, mut banned, mut any_over, mut denied, mut quotas, mut quotas_over } = *whole;
     for (place, it) in looked.iter().enumerate().filter(|(_, it)| it.check.stands_in.is_none()) {
-        let told = stands_in.and_then(|stands_in| stands_in.get(&place).copied()).unwrap_or(it);
-        let over = told.over && !it.check.is_shadow();
-        any_over |= told.over;
+        let judged = stands_in.and_then(|stands_in| stands_in.get(&place).copied()).unwrap_or(it);
+        let over = judged.over && !it.check.is_shadow();
+        any_over |= judged.over;
         banned |= over && it.check.algorithm == Algorithm::Ban;
         if it.check.is_quota() {
             quotas += 1;

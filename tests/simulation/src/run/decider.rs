@@ -21,7 +21,7 @@ const WAIT_MAX: Time = 3_600 * SECOND;
 
 /// By which limit a descriptor is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Decider {
     pub(super) requests: u32,
     pub(super) window: Time,
     /// It denies nothing.
@@ -114,7 +114,7 @@ impl Excepted {
 }
 
 impl Run {
-    /// Judges by which limit a descriptor was decided, and whether the exception that the decision tells of is the one that
+    /// Judges by which limit a descriptor was decided, and whether the exception that the decision names is the one that
     /// it was made under; and how long whoever it denies is asked to wait. `noted`: what its rule says. `is_patient`: the client
     /// waited.
     pub(super) fn check_limit(&self, noted: &Record, counter: &Counter, is_patient: bool) {
@@ -130,32 +130,32 @@ impl Run {
             (excepted.met(noted.asked, of, limit.is_override), wall)
         };
         let all = self.recorded_limits(noted, is_patient);
-        let under = |made: &Option<Made>, own: Told| match (made.map(|made| made.effect), limit.further) {
+        let under = |made: &Option<Made>, own: Decider| match (made.map(|made| made.effect), limit.further) {
             (None, _) => own,
-            (Some(Effect::Unlimited), _) => Told { is_shadow: true, ..own },
+            (Some(Effect::Unlimited), _) => Decider { is_shadow: true, ..own },
             // The first limit denies for all, and N of slots has nothing to do with that of a rate.
             (Some(Effect::Deny), Some(_)) | (Some(Effect::Limit { .. }), Some((_, Further::Slots))) => own,
             (Some(Effect::Limit { requests, .. }), further) => {
                 let times = further.map_or(1, |(_, further)| further.factor());
                 let requests = requests.map_or(own.requests, |requests| requests * times);
-                Told { requests, is_shadow: limit.is_shadow, ..own }
+                Decider { requests, is_shadow: limit.is_shadow, ..own }
             }
             (Some(Effect::Deny), None) => {
-                Told { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
+                Decider { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
             }
         };
         let waits = |made: &Made| {
             made.effect != Effect::Deny || limit.further.is_some() || made.waits(wall) == counter.reset_nanos
         };
         let may = met.iter().flat_map(|made| all.iter().map(move |&own| (under(made, own), made)));
-        let is_due = |(told, made): (Told, &Option<Made>)| {
-            (told, made.map(|made| made.effect)) == (decided, counter.excepted)
+        let is_due = |(decider, made): (Decider, &Option<Made>)| {
+            (decider, made.map(|made| made.effect)) == (decided, counter.excepted)
                 && made.as_ref().is_none_or(waits)
         };
         if !may.clone().any(is_due) {
             let may: Vec<_> = may.collect();
             let what = format!(
-                "request {} was decided by {} in {} ms (shadow: {}), and tells of {:?} and {} us to wait at {wall:?}, \
+                "request {} was decided by {} in {} ms (shadow: {}), and names {:?} and {} us to wait at {wall:?}, \
                  though one of {may:?} was in force",
                 noted.request,
                 decided.requests,
