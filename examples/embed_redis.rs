@@ -14,7 +14,7 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
-use tidegate_redis::address::Place;
+use tidegate_redis::address::RedisUrl;
 use tidegate_redis::{Contact, RedisOptions, RedisStore};
 use tidegate_redis::{SharedStore, SharedStoreOptions};
 
@@ -30,7 +30,7 @@ descriptors:
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:6379".to_owned());
-    let redis = RedisStore::new(RedisOptions::new(Place::parse("single", &url, "")?.kind));
+    let redis = RedisStore::new(RedisOptions::new(RedisUrl::parse("single", &url, "")?.kind));
     let mut contact = redis.contact();
     // Decides while Redis does not answer, with StoreFailure::Local.
     let local = MemoryStore::new(MemoryOptions::new(64 << 20));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 use tidegate_serve::service::Service;
 
 /// Shows the bans that this node has seen.
@@ -10,12 +10,12 @@ use tidegate_serve::service::Service;
 pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
     metrics
         .of(service)
-        .value(Kind::Gauge, "tidegate_bans", "Bans that are in force, as far as this node has seen them: at most 10,000.",
+        .value(MetricType::Gauge, "tidegate_bans", "Bans that are in force, as far as this node has seen them: at most 10,000.",
             |service| service.bans().totals().known)
-        .value(Kind::Counter, "tidegate_bans_seen_total", "Bans that denied a request of this node for the first time.",
+        .value(MetricType::Counter, "tidegate_bans_seen_total", "Bans that denied a request of this node for the first time.",
             |service| service.bans().totals().seen)
-        .value(Kind::Counter, "tidegate_bans_not_listed_total", "Bans that are in force and not listed, because the list is full.",
+        .value(MetricType::Counter, "tidegate_bans_not_listed_total", "Bans that are in force and not listed, because the list is full.",
             |service| service.bans().totals().not_listed)
-        .value(Kind::Counter, "tidegate_banned_total", "Descriptors that a ban denied.",
+        .value(MetricType::Counter, "tidegate_banned_total", "Descriptors that a ban denied.",
             |service| service.bans().totals().denied);
 }

@@ -15,7 +15,7 @@ use crate::webhook::{Endpoint, Webhook};
 use tidegate_engine::key::KeySecret;
 use tidegate_serve::events::{Events, KeyNames, Lines, Outlet};
 use tidegate_serve::metrics::{
-    Kind::{Counter, Gauge},
+    MetricType::{Counter, Gauge},
     Metrics, Samples,
 };
 

@@ -16,7 +16,7 @@ use crate::source::file::{Contents, FileSource, Layout, SourceError};
 use tidegate_engine::Timestamp;
 use tidegate_operate::exceptions::{Audit, Book, FILE_BYTES_MAX};
 use tidegate_redis::{RedisOptions, RedisStore};
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
 
 const SETTING: &str = "EXCEPTIONS_FILE";
@@ -145,7 +145,7 @@ async fn try_file(book: Arc<Book>) -> Infallible {
     loop {
         tokio::time::sleep(TRY_FILE).await;
         let book = Arc::clone(&book);
-        // If the check broke off, the next one reports what is wrong.
+        // If the check panicked, the next one reports what is wrong.
         let _ = tokio::task::spawn_blocking(move || book.check_file()).await;
     }
 }
@@ -161,13 +161,13 @@ async fn passed(until: Timestamp) {
 pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Service>) {
     metrics
         .of(book)
-        .value(Kind::Gauge, "tidegate_exceptions", "Exceptions that were made and not ended.", |book| book.version().count)
-        .samples(Kind::Gauge, "tidegate_exceptions_up", "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.", |book, samples| {
+        .value(MetricType::Gauge, "tidegate_exceptions", "Exceptions that were made and not ended.", |book| book.version().count)
+        .samples(MetricType::Gauge, "tidegate_exceptions_up", "1 while the exceptions of all nodes are read from Redis. Without Redis there is none.", |book, samples| {
             book.is_in_step().iter().for_each(|&is_in_step| samples.push(&[], u64::from(is_in_step)));
         })
-        .samples(Kind::Gauge, "tidegate_exceptions_file_up", "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.",
+        .samples(MetricType::Gauge, "tidegate_exceptions_file_up", "0 while EXCEPTIONS_FILE cannot be written. Without the setting there is none.",
             |book, samples| book.is_file_up().iter().for_each(|&is_up| samples.push(&[], u64::from(is_up))));
-    metrics.of(service).samples(Kind::Counter, "tidegate_exceptions_met_total", "Descriptors that met an exception, by what it does.", |service, samples| {
+    metrics.of(service).samples(MetricType::Counter, "tidegate_exceptions_met_total", "Descriptors that met an exception, by what it does.", |service, samples| {
         for (effect, met) in EFFECTS.into_iter().zip(service.exceptions_met()) {
             samples.push(&[("effect", effect)], met);
         }
@@ -177,7 +177,7 @@ pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Servic
 /// Shows requests to the admin API that were refused.
 pub(super) fn register_refused(metrics: &Metrics, refused: &Arc<AtomicU64>) {
     metrics.of(refused).value(
-        Kind::Counter,
+        MetricType::Counter,
         "tidegate_admin_refused_total",
         "Requests to the admin API that were refused because of their token or origin.",
         |refused| refused.load(Relaxed),

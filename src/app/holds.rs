@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_engine::held_costs::HeldCostsTotal;
-use tidegate_serve::metrics::{Kind, Metrics, Samples};
+use tidegate_serve::metrics::{MetricType, Metrics, Samples};
 use tidegate_serve::service::Service;
 
 /// The most rules that are shown.
@@ -15,11 +15,11 @@ const RULES_MAX: usize = 1_000;
 pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
     metrics
         .of(service)
-        .samples(Kind::Gauge, "tidegate_hold", "Hits that a reservation of a rule with `hold` holds now. Counters with enough commits of their own may differ.",
+        .samples(MetricType::Gauge, "tidegate_hold", "Hits that a reservation of a rule with `hold` holds now. Counters with enough commits of their own may differ.",
             |service, samples| each(service, samples, |total| total.hold.into()))
-        .samples(Kind::Counter, "tidegate_commits_above_hold_total", "Commits that cost more than what was held at that time for their counter.",
+        .samples(MetricType::Counter, "tidegate_commits_above_hold_total", "Commits that cost more than what was held at that time for their counter.",
             |service, samples| each(service, samples, |total| total.above_hold))
-        .samples(Kind::Counter, "tidegate_commits_above_max_total", "Commits that cost more than `max` of `hold`: what they cost beyond it may exceed the overdraft.",
+        .samples(MetricType::Counter, "tidegate_commits_above_max_total", "Commits that cost more than `max` of `hold`: what they cost beyond it may exceed the overdraft.",
             |service, samples| each(service, samples, |total| total.above_max));
 }
 

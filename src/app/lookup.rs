@@ -10,7 +10,7 @@ use crate::configuration::Lookup;
 use tidegate_operate::records::{Position, RecordStore, StoreError};
 use tidegate_records::RecordKey;
 use tidegate_serve::metrics::{
-    Kind::{Counter, Gauge},
+    MetricType::{Counter, Gauge},
     Metrics,
 };
 use tidegate_serve::service::{KnownRecords, NoAnswer, RecordAnswer, RecordSource};

@@ -8,7 +8,7 @@ use crate::app::{Essential, spawn_forever};
 use crate::clock::Clock;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_serve::metrics::{
-    Kind::{Counter, Gauge},
+    MetricType::{Counter, Gauge},
     Metrics,
 };
 use tidegate_serve::service::Service;

@@ -9,7 +9,7 @@ use crate::app::{AppError, CONTROL_NICENESS, Essential, spawn_forever};
 use crate::configuration::Limits;
 use tidegate_operate::records::RecordStore;
 use tidegate_redis::RedisStore;
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 
 /// The store of records, if there is one. A folder is not opened yet.
 pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<RecordStore>>, AppError> {
@@ -46,7 +46,7 @@ pub(super) fn keep(tasks: &mut Essential, records: Option<Arc<RecordStore>>, fol
 
 fn register(metrics: &Metrics, records: &Arc<RecordStore>) {
     let help = "Records that LIMITS_DIR holds, roughly: what was replaced or removed of late may count too.";
-    metrics.of(records).samples(Kind::Gauge, "tidegate_records", help, |records, samples| {
+    metrics.of(records).samples(MetricType::Gauge, "tidegate_records", help, |records, samples| {
         records.count().iter().for_each(|count| samples.push(&[], *count));
     });
 }

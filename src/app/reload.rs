@@ -16,7 +16,7 @@ use crate::source::file::Reread;
 use tidegate_engine::cost::Cost;
 use tidegate_engine::rules::{Ink, SourceFile};
 use tidegate_serve::health::Health;
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 use tidegate_serve::reload::{Installer, Offer};
 use tidegate_serve::service::Service;
 
@@ -110,7 +110,7 @@ impl Following {
 /// Shows how rules treat the costs of descriptors.
 pub(super) fn register(metrics: &Metrics, service: &Arc<Service>) {
     metrics.of(service).samples(
-        Kind::Gauge,
+        MetricType::Gauge,
         "tidegate_rule_costs",
         "Rules by how they treat costs in descriptors (reported, asked), auto_ if that is learnt.",
         |service, samples| {

@@ -18,7 +18,7 @@ use tidegate_redis::{
     declare_whole as whole,
 };
 use tidegate_serve::metrics::{
-    Kind::{self, Counter, Gauge},
+    MetricType::{self, Counter, Gauge},
     Metrics, Samples,
 };
 use tidegate_serve::service::Counters;
@@ -120,10 +120,10 @@ fn register_calls(metrics: &Metrics, shared: &Arc<SharedStore>) {
         .samples(Counter, "tidegate_redis_round_trips_total", "Calls that were sent to Redis.", by_store(|redis| redis.stats().round_trips.count()))
         .samples(Gauge, "tidegate_redis_in_flight", "Calls that wait for Redis now.", by_store(|redis| redis.stats().in_flight.load(Relaxed)))
         .samples(Gauge, "tidegate_redis_connections", "Connections to Redis that are open.", by_store(|redis| redis.stats().connections.load(Relaxed)))
-        .samples(Counter, "tidegate_redis_memory_lost_total", "Times that Redis had lost its memory.", by_store(|redis| redis.stats().memory_lost.load(Relaxed)))
+        .samples(Counter, "tidegate_redis_memory_lost_total", "Times that Redis had lost its data.", by_store(|redis| redis.stats().memory_lost.load(Relaxed)))
         .samples(Counter, "tidegate_redis_given_back_total", "Give-backs that were sent.", by_store(|redis| redis.stats().given_back.load(Relaxed)))
         .samples(Counter, "tidegate_redis_connections_opened_total", "Connections that were opened.", by_store(|redis| redis.stats().connections_opened.load(Relaxed)))
-        .samples(Kind::Histogram, "tidegate_redis_round_trip_seconds", "Time from sending a call to Redis to its answer, or to its timeout.", |shared, samples| {
+        .samples(MetricType::Histogram, "tidegate_redis_round_trip_seconds", "Time from sending a call to Redis to its answer, or to its timeout.", |shared, samples| {
             for (store, redis) in shared.stores() {
                 let (counts, nanos) = redis.stats().round_trips.read();
                 samples.push_durations(&[("store", store)], &RoundTrips::BOUNDS, &counts, nanos);
@@ -175,7 +175,7 @@ fn register_hits(metrics: &Metrics, shared: &Arc<SharedStore>) {
 /// Shows some of these under the names of `envoyproxy/ratelimit`.
 fn register_theirs(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(&Stats) -> u64;
-    let families: [(Kind, [&'static str; 2], Read); 3] = [
+    let families: [(MetricType, [&'static str; 2], Read); 3] = [
         (Gauge, ["ratelimit_redis_pool_cx_active", "ratelimit_redis_per_second_pool_cx_active"], |stats| {
             stats.connections.load(Relaxed) as u64
         }),

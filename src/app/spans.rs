@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::app::AppError;
 use crate::configuration::Tracing;
 use crate::spans::Tracer;
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 
 /// The attribute that distinguishes the instances of a service.
 const INSTANCE: &str = "service.instance.id";
@@ -21,11 +21,16 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
     options.resource.push((INSTANCE.to_owned(), instance.map_or_else(random_uuid, Ok)?));
     let tracer = Tracer::start(options, &collector)?;
     let help = "Spans that were exported (sent), whose export failed (refused), and for which the queue was full (dropped).";
-    metrics.of(tracer.stats()).samples(Kind::Counter, "tidegate_spans_total", help, |stats, samples| {
-        samples.push(&[("outcome", "sent")], stats.sent.load(Relaxed));
-        samples.push(&[("outcome", "refused")], stats.refused.load(Relaxed));
-        samples.push(&[("outcome", "dropped")], stats.dropped.load(Relaxed));
-    });
+    metrics.of(tracer.stats()).samples(
+        MetricType::Counter,
+        "tidegate_spans_total",
+        help,
+        |stats, samples| {
+            samples.push(&[("outcome", "sent")], stats.sent.load(Relaxed));
+            samples.push(&[("outcome", "refused")], stats.refused.load(Relaxed));
+            samples.push(&[("outcome", "dropped")], stats.dropped.load(Relaxed));
+        },
+    );
     Ok(Some(tracer))
 }
 

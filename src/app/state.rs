@@ -9,7 +9,7 @@ use crate::clock::{Clock, wall};
 use crate::configuration::Configuration;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::time::ceil_secs;
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 use tidegate_serve::reload::counted;
 use tidegate_serve::service::Service;
 use tidegate_state::{
@@ -175,7 +175,7 @@ impl State {
         metrics
             .of(&self.checkpoints)
             .samples(
-                Kind::Counter,
+                MetricType::Counter,
                 "tidegate_state_start_total",
                 "Starts of this process with STATE_DIR, by what they found there.",
                 move |_, samples| {
@@ -185,7 +185,7 @@ impl State {
                 },
             )
             .samples(
-                Kind::Counter,
+                MetricType::Counter,
                 "tidegate_state_checkpoints_total",
                 "Checkpoints of all counters, by whether they were written.",
                 |checkpoints, samples| {
@@ -226,7 +226,7 @@ impl State {
 /// Shows in metrics for how long lost counters count as full.
 pub(super) fn register_cold(metrics: &Metrics, service: &Arc<Service>, clock: Clock) {
     metrics.of(service).value(
-        Kind::Gauge,
+        MetricType::Gauge,
         "tidegate_cold_seconds",
         "Seconds until no counter counts as full any more because it was lost (COLD_START=deny).",
         move |service| ceil_secs(service.counters().coldness().until().nanos_since(clock.now())),

@@ -14,7 +14,7 @@ use crate::configuration::{Listeners, TlsFile, TlsFiles};
 use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 use tidegate_engine::time::SECOND_NANOS;
-use tidegate_serve::metrics::{Kind, Metrics};
+use tidegate_serve::metrics::{MetricType, Metrics};
 use tidegate_serve::reload::{Reload, ReloadLog, Subject};
 
 /// The largest file that is read. A bundle of every public authority has a quarter of this.
@@ -62,7 +62,7 @@ impl PortsTls {
         metrics
             .of(&ports)
             .samples(
-                Kind::Gauge,
+                MetricType::Gauge,
                 "tidegate_tls_certificate_not_after_timestamp_seconds",
                 "Unix time at which the first certificate of the chain that is served ends, by port.",
                 |ports, samples| {
@@ -73,7 +73,7 @@ impl PortsTls {
                 },
             )
             .samples(
-                Kind::Counter,
+                MetricType::Counter,
                 "tidegate_tls_handshakes_failed_total",
                 "TLS handshakes that clients did not finish, by port.",
                 |ports, samples| {
@@ -83,7 +83,7 @@ impl PortsTls {
                 },
             )
             .samples(
-                Kind::Counter,
+                MetricType::Counter,
                 "tidegate_tls_reloads_failed_total",
                 "Changes of a TLS file that were refused, by port.",
                 |ports, samples| {

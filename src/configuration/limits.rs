@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ClientTlsFiles;
 use super::redis::{Server, tls_files};
 use crate::settings::{Problem, Settings};
-use tidegate_redis::address::{Kind, Login, Place};
+use tidegate_redis::address::{Login, RedisUrl, Servers};
 use tidegate_redis::key::KeyStyle;
 use tidegate_redis::{Access, RedisOptions};
 use tidegate_serve::service::RecordsOptions;
@@ -59,7 +59,7 @@ pub(super) fn resolve(settings: &Settings, workers: usize, problems: &mut Vec<Pr
 
 fn redis(settings: &Settings, workers: usize, problems: &mut Vec<Problem>) -> Option<LimitsRedis> {
     let url = settings.limits_url.as_ref()?;
-    let place = Place::parse(&settings.limits_type, &url.0, "");
+    let place = RedisUrl::parse(&settings.limits_type, &url.0, "");
     let bad = |what: String| Problem { name: "LIMITS_URL".to_owned(), what };
     let place = place.map_err(|error| problems.push(bad(error.to_string()))).ok()?;
     let tls = place.tls;
@@ -71,9 +71,9 @@ fn redis(settings: &Settings, workers: usize, problems: &mut Vec<Problem>) -> Op
 }
 
 /// LIMITS_AUTH wins over the URL's login, which is that of the sentinels if there are any.
-fn options(settings: &Settings, place: Place, workers: usize) -> RedisOptions {
+fn options(settings: &Settings, place: RedisUrl, workers: usize) -> RedisOptions {
     let own = Login::parse(&settings.limits_auth.0);
-    let is_of_sentinels = matches!(place.kind, Kind::Sentinel(..));
+    let is_of_sentinels = matches!(place.kind, Servers::Sentinel(..));
     let login = if own.is_empty() && !is_of_sentinels { place.login.clone() } else { own };
     RedisOptions {
         access: Access::new(login, place.database, None),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{ClientTlsFiles, unless_0};
 use crate::settings::value::{ColdStart, FilePath, Secret, Url};
 use crate::settings::{Problem, Settings};
-use tidegate_redis::address::{Kind, Login, Place};
+use tidegate_redis::address::{Login, RedisUrl, Servers};
 use tidegate_redis::key::KeyStyle;
 use tidegate_redis::{Access, DenyCold, RedisOptions, SharedStoreOptions};
 
@@ -46,7 +46,7 @@ pub(super) fn resolve(
 ) -> Option<Redis> {
     let mut place = |name: &str, kind: &str, url: &Url, socket_type: &str| {
         let bad = |what: String| Problem { name: name.to_owned(), what };
-        let parsed = Place::parse(kind, &url.0, socket_type);
+        let parsed = RedisUrl::parse(kind, &url.0, socket_type);
         parsed.map_err(|error| problems.push(bad(error.to_string()))).ok()
     };
     let main = place("REDIS_URL", &settings.redis_type, &settings.redis_url, &settings.redis_socket_type);
@@ -83,14 +83,14 @@ pub(super) fn tls_files(settings: &Settings) -> ClientTlsFiles {
     }
 }
 
-fn main_server(settings: &Settings, place: Place, workers: usize) -> Server {
+fn main_server(settings: &Settings, place: RedisUrl, workers: usize) -> Server {
     let logins = (&settings.redis_auth, &settings.redis_sentinel_auth);
     let pool = (settings.redis_pool_size.0, settings.redis_timeout);
     let tls = settings.redis_tls || place.tls;
     Server { options: options(settings, place, workers, logins, pool), tls }
 }
 
-fn per_second_server(settings: &Settings, place: Place, workers: usize) -> Server {
+fn per_second_server(settings: &Settings, place: RedisUrl, workers: usize) -> Server {
     let logins = (&settings.redis_persecond_auth, &settings.redis_persecond_sentinel_auth);
     let pool = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
     let tls = settings.redis_persecond_tls || place.tls;
@@ -100,14 +100,14 @@ fn per_second_server(settings: &Settings, place: Place, workers: usize) -> Serve
 /// The options of one Redis. A login in the settings wins over the URL's.
 fn options(
     settings: &Settings,
-    place: Place,
+    place: RedisUrl,
     workers: usize,
     (auth, sentinel_auth): (&Secret, &Secret),
     (pool_size, timeout): (usize, Duration),
 ) -> RedisOptions {
     let or_urls = |login: Login| if login.is_empty() { place.login.clone() } else { login };
     let login = Login::parse(&auth.0);
-    let login = if matches!(place.kind, Kind::Sentinel(..)) { login } else { or_urls(login) };
+    let login = if matches!(place.kind, Servers::Sentinel(..)) { login } else { or_urls(login) };
     RedisOptions {
         access: Access::new(login, place.database, None),
         sentinel_login: or_urls(Login::parse(&sentinel_auth.0)),

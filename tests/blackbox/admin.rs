@@ -344,7 +344,7 @@ fn a_file_of_exceptions_that_cannot_be_written_ends_the_start_and_is_said_later(
     assert!(is_up() && !troubles(&limiter).contains(trouble));
     disk.remount("ro");
     let refused = change();
-    assert!(refused.status == 503 && refused.body.contains("cannot be kept"), "{refused:?}");
+    assert!(refused.status == 503 && refused.body.contains("cannot be stored"), "{refused:?}");
     assert!(!is_up() && troubles(&limiter).contains(trouble), "{}", troubles(&limiter));
     disk.remount("rw");
     assert_eq!(change().status, 201);

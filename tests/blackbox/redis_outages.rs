@@ -248,6 +248,6 @@ fn what_somebody_else_wrote_in_place_of_the_generation_makes_way() {
     redis.ask::<()>(&["DEL", generation]);
     redis.ask::<()>(&["HSET", generation, "x", "y"]);
     eventually_true("it to be logged", || node.lines_with("tidegate:generation has another type") == 2);
-    eventually_true("the loss to be logged", || node.lines_with("has lost its memory") == 1);
+    eventually_true("the loss to be logged", || node.lines_with("has lost its data") == 1);
     wait_for_redis(&node);
 }

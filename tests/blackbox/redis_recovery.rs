@@ -380,7 +380,7 @@ fn a_server_of_a_cluster_that_forgets_is_reported_once() {
     }
     for (shown, server) in (1..).zip(&servers) {
         server.ask::<()>(&["FLUSHALL"]);
-        eventually_true("the loss to be logged", || node.lines_with("has lost its memory") == shown);
+        eventually_true("the loss to be logged", || node.lines_with("has lost its data") == shown);
     }
     assert_eq!(node.metric("tidegate_redis_memory_lost_total"), 3.0);
 }

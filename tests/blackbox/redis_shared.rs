@@ -249,7 +249,7 @@ fn every_mode_answers_as_it_says_and_a_server_that_comes_back_is_used() {
     assert_eq!(client.call(mixed).expect_err("one says error").code(), Code::Unavailable);
     redis.restart();
     eventually_true("Redis to be asked again", || answer(&client, "fails") == Ok(OK));
-    eventually_true("the loss of its memory to be logged", || node.lines_with("has lost its memory") == 1);
+    eventually_true("the loss of its data to be logged", || node.lines_with("has lost its data") == 1);
 }
 
 #[test]

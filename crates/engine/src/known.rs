@@ -44,9 +44,9 @@ const HAND_PAIRS: usize = 64;
 /// Pairs that are emptied before others may write.
 const CLEARED_AT_ONCE: usize = 256;
 
-/// The cache.
+/// The cache of records.
 #[derive(Debug)]
-pub struct Known {
+pub struct RecordCache {
     /// Neighbouring sets, allocated when the first of them is used.
     chunks: Box<[OnceLock<Box<[Set]>>]>,
     /// How many pairs are in use: those before this one. It needs no order: a reader that sees an old number looks in
@@ -72,7 +72,7 @@ struct Writing {
     has_been_full: bool,
 }
 
-impl Known {
+impl RecordCache {
     /// Memory for an entry: there is about a set for each.
     pub const BYTES_OF_ENTRY: usize = size_of::<Set>();
 

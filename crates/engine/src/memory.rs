@@ -32,7 +32,7 @@ use crate::unit::{Unit, Window};
 use budget::Budget;
 pub use cold::Cold;
 pub use encoded::{Encoded, ImportError};
-use kind::{AnyKind, CHUNK_SHARDS, Kind, Kinds};
+use kind::{AnyKind, CHUNK_SHARDS, KindShards, Kinds};
 use locked::Locked;
 use shard::{Prepared, Reserved, Room, ShardOps};
 pub use state::{ExportPlace, Exported};
@@ -243,7 +243,7 @@ impl MemoryStore {
         self.decide(&check, now)
     }
 
-    fn decide_in<S: Counter>(&self, kind: &Kind<S>, check: &Check<'_>, now: Timestamp) -> Verdict {
+    fn decide_in<S: Counter>(&self, kind: &KindShards<S>, check: &Check<'_>, now: Timestamp) -> Verdict {
         let (mut shard, due) = kind.lock(check.key);
         let cold_nanos = self.cold.nanos_left_of(&check.limit, now);
         if cold_nanos == 0

@@ -43,7 +43,7 @@ impl<'o> Overlay<'o> {
         }
     }
 
-    /// The exceptions that a request met, given its plan under this overlay.
+    /// The exceptions that a request met. Its plan was made under this overlay.
     pub fn met<'m>(self, request: &'m Request<'_>, plan: &'m Plan<'_>) -> impl Iterator<Item = Met> + 'm
     where
         'o: 'm,

@@ -2,7 +2,7 @@
 //!
 //! In: a `value` as it is written. Out: whether it matches a value of a request, and which of many patterns does first.
 //! Each kind of pattern is a file, which says how many patterns of its kind are searched at once, and a line in each of
-//! the functions here. The place of a kind in [`Kind`] is its place in the order in which patterns are tried.
+//! the functions here. The place of a kind in [`PatternKind`] is its place in the order in which patterns are tried.
 
 mod address;
 mod nat64;
@@ -42,11 +42,11 @@ pub(crate) struct Pattern {
     text: Box<str>,
     /// What metrics call it: the text without the mapping.
     name: Box<str>,
-    kind: Kind,
+    kind: PatternKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum PatternKind {
     /// A list of values.
     OneOf(Box<[Box<str>]>),
     /// Ranges of addresses: one, or those in a file. A pattern of a file is that file, whatever it contains.
@@ -79,7 +79,7 @@ impl Matcher {
         match value {
             None => Self::Any,
             Some(text) if text.contains('*') => {
-                let kind = Kind::Wildcard(Wildcard::of(text));
+                let kind = PatternKind::Wildcard(Wildcard::of(text));
                 Self::Pattern(Pattern { text: text.into(), name: text.into(), kind })
             }
             Some(text) => Self::Exact(text.to_owned()),
@@ -99,27 +99,31 @@ impl Matcher {
         if let Some((at, _)) = name.char_indices().nth(LIST_NAME_MAX) {
             name.replace_range(at.., "…");
         }
-        Self::Pattern(Pattern { text: text.into(), name: name.into(), kind: Kind::OneOf(values.into()) })
+        Self::Pattern(Pattern {
+            text: text.into(),
+            name: name.into(),
+            kind: PatternKind::OneOf(values.into()),
+        })
     }
 
     /// The addresses in this range. `Err`: what is wrong with it, in words that go on after it.
     pub(crate) fn cidr(range: &str) -> Result<Self, String> {
         let range = Range::read(range)?;
-        Ok(Self::pattern("cidr", range, Kind::Cidr(range)))
+        Ok(Self::pattern("cidr", range, PatternKind::Cidr(range)))
     }
 
     /// The addresses in the ranges of this file.
     pub(crate) fn cidr_file(file: &str, ranges: Arc<[Range]>) -> Self {
-        Self::pattern("cidr_file", file, Kind::CidrFile(ranges))
+        Self::pattern("cidr_file", file, PatternKind::CidrFile(ranges))
     }
 
     /// The values in which this regular expression is found. `Err`: what is wrong with it, in words that go on after it.
     pub(crate) fn regex(regex: &str) -> Result<Self, String> {
         regexes::one(regex)?;
-        Ok(Self::pattern("regex", regex, Kind::Regex))
+        Ok(Self::pattern("regex", regex, PatternKind::Regex))
     }
 
-    fn pattern(key: &str, name: impl Display, kind: Kind) -> Self {
+    fn pattern(key: &str, name: impl Display, kind: PatternKind) -> Self {
         let name = name.to_string().into_boxed_str();
         Self::Pattern(Pattern { text: format!("{{{key}: {name}}}").into(), name, kind })
     }
@@ -138,7 +142,9 @@ impl Matcher {
         match self {
             Self::Any => None,
             Self::Exact(value) => Some(value),
-            Self::Pattern(pattern) => matches!(pattern.kind, Kind::Wildcard(_)).then_some(&pattern.text),
+            Self::Pattern(pattern) => {
+                matches!(pattern.kind, PatternKind::Wildcard(_)).then_some(&pattern.text)
+            }
         }
     }
 
@@ -156,11 +162,11 @@ impl Matcher {
             Self::Any => "any",
             Self::Exact(_) => "value",
             Self::Pattern(pattern) => match pattern.kind {
-                Kind::OneOf(_) => "in",
-                Kind::Cidr(_) => "cidr",
-                Kind::CidrFile(_) => "cidr_file",
-                Kind::Wildcard(_) => "pattern",
-                Kind::Regex => "regex",
+                PatternKind::OneOf(_) => "in",
+                PatternKind::Cidr(_) => "cidr",
+                PatternKind::CidrFile(_) => "cidr_file",
+                PatternKind::Wildcard(_) => "pattern",
+                PatternKind::Regex => "regex",
             },
         }
     }
@@ -170,7 +176,7 @@ impl Matcher {
         match self {
             Self::Any => true,
             Self::Exact(_) => false,
-            Self::Pattern(pattern) => matches!(pattern.kind, Kind::Cidr(_) | Kind::CidrFile(_)),
+            Self::Pattern(pattern) => matches!(pattern.kind, PatternKind::Cidr(_) | PatternKind::CidrFile(_)),
         }
     }
 
@@ -189,13 +195,13 @@ impl Matcher {
             Self::Any => "alice".to_owned(),
             Self::Exact(value) => value.clone(),
             Self::Pattern(pattern) => match &pattern.kind {
-                Kind::OneOf(values) => values.first().map(ToString::to_string).unwrap_or_default(),
-                Kind::Cidr(_) | Kind::CidrFile(_) => {
+                PatternKind::OneOf(values) => values.first().map(ToString::to_string).unwrap_or_default(),
+                PatternKind::Cidr(_) | PatternKind::CidrFile(_) => {
                     pattern.ranges().first().map(Range::address).unwrap_or_default()
                 }
-                Kind::Wildcard(_) => pattern.text.replace('*', "x"),
+                PatternKind::Wildcard(_) => pattern.text.replace('*', "x"),
                 // Nobody can derive a value from any regular expression.
-                Kind::Regex => pattern.name.to_string(),
+                PatternKind::Regex => pattern.name.to_string(),
             },
         }
     }
@@ -205,17 +211,19 @@ impl Pattern {
     /// Whether it matches this value. It may search all of a file, or compile an expression.
     pub(crate) fn matches(&self, value: &str) -> bool {
         match &self.kind {
-            Kind::OneOf(values) => values.iter().any(|own| **own == *value),
-            Kind::Cidr(_) | Kind::CidrFile(_) => self.ranges().iter().any(|range| range.contains(value)),
-            Kind::Wildcard(wildcard) => wildcard.matches(value),
-            Kind::Regex => regexes::matches(&self.name, value),
+            PatternKind::OneOf(values) => values.iter().any(|own| **own == *value),
+            PatternKind::Cidr(_) | PatternKind::CidrFile(_) => {
+                self.ranges().iter().any(|range| range.contains(value))
+            }
+            PatternKind::Wildcard(wildcard) => wildcard.matches(value),
+            PatternKind::Regex => regexes::matches(&self.name, value),
         }
     }
 
     /// The values of a list.
     pub(crate) fn values(&self) -> &[Box<str>] {
         match &self.kind {
-            Kind::OneOf(values) => values,
+            PatternKind::OneOf(values) => values,
             _ => &[],
         }
     }
@@ -223,8 +231,8 @@ impl Pattern {
     /// The ranges of addresses.
     pub(crate) fn ranges(&self) -> &[Range] {
         match &self.kind {
-            Kind::Cidr(range) => slice::from_ref(range),
-            Kind::CidrFile(ranges) => ranges,
+            PatternKind::Cidr(range) => slice::from_ref(range),
+            PatternKind::CidrFile(ranges) => ranges,
             _ => &[],
         }
     }
@@ -232,11 +240,11 @@ impl Pattern {
     /// Its place in the order in which patterns are tried. Equal ones are tried in file order.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
         match &self.kind {
-            Kind::OneOf(_) => (0, Reverse(0)),
-            Kind::Cidr(range) => (1, Reverse(range.len())),
-            Kind::CidrFile(_) => (1, Reverse(0)),
-            Kind::Wildcard(_) => (2, Reverse(0)),
-            Kind::Regex => (3, Reverse(0)),
+            PatternKind::OneOf(_) => (0, Reverse(0)),
+            PatternKind::Cidr(range) => (1, Reverse(range.len())),
+            PatternKind::CidrFile(_) => (1, Reverse(0)),
+            PatternKind::Wildcard(_) => (2, Reverse(0)),
+            PatternKind::Regex => (3, Reverse(0)),
         }
     }
 }
@@ -250,15 +258,15 @@ impl<T: Copy> Patterns<T> {
             let target = *target;
             pattern.ranges().iter().map(move |range| (*range, target)).collect::<Vec<_>>()
         };
-        let texts = |is_wanted: fn(&Kind) -> bool| {
+        let texts = |is_wanted: fn(&PatternKind) -> bool| {
             let wanted = patterns.iter().filter(move |(_, pattern)| is_wanted(&pattern.kind));
             wanted.map(|(target, pattern)| (&*pattern.name, *target))
         };
         Ok(Self {
             lists: Lists::new(lists),
             ranges: Ranges::new(patterns.iter().flat_map(ranges)),
-            wildcards: Wildcards::new(texts(|kind| matches!(kind, Kind::Wildcard(_)))),
-            regexes: Regexes::new(texts(|kind| matches!(kind, Kind::Regex)))?,
+            wildcards: Wildcards::new(texts(|kind| matches!(kind, PatternKind::Wildcard(_)))),
+            regexes: Regexes::new(texts(|kind| matches!(kind, PatternKind::Regex)))?,
         })
     }
 
@@ -275,8 +283,8 @@ impl<T: Copy> Patterns<T> {
     /// by a character that it does not hold itself: only its own `*` can match that character.
     pub(crate) fn covering(&self, pattern: Option<&Pattern>) -> Option<T> {
         let text = match pattern.map(|pattern| (&pattern.kind, &pattern.text)) {
-            None | Some((Kind::Regex, _)) => "*",
-            Some((Kind::Wildcard(_), text)) => text,
+            None | Some((PatternKind::Regex, _)) => "*",
+            Some((PatternKind::Wildcard(_), text)) => text,
             Some(_) => return None,
         };
         self.wildcards.find(&text.replace('*', ANYTHING))

@@ -230,7 +230,7 @@ impl Rule {
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
         match self.prefixes {
             None => self.plain_key(entries),
-            Some(_) => self.rare_key(&self.counting.seed, entries),
+            Some(_) => self.key_with(&self.counting.seed, entries),
         }
     }
 
@@ -242,13 +242,13 @@ impl Rule {
 
     /// The name of the counter of these entries for what is learnt about it: no reset changes it.
     pub(crate) fn learning_key(&self, entries: &[Entry<'_>]) -> Key {
-        self.rare_key(&self.loaded_seeds().seed, entries)
+        self.key_with(&self.loaded_seeds().seed, entries)
     }
 
     /// Its candidate, and the key of the candidate's counter for a request whose entries matched this rule.
     pub fn candidate(&self, entries: &[Entry<'_>]) -> Option<(Limit, Key)> {
         let CandidateLimit { limit, seed } = self.candidate.as_deref()?;
-        Some((self.limit_for(*limit, entries), self.rare_key(seed, entries)))
+        Some((self.limit_for(*limit, entries), self.key_with(seed, entries)))
     }
 
     /// A limit of this rule as it is for these entries: 0 where a prefix denies what is no address.
@@ -267,14 +267,14 @@ impl Rule {
         Some(self.prefixes.as_ref()?.read(entries.iter().map(|entry| entry.value)))
     }
 
-    /// The same key as [`key`](Self::key) makes, of a descriptor with these addresses.
+    /// The same key as [`key`](Self::key) makes, of a descriptor whose addresses are read already.
     pub(crate) fn key_by(&self, entries: &[Entry<'_>], addresses: Option<&Addresses>) -> Key {
         self.key_under(&self.counting.seed, entries, addresses)
     }
 
-    /// The same key as [`key`](Self::key) makes, for rare requests: so the code for all others stays short.
+    /// The same with another seed, or for a path with prefixes. Not inlined, because few requests need it.
     #[inline(never)]
-    pub(crate) fn rare_key(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
+    pub(crate) fn key_with(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
         self.key_under(seed, entries, self.addresses(entries).as_ref())
     }
 

@@ -16,7 +16,7 @@ use tidegate_engine::{key, limit, overlay, unit};
 
 use self::key::Key;
 use self::overlay::Record;
-use self::src::known::Known;
+use self::src::known::RecordCache;
 
 #[path = "../src"]
 #[allow(dead_code, reason = "the models ask less than the crate has")]
@@ -45,7 +45,7 @@ fn explore<const LEN: usize>(entries: [(Key, Option<Record>); LEN]) {
         let mut builder = Builder::new();
         builder.preemption_bound = Some(1);
         builder.check(move || {
-            let known = Arc::new(Known::new(LEN));
+            let known = Arc::new(RecordCache::new(LEN));
             let put = |(key, record)| known.insert(key, record);
             entries[..LEN - 1].iter().copied().for_each(put);
             let reader = Arc::clone(&known);

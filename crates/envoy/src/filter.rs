@@ -59,7 +59,7 @@ impl Filter {
             Reply::Later(decided) => {
                 stream.count(configured.counters.waited);
                 let waiting = Waiting { waker: Mutex::new(Some(stream.waker())), answer: Mutex::default() };
-                let asked = Asked(Arc::clone(self.waiting.get_or_init(|| Arc::new(waiting))));
+                let asked = Checking(Arc::clone(self.waiting.get_or_init(|| Arc::new(waiting))));
                 let inside = Arc::clone(&configured.inside);
                 configured.inside.spawn(async move {
                     // Held even if nobody waits any more: then its slots are free again.
@@ -146,9 +146,9 @@ fn domain<'c>(configured: &'c Configured, route: Option<&'c Route>) -> Option<&'
 
 /// A request that is being checked. If its task panics, or is dropped with its runtime, the request is still
 /// answered.
-struct Asked(Arc<Waiting>);
+struct Checking(Arc<Waiting>);
 
-impl Drop for Asked {
+impl Drop for Checking {
     fn drop(&mut self) {
         self.0.answer(Err(Refusal::late("the limiter has ended")));
     }

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use self::audit::Intended;
-use self::known::Known;
+use self::known::KnownException;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
@@ -140,7 +140,7 @@ pub enum ChangeError {
     #[error("not done, because it cannot be audited: {0}")]
     Audit(#[from] AuditError),
     /// It could not be written to the file, so it was not made.
-    #[error("not done, because it cannot be kept: {0}")]
+    #[error("not done, because it cannot be stored: {0}")]
     File(#[from] FileError),
     /// Redis refused it.
     #[error("not done, because Redis does not take it: {0}")]
@@ -365,10 +365,14 @@ impl Book {
 }
 
 /// What the audit has of a change: its kind, and the exception before and after it.
-fn audited(wanted: &WantedChange, before: Option<&Authored>, after: &Known) -> (&'static str, Value) {
+fn audited(
+    wanted: &WantedChange,
+    before: Option<&Authored>,
+    after: &KnownException,
+) -> (&'static str, Value) {
     let after = match after {
-        Known::Made(record) => Some(&**record),
-        Known::Ended { .. } => None,
+        KnownException::Made(record) => Some(&**record),
+        KnownException::Ended { .. } => None,
     };
     let json = |record: Option<&Authored>| record.map_or(Value::Null, Authored::json);
     let mut what = json!({"exception": wanted.id(), "before": json(before), "after": json(after)});

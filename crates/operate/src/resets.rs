@@ -115,7 +115,7 @@ pub enum ResetError {
         servers: String,
     },
     /// It could not be stored.
-    #[error("not done, because it cannot be kept: {0}")]
+    #[error("not done, because it cannot be stored: {0}")]
     File(#[from] FileError),
     /// The thread that does it has died.
     #[error("not done: {0}")]

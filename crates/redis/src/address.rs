@@ -1,6 +1,6 @@
 //! Where Redis is, and the login, as settings write them.
 //!
-//! In: the texts of settings. Out: a [`Place`], or the form that was expected. No error and no `Debug` prints a
+//! In: the texts of settings. Out: a [`RedisUrl`], or the form that was expected. No error and no `Debug` prints a
 //! password.
 
 use std::fmt;
@@ -48,7 +48,7 @@ impl Access {
 
 /// The servers that counters live in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Servers {
     /// One server.
     Single(Address),
     /// The master of this name, known to these sentinels.
@@ -59,9 +59,9 @@ pub enum Kind {
 
 /// What a URL says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RedisUrl {
     /// The servers.
-    pub kind: Kind,
+    pub kind: Servers,
     /// The login in the URL. With Sentinel it is the sentinels' login.
     pub login: Login,
     /// The database of a single server.
@@ -81,10 +81,10 @@ struct Item {
 /// The expected form. The URL is not repeated, because it may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PlaceError {
+pub enum RedisUrlError {
     /// The kind of Redis is unknown.
     #[error("{0:?} is no kind of Redis (expected single, sentinel or cluster)")]
-    Kind(String),
+    Servers(String),
     /// The kind of socket is unknown.
     #[error("{0:?} is no kind of socket (expected unix or tcp)")]
     SocketType(String),
@@ -99,46 +99,46 @@ pub enum PlaceError {
     Cluster,
 }
 
-impl Place {
+impl RedisUrl {
     /// Reads the kind of Redis (single, sentinel, cluster, in any case), its URL, and the kind of socket (unix, tcp, or
     /// nothing).
     /// Fails with the form that was expected.
-    pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, PlaceError> {
+    pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, RedisUrlError> {
         match kind.to_ascii_lowercase().as_str() {
             "single" | "" => Self::single(url, socket_type),
             "sentinel" => Self::sentinel(url),
             "cluster" => {
-                let items = items(url.split(',')).ok_or(PlaceError::Cluster)?;
-                Ok(Self::of(items, Kind::Cluster))
+                let items = items(url.split(',')).ok_or(RedisUrlError::Cluster)?;
+                Ok(Self::of(items, Servers::Cluster))
             }
-            _ => Err(PlaceError::Kind(kind.to_owned())),
+            _ => Err(RedisUrlError::Servers(kind.to_owned())),
         }
     }
 
-    fn single(url: &str, socket_type: &str) -> Result<Self, PlaceError> {
+    fn single(url: &str, socket_type: &str) -> Result<Self, RedisUrlError> {
         let is_unix = match socket_type.to_ascii_lowercase().as_str() {
             "unix" => true,
             "tcp" | "tcp4" | "tcp6" => false,
             "" => url.starts_with('/'),
-            _ => return Err(PlaceError::SocketType(socket_type.to_owned())),
+            _ => return Err(RedisUrlError::SocketType(socket_type.to_owned())),
         };
         if is_unix {
-            let path = Some(url).filter(|url| url.starts_with('/')).ok_or(PlaceError::Single)?;
-            let kind = Kind::Single(Address::Unix(path.into()));
+            let path = Some(url).filter(|url| url.starts_with('/')).ok_or(RedisUrlError::Single)?;
+            let kind = Servers::Single(Address::Unix(path.into()));
             return Ok(Self { kind, login: Login::default(), database: 0, tls: false });
         }
-        let Item { address, login, database, tls } = item(url).ok_or(PlaceError::Single)?;
-        Ok(Self { kind: Kind::Single(address), login, database, tls })
+        let Item { address, login, database, tls } = item(url).ok_or(RedisUrlError::Single)?;
+        Ok(Self { kind: Servers::Single(address), login, database, tls })
     }
 
-    fn sentinel(url: &str) -> Result<Self, PlaceError> {
-        let (name, rest) = url.split_once(',').ok_or(PlaceError::Sentinel)?;
+    fn sentinel(url: &str) -> Result<Self, RedisUrlError> {
+        let (name, rest) = url.split_once(',').ok_or(RedisUrlError::Sentinel)?;
         let is_name = !name.is_empty() && !name.contains([' ', '/', ':']);
-        let items = items(rest.split(',')).filter(|_| is_name).ok_or(PlaceError::Sentinel)?;
-        Ok(Self::of(items, |sentinels| Kind::Sentinel(name.to_owned(), sentinels)))
+        let items = items(rest.split(',')).filter(|_| is_name).ok_or(RedisUrlError::Sentinel)?;
+        Ok(Self::of(items, |sentinels| Servers::Sentinel(name.to_owned(), sentinels)))
     }
 
-    fn of(items: Vec<Item>, kind: impl FnOnce(Vec<Address>) -> Kind) -> Self {
+    fn of(items: Vec<Item>, kind: impl FnOnce(Vec<Address>) -> Servers) -> Self {
         let login = items.iter().map(|item| &item.login).find(|login| login.password.is_some());
         let (login, tls) = (login.cloned().unwrap_or_default(), items.iter().any(|item| item.tls));
         let addresses = items.into_iter().map(|item| item.address).collect();
@@ -233,7 +233,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Servers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Single(address) => write!(formatter, "{address}"),
@@ -259,20 +259,20 @@ mod tests {
 
     #[test]
     fn every_form_is_understood() {
-        let single = |url, socket| Place::parse("SINGLE", url, socket).expect("a good form");
-        assert_eq!(single("redis:6379", "").kind, Kind::Single(tcp("redis", 6379)));
-        assert_eq!(single("[::1]:1", "tcp").kind, Kind::Single(tcp("::1", 1)));
-        assert_eq!(single("/a/b.sock", "").kind, Kind::Single(Address::Unix("/a/b.sock".into())));
+        let single = |url, socket| RedisUrl::parse("SINGLE", url, socket).expect("a good form");
+        assert_eq!(single("redis:6379", "").kind, Servers::Single(tcp("redis", 6379)));
+        assert_eq!(single("[::1]:1", "tcp").kind, Servers::Single(tcp("::1", 1)));
+        assert_eq!(single("/a/b.sock", "").kind, Servers::Single(Address::Unix("/a/b.sock".into())));
         let full = single("rediss://u%40x:p%3A@h:1/3?db=4", "tcp");
-        assert_eq!((full.kind, full.database, full.tls), (Kind::Single(tcp("h", 1)), 3, true));
+        assert_eq!((full.kind, full.database, full.tls), (Servers::Single(tcp("h", 1)), 3, true));
         assert_eq!(full.login, Login::of("u@x", "p:"));
         let query = single("redis://h:1?db=4&username=u&password=p", "");
         assert_eq!((query.database, query.login), (4, Login::of("u", "p")));
-        let sentinel = Place::parse("sentinel", "mymaster,a:1,redis://:secret@b:2", "unix").expect("good");
-        assert_eq!(sentinel.kind, Kind::Sentinel("mymaster".into(), vec![tcp("a", 1), tcp("b", 2)]));
+        let sentinel = RedisUrl::parse("sentinel", "mymaster,a:1,redis://:secret@b:2", "unix").expect("good");
+        assert_eq!(sentinel.kind, Servers::Sentinel("mymaster".into(), vec![tcp("a", 1), tcp("b", 2)]));
         assert_eq!(sentinel.login, Login::of("", "secret"));
-        let cluster = Place::parse("Cluster", "a:1,b:2", "").expect("good");
-        assert_eq!(cluster.kind, Kind::Cluster(vec![tcp("a", 1), tcp("b", 2)]));
+        let cluster = RedisUrl::parse("Cluster", "a:1,b:2", "").expect("good");
+        assert_eq!(cluster.kind, Servers::Cluster(vec![tcp("a", 1), tcp("b", 2)]));
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
             ("cluster", "", ""),
             ("memcache", "a:1", ""),
         ] {
-            let refused = Place::parse(kind, url, socket).expect_err(url).to_string();
+            let refused = RedisUrl::parse(kind, url, socket).expect_err(url).to_string();
             assert!(refused.contains("expected") && !refused.contains("hunter2"), "{refused}");
         }
         assert!(!format!("{:?}", Login::of("u", "hunter2")).contains("hunter2"));

@@ -30,7 +30,7 @@ pub enum ConnectError {
     WrongKind {
         /// The kind of the server.
         found: String,
-        /// The kind to configure, as [`Place::parse`](crate::address::Place::parse) reads it.
+        /// The kind to configure, as [`RedisUrl::parse`](crate::address::RedisUrl::parse) reads it.
         expected: &'static str,
     },
     /// The server did not answer in time.

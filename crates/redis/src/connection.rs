@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 
-use crate::address::{Address, Kind};
+use crate::address::{Address, Servers};
 use crate::call_batches::{CallBatches, Sent, fits_batch};
 use crate::connect_error::{ConnectError, VERSION_MIN};
 use crate::failure::Failure;
 use crate::lost::{Begins, Mark, Marked};
 use crate::runtime::{Runtime, Transport};
-use crate::script::{self, Call, Memory, Purpose};
+use crate::script::{self, Call, DataId, Purpose};
 use crate::server::Server;
 use crate::server_clock::ServerClock;
 use crate::state::Shared;
@@ -79,14 +79,14 @@ impl<R: Runtime> Connection<R> {
         self.epochs_until.store(nanos(until), Relaxed);
     }
 
-    /// The server's memory, as it was last read.
-    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
-        self.server.memory()
+    /// The server's data, as it was last read.
+    pub(super) fn data(&self) -> Option<Arc<DataId>> {
+        self.server.data()
     }
 
-    /// Whether hits that were charged in this memory may go back to the server.
-    pub(super) fn has_memory(&self, memory: &Memory) -> bool {
-        self.server.may_take_back(memory, self.marked.get().as_deref())
+    /// Whether hits that were charged in this data may go back to the server.
+    pub(super) fn has_data(&self, data: &DataId) -> bool {
+        self.server.may_take_back(data, self.marked.get().as_deref())
     }
 
     /// Sends any command, and reads its reply.
@@ -365,13 +365,13 @@ fn check_version(info: &str) -> Result<(), ConnectError> {
 }
 
 /// A node of a Cluster would refuse keys of other nodes, and a sentinel all keys.
-fn check_mode(info: &str, address: &Address, kind: &Kind) -> Result<(), ConnectError> {
+fn check_mode(info: &str, address: &Address, kind: &Servers) -> Result<(), ConnectError> {
     let mode = info.lines().find_map(|line| {
         line.strip_prefix("redis_mode:").or_else(|| line.strip_prefix("server_mode:")).map(str::trim)
     });
     let (found, expected) = match (kind, mode) {
-        (Kind::Single(_), Some("cluster")) => ("a node of a Cluster", "cluster"),
-        (Kind::Single(_), Some("sentinel")) => ("a sentinel", "sentinel"),
+        (Servers::Single(_), Some("cluster")) => ("a node of a Cluster", "cluster"),
+        (Servers::Single(_), Some("sentinel")) => ("a sentinel", "sentinel"),
         _ => return Ok(()),
     };
     Err(ConnectError::WrongKind { found: format!("{address} is {found}"), expected })

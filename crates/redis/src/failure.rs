@@ -8,6 +8,7 @@ pub struct StoreError(pub Failure);
 tidegate_engine::named! {
     /// Why a call to the shared store has no answer. Names are those of metrics.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+    #[non_exhaustive]
     pub enum Failure {
         /// The answer was not there in time.
         #[error("it did not answer in time")]

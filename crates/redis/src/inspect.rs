@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::address::Kind;
+use crate::address::Servers;
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::lost::{MarkRead, Primary, Seen, UsedOther};
@@ -186,7 +186,7 @@ async fn look_at_mark<R: Runtime>(
     let read = read.ok_or_else(|| ConnectError::Unmarked(connection.wire.address.clone()))?;
     let news = shared.losses.lock().lease_times(&read, deny);
     shared.hear(&connection.wire.address, news);
-    let is_named = !matches!(shared.options.kind, Kind::Cluster(_));
+    let is_named = !matches!(shared.options.kind, Servers::Cluster(_));
     if let Some(begins) = connection.marked.read(key, &read, deny, is_named) {
         shared.begins(&connection.wire.address, begins);
     }

@@ -12,7 +12,7 @@
 
 mod counter;
 
-use std::collections::hash_map::Entry as Place;
+use std::collections::hash_map::Entry as MapEntry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -138,12 +138,12 @@ impl Leases {
         let counters = &mut self.shard(own_key(check)).counters;
         let has_room = counters.len() < SHARD_COUNTERS_MAX;
         let counter = match counters.entry(own_key(check)) {
-            Place::Occupied(known) => known.into_mut(),
-            Place::Vacant(new) if has_room => {
+            MapEntry::Occupied(known) => known.into_mut(),
+            MapEntry::Vacant(new) if has_room => {
                 self.in_use.fetch_or(bit_of(own_key(check)), Relaxed);
                 new.insert(LeasedCounter::default())
             }
-            Place::Vacant(_) => return None,
+            MapEntry::Vacant(_) => return None,
         };
         counter.see(hits.max(1), now, self.time);
         let lease = counter.lease(check, hits, now)?;

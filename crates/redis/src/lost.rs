@@ -5,7 +5,7 @@
 //! machine runs inside the server, because only there nothing can come in between: the scripts `mark.lua` and
 //! `cold.lua`.
 //!
-//! The knowledge is in four types: [`Losses`] for all servers of a store, [`Seen`] for a worker, [`ServerMemory`] for
+//! The knowledge is in four types: [`Losses`] for all servers of a store, [`Seen`] for a worker, [`ServerData`] for
 //! a server, [`Marked`] for a connection.
 #![doc = include_str!("lost/transitions.md")]
 
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::address::Address;
 use crate::options::DenyCold;
-use crate::script::{Memory, cold_argument};
+use crate::script::{DataId, cold_argument};
 
 /// When several nodes notice a new primary one after the other, that is one loss.
 const ONE_LOSS: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ impl News {
     /// The line in the log.
     pub(super) fn line(&self, server: &Address) -> String {
         match self {
-            Self::MemoryLost => format!("redis: {server} has lost its memory; its counters start at zero"),
+            Self::MemoryLost => format!("redis: {server} has lost its data; its counters start at zero"),
             Self::Cold { lasts, held, .. } => format!(
                 "cold: redis: {server} may have lost hits, so each counter counts as full for one window of its limit, \
                  {} s at most; counters of windows longer than {held:?} may start at zero (COLD_START=deny, \
@@ -82,7 +82,7 @@ pub(super) struct Losses {
     cold_since: Option<Instant>,
     /// The last such moment that was logged.
     logged: Option<Instant>,
-    /// Whether the memory of any server was noted.
+    /// Whether the data of any server was noted.
     is_known: bool,
     /// The longest lease time of all nodes, as a mark last had it.
     longest_lease_micros: u64,
@@ -202,16 +202,16 @@ impl Primary {
     }
 }
 
-/// The memory of a server as it was last read, and the number of the newest connection to it.
+/// The data of a server as it was last read, and the number of the newest connection to it.
 #[derive(Debug, Default)]
-pub(super) struct ServerMemory {
+pub(super) struct ServerData {
     newest: u64,
-    known: Option<Arc<Memory>>,
+    known: Option<Arc<DataId>>,
 }
 
-impl ServerMemory {
-    /// The memory, as it was last read.
-    pub(super) fn known(&self) -> Option<Arc<Memory>> {
+impl ServerData {
+    /// The data, as it was last read.
+    pub(super) fn known(&self) -> Option<Arc<DataId>> {
         self.known.clone()
     }
 
@@ -219,26 +219,26 @@ impl ServerMemory {
     /// that took over the name, and that server may miss the last charges.
     pub(super) fn connected(&mut self, connection: u64) {
         self.newest = connection;
-        let renumbered = |memory: Arc<Memory>| Arc::new(Memory { connection, ..Memory::clone(&memory) });
+        let renumbered = |data: Arc<DataId>| Arc::new(DataId { connection, ..DataId::clone(&data) });
         self.known = self.known.take().map(renumbered);
     }
 
     /// Notes the generation that was read under this key.
     pub(super) fn generation(&mut self, key: &[u8], generation: &[u8]) {
-        let is = |known: &Arc<Memory>| known.key == key && known.generation == generation;
+        let is = |known: &Arc<DataId>| known.key == key && known.generation == generation;
         if !self.known.as_ref().is_some_and(is) {
             let (key, generation, connection) = (key.to_vec(), generation.to_vec(), self.newest);
-            self.known = Some(Arc::new(Memory { key, generation, connection }));
+            self.known = Some(Arc::new(DataId { key, generation, connection }));
         }
     }
 
-    /// Whether hits that were charged in this memory may go back: the connection has this mark, or, without marks,
-    /// this memory was read. Another primary also has a copy of the previous primary's mark, but under a name that it
+    /// Whether hits that were charged in this data may go back: the connection has this mark, or, without marks,
+    /// this data was read. Another primary also has a copy of the previous primary's mark, but under a name that it
     /// does not use.
-    pub(super) fn may_take_back(&self, memory: &Memory, mark: Option<&Mark>) -> bool {
+    pub(super) fn may_take_back(&self, data: &DataId, mark: Option<&Mark>) -> bool {
         match mark {
-            Some(mark) => mark.key == memory.key,
-            None => self.known.as_deref() == Some(memory),
+            Some(mark) => mark.key == data.key,
+            None => self.known.as_deref() == Some(data),
         }
     }
 }
@@ -269,11 +269,11 @@ impl Mark {
         Some(&self.key).filter(|_| self.is_named)
     }
 
-    /// The memory in which hits are charged, if the data is complete since this time.
-    pub(super) fn memory(&self, since_micros: u64) -> Memory {
+    /// The data in which hits are charged, if the data is complete since this time.
+    pub(super) fn data(&self, since_micros: u64) -> DataId {
         let generation = (since_micros as f64).to_le_bytes().to_vec();
         // The key names the process: connections share it.
-        Memory { key: self.key.clone(), generation, connection: 0 }
+        DataId { key: self.key.clone(), generation, connection: 0 }
     }
 }
 

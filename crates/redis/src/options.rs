@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::address::{Access, Kind, Login};
+use crate::address::{Access, Login, Servers};
 use crate::key::KeyStyle;
 
 /// How a shared store is reached and used.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
     /// The servers.
-    pub kind: Kind,
+    pub kind: Servers,
     /// How to connect to the servers.
     pub access: Access,
     /// The login to the sentinels.
@@ -49,7 +49,7 @@ pub struct DenyCold {
 impl RedisOptions {
     /// Options for one worker: 100 ms for a decision, 10,000 decisions that wait, 10 connections to a server, no login
     /// and no TLS.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: Servers) -> Self {
         Self {
             kind,
             access: Access::default(),

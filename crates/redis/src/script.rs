@@ -207,10 +207,10 @@ pub struct Whole {
     pub quotas_over: u32,
 }
 
-/// A server's memory: the key of its generation or of its mark, and the beginning of the value there, which stays the
+/// A server's data: the key of its generation or of its mark, and the beginning of the value there, which stays the
 /// same as long as the server loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Memory {
+pub struct DataId {
     /// The key.
     pub key: Vec<u8>,
     /// How its value begins.
@@ -242,13 +242,13 @@ impl Call {
         Self { whole, ..Self::default() }
     }
 
-    /// A call that gives back hits which were charged in this memory.
-    pub fn giving_back(memory: &Memory) -> Self {
-        let args = SmallVec::from_vec(vec![memory.key.clone(), memory.generation.clone()]);
+    /// A call that gives back hits which were charged in this data.
+    pub fn giving_back(data: &DataId) -> Self {
+        let args = SmallVec::from_vec(vec![data.key.clone(), data.generation.clone()]);
         Self { args, ..Self::default() }
     }
 
-    /// Adds the memory's key to the keys of a call that gives back.
+    /// Adds the data's key to the keys of a call that gives back.
     pub(super) fn name_memory(&mut self) {
         self.keys.extend(self.args.first().cloned());
     }
@@ -269,9 +269,9 @@ impl Call {
     }
 
     /// Adds `hits` to give back to a counter; they were charged under this stamp.
-    pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: Stamp, hits: u64) {
+    pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: ChargeId, hits: u64) {
         let mut packed = packed(0, limit, 0, hits);
-        let Stamp { at, level, rest, taken_back } = stamp;
+        let ChargeId { at, level, rest, taken_back } = stamp;
         [at, level, rest, taken_back].into_iter().for_each(|number| packed.extend(double(number)));
         self.keys.push(key);
         self.args.push(packed);
@@ -460,14 +460,14 @@ pub struct CounterAnswered {
     /// Hits that were charged.
     pub charged: u64,
     /// The stamp of the charge.
-    pub stamp: Stamp,
+    pub stamp: ChargeId,
     /// For how long nothing had been charged before, as far as the counter knows.
     pub quiet_nanos: u64,
 }
 
 /// Identifies a charge, so that it can be given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamp {
+pub struct ChargeId {
     /// A time, or the number of a bucket or window.
     pub at: u64,
     /// Token and leaky bucket: the whole hits in the bucket after the charge.
@@ -518,7 +518,7 @@ impl Answered {
     }
 }
 
-impl Stamp {
+impl ChargeId {
     /// The stamp of an algorithm that needs only a place.
     pub fn of(at: u64) -> Self {
         Self { at, ..Self::default() }
@@ -619,20 +619,22 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
 }
 
 /// The stamp of a charge.
-fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<&i64>) -> Option<Stamp> {
+fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<&i64>) -> Option<ChargeId> {
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     let latest = u64::try_from(latest).ok()?;
     Some(match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::Calendar => Stamp::of(natural(other)),
+        Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::Calendar => {
+            ChargeId::of(natural(other))
+        }
         Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => {
-            Stamp::of(latest * 1_000 / limit.window_nanos())
+            ChargeId::of(latest * 1_000 / limit.window_nanos())
         }
         // 1: the slot or the hold was there before.
-        Algorithm::Concurrency | Algorithm::Holds => Stamp::of(natural(one)),
-        Algorithm::Ban => Stamp::default(),
+        Algorithm::Concurrency | Algorithm::Holds => ChargeId::of(natural(one)),
+        Algorithm::Ban => ChargeId::default(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let taken_back = u64::try_from(*taken_back?).ok()?;
-            Stamp { at: latest, level: natural(one), rest: natural(other), taken_back }
+            ChargeId { at: latest, level: natural(one), rest: natural(other), taken_back }
         }
     })
 }

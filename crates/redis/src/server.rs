@@ -1,4 +1,4 @@
-//! What all connections of this node to one server share: whether the server answers, and its memory.
+//! What all connections of this node to one server share: whether the server answers, and its data.
 //!
 //! In: calls and waits for replicas, answered or not, on any connection. Out: when the circuit breaker opens, all
 //! connections are closed, so that every waiting call fails at once.
@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 use crate::breaker::Breaker;
 use crate::connect_error::ConnectError;
-use crate::lost::{Mark, ServerMemory};
+use crate::lost::{Mark, ServerData};
 use crate::runtime::Runtime;
-use crate::script::Memory;
+use crate::script::DataId;
 use crate::wire::Wire;
 
 /// A server that all of its connections share.
@@ -24,7 +24,7 @@ pub(super) struct Server<R: Runtime> {
     /// Whether its connections were closed.
     cut: AtomicBool,
     wires: Mutex<Vec<Weak<Wire<R>>>>,
-    memory: Mutex<ServerMemory>,
+    data: Mutex<ServerData>,
 }
 
 // `derive` would require a default of the runtime.
@@ -35,7 +35,7 @@ impl<R: Runtime> Default for Server<R> {
             replicas: Breaker::default(),
             cut: AtomicBool::default(),
             wires: Mutex::default(),
-            memory: Mutex::default(),
+            data: Mutex::default(),
         }
     }
 }
@@ -47,7 +47,7 @@ impl<R: Runtime> Server<R> {
         wires.retain(|wire| wire.strong_count() > 0);
         wires.push(Arc::downgrade(wire));
         drop(wires);
-        self.memory.lock().connected(connection);
+        self.data.lock().connected(connection);
     }
 
     /// Notes a call that was answered in time.
@@ -80,19 +80,19 @@ impl<R: Runtime> Server<R> {
         self.cut.load(Relaxed)
     }
 
-    /// The memory, as it was last read.
-    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
-        self.memory.lock().known()
+    /// The data, as it was last read.
+    pub(super) fn data(&self) -> Option<Arc<DataId>> {
+        self.data.lock().known()
     }
 
     /// Keeps the generation that was read under this key.
     pub(super) fn generation(&self, key: &[u8], generation: &[u8]) {
-        self.memory.lock().generation(key, generation);
+        self.data.lock().generation(key, generation);
     }
 
-    /// Whether hits that were charged in this memory may go back, on a connection with this mark.
-    pub(super) fn may_take_back(&self, memory: &Memory, mark: Option<&Mark>) -> bool {
-        self.memory.lock().may_take_back(memory, mark)
+    /// Whether hits that were charged in this data may go back, on a connection with this mark.
+    pub(super) fn may_take_back(&self, data: &DataId, mark: Option<&Mark>) -> bool {
+        self.data.lock().may_take_back(data, mark)
     }
 
     /// Closes all connections, and so fails all calls that wait.

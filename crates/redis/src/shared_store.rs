@@ -24,7 +24,7 @@ use futures_util::future::{join_all, select_all};
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
-use crate::address::Kind;
+use crate::address::Servers;
 use crate::failure::{Failure, StoreError};
 use crate::lease::Leases;
 use crate::runtime::{Runtime, Tokio};
@@ -189,7 +189,7 @@ impl<R: Runtime> SharedStore<R> {
         self.deny_cache.clear(self.runtime.monotonic());
     }
 
-    /// Clears the deny cache whenever a server has lost its memory, for ever.
+    /// Clears the deny cache whenever a server has lost its data, for ever.
     async fn forget_with_redis(self: Arc<Self>) {
         loop {
             let losses = self.stores().map(|(_, store)| Box::pin(store.memory_lost()));
@@ -459,7 +459,7 @@ impl<R: Runtime> SharedStore<R> {
 
     /// Whether the counters of one request may live in different slots.
     fn has_slots(&self) -> bool {
-        self.per_second.is_some() || matches!(self.main.options().kind, Kind::Cluster(_))
+        self.per_second.is_some() || matches!(self.main.options().kind, Servers::Cluster(_))
     }
 
     /// Gives back what a slot charged although the request does not owe it. To candidates it gives back what the
@@ -476,8 +476,8 @@ impl<R: Runtime> SharedStore<R> {
         let over = |place: usize| overs[place];
         let settlement = settle(plan, over);
         for part in parts {
-            let Some(memory) = part.memory.get() else { continue };
-            let (mut call, mut counters) = (Call::giving_back(memory), SmallVec::new());
+            let Some(data) = part.data.get() else { continue };
+            let (mut call, mut counters) = (Call::giving_back(data), SmallVec::new());
             for (candidate, key) in &part.candidates {
                 let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);
                 let Some(Ok(counter)) = &outcomes[place] else { continue };
@@ -505,7 +505,7 @@ impl<R: Runtime> SharedStore<R> {
             }
             if !call.keys.is_empty() {
                 let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
-                part.store.give_back(part.slot, memory, call, refunds);
+                part.store.give_back(part.slot, data, call, refunds);
             }
         }
     }

@@ -55,7 +55,7 @@ pub(super) struct Shared<R: Runtime> {
     connection: AtomicU64,
     /// The servers that connections were opened to.
     servers: Mutex<HashMap<Address, Arc<Server<R>>>>,
-    /// Notified when a server has lost its memory.
+    /// Notified when a server has lost its data.
     pub(super) memory_lost: Notify,
     /// Notified when connections were opened, whose servers' epochs are to be read.
     pub(super) opened: Notify,
@@ -83,7 +83,7 @@ pub struct Stats {
     pub connections_opened: AtomicU64,
     /// Connections that were given up.
     pub connections_closed: AtomicU64,
-    /// How often a server had lost its memory.
+    /// How often a server had lost its data.
     pub memory_lost: AtomicU64,
     /// Give-backs that were sent.
     pub given_back: AtomicU64,
@@ -269,12 +269,12 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Kind;
+    use crate::address::Servers;
     use crate::runtime::Tokio;
 
     #[test]
     fn contact_is_up_only_while_every_worker_is() {
-        let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
         let shared = Shared::new(Tokio, RedisOptions { workers: 2, ..RedisOptions::new(kind) });
         let contact = || shared.contact.borrow().clone();
         shared.reached(false);

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::options::RedisOptions;
 use crate::routes::Routes;
 use crate::runtime::{Runtime, Tokio};
-use crate::script::{Call, Memory, Purpose};
+use crate::script::{Call, DataId, Purpose};
 use crate::state::{Contact, Shared, Stats};
 use crate::worker_connections::WorkerConnections;
 use crate::{address, topology};
@@ -109,7 +109,7 @@ impl<R: Runtime> RedisStore<R> {
     /// The slot of a key. A single server has only one.
     pub(super) fn slot(&self, key: &[u8]) -> u16 {
         match self.shared.options.kind {
-            address::Kind::Cluster(_) => topology::slot_of(key),
+            address::Servers::Cluster(_) => topology::slot_of(key),
             _ => 0,
         }
     }
@@ -185,16 +185,16 @@ impl<R: Runtime> RedisStore<R> {
         }
     }
 
-    /// The memory of the server of this slot, as it was last read. `None`: it was not read yet, or it is in the
+    /// The data of the server of this slot, as it was last read. `None`: it was not read yet, or it is in the
     /// replies.
-    pub(super) fn memory(&self, slot: u16) -> Option<Arc<Memory>> {
-        if self.denies_cold() { None } else { self.worker_connections()?.route(slot)?.memory() }
+    pub(super) fn data(&self, slot: u16) -> Option<Arc<DataId>> {
+        if self.denies_cold() { None } else { self.worker_connections()?.route(slot)?.data() }
     }
 
-    /// The memory of the server of this slot, whose data is complete since this time.
-    pub(super) fn memory_since(&self, slot: u16, since_micros: u64) -> Option<Arc<Memory>> {
+    /// The data of the server of this slot, whose data is complete since this time.
+    pub(super) fn data_since(&self, slot: u16, since_micros: u64) -> Option<Arc<DataId>> {
         let mark = self.worker_connections()?.route(slot)?.marked.get()?;
-        Some(Arc::new(mark.memory(since_micros)))
+        Some(Arc::new(mark.data(since_micros)))
     }
 
     fn denies_cold(&self) -> bool {
@@ -222,7 +222,7 @@ impl<R: Runtime> RedisStore<R> {
         own.filter_map(OnceLock::get).map(|attached| attached.connections.routes())
     }
 
-    /// Waits until a server loses its memory, or has since the last call.
+    /// Waits until a server loses its data, or has since the last call.
     pub(super) async fn memory_lost(&self) {
         self.shared.memory_lost.notified().await;
     }
@@ -237,22 +237,22 @@ impl<R: Runtime> RedisStore<R> {
         self.worker_connections().is_some_and(|connections| connections.route(slot).is_some())
     }
 
-    /// Gives back hits once, in the background, if the server still has the memory in which they were charged. Drops
+    /// Gives back hits once, in the background, if the server still has the data in which they were charged. Drops
     /// `until_done` when that has ended, with success or not.
     pub(super) fn give_back(
         &self,
         slot: u16,
-        memory: &Memory,
+        data: &DataId,
         mut call: Call,
         until_done: impl Send + 'static,
     ) {
-        if !matches!(self.shared.options.kind, address::Kind::Cluster(_)) {
-            // A single server needs every key that a script reads named. In a Cluster the memory's key may be in
+        if !matches!(self.shared.options.kind, address::Servers::Cluster(_)) {
+            // A single server needs every key that a script reads named. In a Cluster the data's key may be in
             // another slot, so it cannot be named.
             call.name_memory();
         }
         let connection = self.worker_connections().and_then(|connections| connections.route(slot));
-        let Some(connection) = connection.filter(|it| it.has_memory(memory)) else { return };
+        let Some(connection) = connection.filter(|it| it.has_data(data)) else { return };
         let shared = Arc::clone(&self.shared);
         let until = shared.runtime.monotonic() + GIVE_BACK_TIMEOUT;
         shared.stats.given_back.fetch_add(1, Relaxed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue};
 
-use crate::address::{Access, Address, Kind};
+use crate::address::{Access, Address, Servers};
 use crate::connect_error::ConnectError;
 use crate::connection::{Connection, ask};
 use crate::runtime::Runtime;
@@ -54,12 +54,12 @@ fn crc16(bytes: &[u8]) -> u16 {
 /// Names for a key that has to be on one server, in order: of `most` names those in slots that the server has, by
 /// `holds`. All nodes find the same ones. Outside of a Cluster there is one server, and one name.
 pub(super) fn names_on<'k>(
-    kind: &Kind,
+    kind: &Servers,
     name: String,
     most: usize,
     holds: impl Fn(u16) -> bool + 'k,
 ) -> impl Iterator<Item = String> + 'k {
-    let is_cluster = matches!(kind, Kind::Cluster(_));
+    let is_cluster = matches!(kind, Servers::Cluster(_));
     // All keys are in one slot then.
     let is_tagged = tag(name.as_bytes()).is_some();
     let nth = move |number| if is_cluster { format!("{name}:{number}") } else { name.clone() };
@@ -73,12 +73,12 @@ pub(super) async fn masters<R: Runtime>(
     known: &[Arc<Connection<R>>],
 ) -> Result<Vec<Master>, ConnectError> {
     match &shared.options.kind {
-        Kind::Single(address) => Ok(vec![Master::of_all(address.clone())]),
-        Kind::Sentinel(name, sentinels) => {
+        Servers::Single(address) => Ok(vec![Master::of_all(address.clone())]),
+        Servers::Sentinel(name, sentinels) => {
             let master = master(shared, name, sentinels).await;
             Ok(vec![Master::of_all(master.map_err(ConnectError::of_a_sentinel)?)])
         }
-        Kind::Cluster(seeds) => cluster(shared, known, seeds).await,
+        Servers::Cluster(seeds) => cluster(shared, known, seeds).await,
     }
 }
 

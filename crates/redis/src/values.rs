@@ -11,7 +11,7 @@
 
 use redis::{FromRedisValue, Value};
 
-use crate::address::Kind;
+use crate::address::Servers;
 use crate::connect_error::ConnectError;
 use crate::runtime::{Runtime, Tokio};
 use crate::store::RedisStore;
@@ -107,7 +107,7 @@ impl<R: Runtime> Values<R> {
     /// Fails when there are too few, or the server does not answer.
     pub async fn replicated(&self, key: &[u8]) -> Result<(), ConnectError> {
         match self.store.options().kind {
-            Kind::Cluster(_) => self.store.replicated(self.key(key)).await,
+            Servers::Cluster(_) => self.store.replicated(self.key(key)).await,
             _ => self.store.replicated(&self.stream).await,
         }
     }
@@ -118,7 +118,7 @@ impl<R: Runtime> Values<R> {
     /// of it may have been changed, and not announced; setting the same values again announces them.
     pub async fn change(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<usize, ConnectError> {
         let keys: Vec<Vec<u8>> = changes.iter().map(|(key, _)| self.key(key)).collect();
-        if let Kind::Cluster(_) = self.store.options().kind {
+        if let Servers::Cluster(_) = self.store.options().kind {
             return self.change_each(changes, &keys).await;
         }
         let mut command = redis::cmd("EVAL");
@@ -140,7 +140,7 @@ impl<R: Runtime> Values<R> {
     ) -> Result<bool, ConnectError> {
         let (key, before, value) = (self.key(name), before.unwrap_or_default(), after.unwrap_or_default());
         let mut command = redis::cmd("EVAL");
-        if let Kind::Cluster(_) = self.store.options().kind {
+        if let Servers::Cluster(_) = self.store.options().kind {
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
             let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
             if is_done {

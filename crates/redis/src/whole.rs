@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::address::{Address, Kind};
+use crate::address::{Address, Servers};
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::inspect::mark_whole;
@@ -51,7 +51,7 @@ async fn declare<R: Runtime>(
     masters: &[Master],
 ) -> Result<Declared, ConnectError> {
     let connection = Connection::open(server, shared, &Arc::new(Notify::new())).await?;
-    if let Kind::Sentinel(..) = shared.options.kind {
+    if let Servers::Sentinel(..) = shared.options.kind {
         check_role(shared, &connection).await?;
     }
     let own = |master: &&Master| master.address == *server;

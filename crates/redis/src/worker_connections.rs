@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::address::{Address, Kind};
+use crate::address::{Address, Servers};
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::inspect;
@@ -33,7 +33,7 @@ pub(super) struct WorkerConnections<R: Runtime> {
     shared: Arc<Shared<R>>,
     routes: Mutex<Arc<Routes<R>>>,
     changed: Arc<Notify>,
-    /// Whether these connections check that servers still have their memory. The connections of one worker do it for
+    /// Whether these connections check that servers still have their data. The connections of one worker do it for
     /// all.
     watches_memory: bool,
 }
@@ -118,7 +118,7 @@ impl<R: Runtime> WorkerConnections<R> {
         seen.use_of_any(self.shared.runtime.monotonic(), old.reach_any());
         let masters = match (&self.shared.options.kind, old.connections.first()) {
             // A single server does not move. The others may.
-            (Kind::Single(_), Some(connection)) if !connection.wire.is_broken() => None,
+            (Servers::Single(_), Some(connection)) if !connection.wire.is_broken() => None,
             _ => {
                 let mut known = old.connections.clone();
                 let asked_last = failures.checked_rem(known.len()).unwrap_or(0);
@@ -189,7 +189,7 @@ impl<R: Runtime> WorkerConnections<R> {
                 (connection, true)
             }
         };
-        if let Kind::Sentinel(..) = self.shared.options.kind {
+        if let Servers::Sentinel(..) = self.shared.options.kind {
             check_role(&self.shared, &connection).await?;
         }
         if is_new {

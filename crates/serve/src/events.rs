@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 pub use self::event::{KeyNames, hex};
-pub use self::kind::{Kind, Kinds};
+pub use self::kind::{EventKind, Kinds};
 pub use self::lines::{Lines, LinesTo};
 pub use self::outlet::{Outlet, OutletTotals, Queue};
 
@@ -68,7 +68,7 @@ pub struct Events {
     wall: Clock,
     keys: Keys,
     outlets: Vec<Outlet>,
-    emitted: [AtomicU64; Kind::ALL.len()],
+    emitted: [AtomicU64; EventKind::ALL.len()],
     left_out: AtomicU64,
 }
 
@@ -164,7 +164,7 @@ impl Events {
 
     /// This node sees for the first time that a key of this limit is banned.
     pub fn ban_began(&self, rules: &RuleEvents, limited: &Limited<'_>, ban: SeenBan, at: Instant) {
-        if !self.options.kinds.has(Kind::BanBegan) {
+        if !self.options.kinds.has(EventKind::BanBegan) {
             return;
         }
         let second = (self.nanos(at).max(1) / 1_000_000_000) as u32;
@@ -211,8 +211,8 @@ impl Events {
     }
 
     /// Events that were emitted, by kind.
-    pub fn emitted(&self) -> impl Iterator<Item = (Kind, u64)> {
-        Kind::ALL.into_iter().zip(&self.emitted).map(|(kind, count)| (kind, count.load(Relaxed)))
+    pub fn emitted(&self) -> impl Iterator<Item = (EventKind, u64)> {
+        EventKind::ALL.into_iter().zip(&self.emitted).map(|(kind, count)| (kind, count.load(Relaxed)))
     }
 
     /// Events that were not emitted because their rule had emitted enough in that second.

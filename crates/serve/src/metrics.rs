@@ -54,7 +54,7 @@ pub use self::glance::{Answered, LimitCounts, RulesBySeries, WithoutRule};
 pub use self::grpc_method::GrpcMethod;
 pub use self::handles::RuleHandles;
 pub use self::mapping::Mapping;
-pub use self::text::{Kind, Samples};
+pub use self::text::{MetricType, Samples};
 pub use self::timers::Timed;
 
 use self::calls::{Calls, ResponseTimes};

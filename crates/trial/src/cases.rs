@@ -60,12 +60,12 @@ struct Step {
     at: Place,
     /// When the first request comes.
     when: When,
-    /// How often it comes, and how long after each other.
+    /// How often the request is repeated, and the time from one to the next.
     times: u32,
     every_nanos: u64,
     /// `None`: the only domain that the rules have.
     domain: Option<String>,
-    asked: Asked,
+    asked: CaseRequest,
     hits: u32,
     expected: Expected,
 }
@@ -81,7 +81,7 @@ enum When {
 
 /// The contents of a request.
 #[derive(Debug)]
-enum Asked {
+enum CaseRequest {
     Descriptors(Vec<Vec<(String, String)>>),
     /// The domain's own `rate_limits` make the descriptors.
     Http(HttpRequest),

@@ -46,7 +46,7 @@ const HARMLESS: [&str; 9] = [
 
 /// A request of a client, as Envoy sees it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct EnvoyRequest {
     /// The method.
     pub method: String,
     /// The path with its query.
@@ -70,7 +70,7 @@ pub struct Instance {
     pub service_cluster: Option<String>,
 }
 
-impl Default for Asked {
+impl Default for EnvoyRequest {
     /// `GET /` from this machine to itself.
     fn default() -> Self {
         Self {
@@ -140,7 +140,7 @@ pub enum EnvoyError {
 
 /// The descriptors that the configuration in `text` makes of a request to this Envoy.
 /// Fails when the text is not a configuration of Envoy, or the descriptors need more than it contains.
-pub fn describe(text: &str, asked: &Asked, instance: &Instance) -> Result<Described, EnvoyError> {
+pub fn describe(text: &str, asked: &EnvoyRequest, instance: &Instance) -> Result<Described, EnvoyError> {
     let mut budget = Budget::of_set(text.len());
     let document = Document::parse(text, &mut budget).map_err(|(at, what)| EnvoyError::Bad { at, what })?;
     let whole = Whole::of(Node::root(&document)?)?;

@@ -43,7 +43,7 @@ use self::map::MapError;
 use self::order::Turn;
 use self::read::{Counts, Decider, Reader};
 pub use self::report::{About, Report};
-use self::side::{Asked, Side};
+use self::side::{Side, SideRequest};
 pub use self::suggest::{Limited, Promise, suggest};
 use self::timeline::Timeline;
 
@@ -203,9 +203,9 @@ struct Replay<'r> {
 
 /// A request that waits for its turn.
 struct Waiting<'r> {
-    asked: Asked<'r>,
+    asked: SideRequest<'r>,
     /// Its state in the rules that are compared with.
-    against: Option<Box<Asked<'r>>>,
+    against: Option<Box<SideRequest<'r>>>,
 }
 
 impl<'r> Replay<'r> {

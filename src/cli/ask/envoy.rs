@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::settings::Problem;
 use tidegate_engine::request::DescriptorOptions;
 use tidegate_engine::text::one_line;
-use tidegate_trial::envoy::{Asked, Call, Described, DescriptorBuf, EnvoyError, Instance, describe};
+use tidegate_trial::envoy::{Call, Described, DescriptorBuf, EnvoyError, EnvoyRequest, Instance, describe};
 
 /// The longest configuration that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -47,7 +47,7 @@ pub(super) fn arguments() -> [Arg; 9] {
         with_envoy("service-cluster")
             .value_name("NAME")
             .help("the argument of that name that Envoy was started with [default: node.cluster]"),
-        with_envoy("describe").action(ArgAction::SetTrue).help("only show the descriptors, and ask nobody"),
+        with_envoy("describe").action(ArgAction::SetTrue).help("only show the descriptors, and ask no limiter"),
     ]
 }
 
@@ -55,7 +55,7 @@ pub(super) fn arguments() -> [Arg; 9] {
 pub(super) struct Source {
     file: PathBuf,
     instance: Instance,
-    asked: Asked,
+    asked: EnvoyRequest,
     /// Only the descriptors are shown.
     pub(super) only_describes: bool,
 }
@@ -87,7 +87,8 @@ pub(super) fn source(matches: &ArgMatches) -> Result<Option<Source>, Problem> {
         .ok_or_else(|| {
             problem(format!("--request: {request:?} is no request (expected such as 'GET /cart')"))
         })?;
-    let mut asked = Asked { method: method.to_owned(), path: path.to_owned(), ..Asked::default() };
+    let mut asked =
+        EnvoyRequest { method: method.to_owned(), path: path.to_owned(), ..EnvoyRequest::default() };
     for header in matches.get_many::<String>("header").into_iter().flatten() {
         let (name, value) = header
             .split_once(':')

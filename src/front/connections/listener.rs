@@ -31,12 +31,12 @@ const LATE_GREETING: Duration = Duration::from_millis(200);
 /// Takes connections. Dropping it closes it, and removes the file of a unix socket.
 #[derive(Debug)]
 pub struct Listener {
-    place: Place,
+    place: ListenerKind,
     tls: Option<Arc<Tls>>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ListenerKind {
     Tcp(TcpListener),
     /// The file is dropped first: a new client then finds no file, instead of one that nobody listens on.
     Unix(SocketFile, UnixListener),
@@ -85,7 +85,7 @@ impl Listener {
             }
             bound => bound?,
         };
-        Ok(Self { place: Place::Unix(SocketFile::at(path)?, listener), tls: None })
+        Ok(Self { place: ListenerKind::Unix(SocketFile::at(path)?, listener), tls: None })
     }
 
     /// The same listener with TLS.
@@ -102,16 +102,16 @@ impl Listener {
     /// The address of a TCP port.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.place {
-            Place::Tcp(listener) => listener.local_addr().ok(),
-            Place::Unix(..) => None,
+            ListenerKind::Tcp(listener) => listener.local_addr().ok(),
+            ListenerKind::Unix(..) => None,
         }
     }
 
     /// The path of a unix socket.
     pub fn path(&self) -> Option<&Path> {
         match &self.place {
-            Place::Tcp(_) => None,
-            Place::Unix(file, _) => Some(&file.path),
+            ListenerKind::Tcp(_) => None,
+            ListenerKind::Unix(file, _) => Some(&file.path),
         }
     }
 
@@ -131,24 +131,24 @@ impl Listener {
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self { place: Place::Tcp(listener), tls: None }
+        Self { place: ListenerKind::Tcp(listener), tls: None }
     }
 }
 
 impl fmt::Display for Listener {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Tcp(listener) => match listener.local_addr() {
+            ListenerKind::Tcp(listener) => match listener.local_addr() {
                 Ok(address) => write!(formatter, "{address}"),
                 Err(error) => write!(formatter, "{error}"),
             },
-            Place::Unix(file, _) => write!(formatter, "unix:{}", file.path.display()),
+            ListenerKind::Unix(file, _) => write!(formatter, "unix:{}", file.path.display()),
         }?;
         formatter.write_str(if self.has_tls() { " with TLS" } else { "" })
     }
 }
 
-impl Place {
+impl ListenerKind {
     async fn accept(&self) -> io::Result<(Detached, Option<SocketAddr>)> {
         match self {
             Self::Tcp(listener) => {

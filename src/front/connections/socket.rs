@@ -26,13 +26,13 @@ pub(super) enum Detached {
 /// A socket of the runtime that it was attached to.
 #[derive(Debug)]
 pub struct Socket {
-    kind: Kind,
+    kind: SocketKind,
     /// Runs while bytes wait to be sent. Made only then, which is rare.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum SocketKind {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -41,8 +41,8 @@ impl Detached {
     /// Attaches the socket to the runtime of the caller.
     pub(super) fn attach(self) -> io::Result<Socket> {
         let kind = match self {
-            Self::Tcp(stream) => Kind::Tcp(TcpStream::from_std(stream)?),
-            Self::Unix(stream) => Kind::Unix(UnixStream::from_std(stream)?),
+            Self::Tcp(stream) => SocketKind::Tcp(TcpStream::from_std(stream)?),
+            Self::Unix(stream) => SocketKind::Unix(UnixStream::from_std(stream)?),
         };
         Ok(Socket { kind, stalled: None })
     }
@@ -52,8 +52,8 @@ impl Detached {
 macro_rules! with_stream {
     ($kind:expr, $stream:ident => $call:expr) => {
         match $kind {
-            Kind::Tcp($stream) => $call,
-            Kind::Unix($stream) => $call,
+            SocketKind::Tcp($stream) => $call,
+            SocketKind::Unix($stream) => $call,
         }
     };
 }

@@ -51,18 +51,18 @@ impl Verb {
 /// A reservation, or its end.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object")]
-struct Asked {
+struct ReserveBody {
     domain: String,
     id: String,
     amount: Option<Number<0, AMOUNT_MAX>>,
     ttl: Option<String>,
-    descriptors: Vec<AskedDescriptor>,
+    descriptors: Vec<ReserveDescriptor>,
 }
 
 /// A descriptor. Its `hits` are for limits without `reserve`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `entries` and, maybe, `hits`")]
-struct AskedDescriptor {
+struct ReserveDescriptor {
     entries: Vec<Entry>,
     hits: Option<u32>,
 }
@@ -133,7 +133,7 @@ async fn answer(handler: &Handler, verb: Verb, one: &Value) -> Answered {
 
 /// The request that a reservation is.
 fn question(verb: Verb, one: &Value) -> Result<RequestBuf, Mistake> {
-    let asked: Asked = bodies::read(one)?;
+    let asked: ReserveBody = bodies::read(one)?;
     if asked.domain.is_empty() {
         return Err(Mistake::of("domain", "is empty"));
     }
@@ -159,7 +159,7 @@ fn question(verb: Verb, one: &Value) -> Result<RequestBuf, Mistake> {
     Ok(question)
 }
 
-fn amount(verb: Verb, asked: &Asked) -> Result<u64, Mistake> {
+fn amount(verb: Verb, asked: &ReserveBody) -> Result<u64, Mistake> {
     match (verb, asked.amount.map(|amount| amount.as_usize() as u64)) {
         (Verb::Reserve, Some(amount @ 1..)) | (Verb::Commit, Some(amount)) => Ok(amount),
         (Verb::Release, None) => Ok(0),
@@ -174,7 +174,7 @@ fn amount(verb: Verb, asked: &Asked) -> Result<u64, Mistake> {
     }
 }
 
-fn ttl(verb: Verb, asked: &Asked) -> Result<Option<u64>, Mistake> {
+fn ttl(verb: Verb, asked: &ReserveBody) -> Result<Option<u64>, Mistake> {
     let Some(text) = &asked.ttl else { return Ok(None) };
     if verb != Verb::Reserve {
         return Err(Mistake::of("ttl", "is unknown (expected one of domain, id, amount, descriptors)"));

@@ -3,16 +3,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_trial::envoy::{Asked, EnvoyError, Instance, describe};
+use tidegate_trial::envoy::{EnvoyError, EnvoyRequest, Instance, describe};
 
-fn asked() -> Asked {
+fn asked() -> EnvoyRequest {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    Asked {
+    EnvoyRequest {
         path: "/api/things?page=2".to_owned(),
         host: "shop.example".to_owned(),
         headers: vec![header("x-user", "alice"), header("x-user", "bob"), header("cookie", "a=b; c=d")],
         is_external: Some(true),
-        ..Asked::default()
+        ..EnvoyRequest::default()
     }
 }
 

@@ -27,7 +27,7 @@ named! {
         Expired = "expired",
         /// It was ended before: nothing was charged.
         Ended = "ended",
-        /// Nothing: the cost was charged as a report.
+        /// There was none: the cost was charged as a report.
         Unknown = "unknown",
     }
 }

@@ -36,6 +36,8 @@ pub(crate) use with_algorithms;
 macro_rules! define {
     ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
         /// How a limit counts.
+        // Not `non_exhaustive`: the shared store and the simulation have to handle every algorithm, and the compiler
+        // finds the places when one is added. A new algorithm is a breaking release of this crate.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum Algorithm {
             $( $(#[$attribute])* $variant, )+

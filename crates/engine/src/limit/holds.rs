@@ -372,7 +372,7 @@ impl Counter for Holds {
                 return Err("the holds are not in order");
             }
             if forgotten <= latest || until > forgotten {
-                return Err("a hold that is forgotten");
+                return Err("a hold that has ended");
             }
             if state.holds.len() == HOLDS_MAX {
                 return Err("more holds than a counter has");

@@ -27,12 +27,12 @@ macro_rules! define {
         pub(super) struct Kinds {
             /// Chunks of each kind.
             pub(super) chunk_count: usize,
-            $( pub(super) $module: Kind<crate::limit::$module::$variant>, )+
+            $( pub(super) $module: KindShards<crate::limit::$module::$variant>, )+
         }
 
         impl Kinds {
             pub(super) fn new(chunk_count: usize) -> Self {
-                Self { chunk_count, $( $module: Kind::new(chunk_count), )+ }
+                Self { chunk_count, $( $module: KindShards::new(chunk_count), )+ }
             }
 
             /// In the order of the algorithms' numbers.
@@ -69,23 +69,23 @@ macro_rules! define {
 with_algorithms!(define);
 
 /// A lock's place in the order in which locks are taken: kind, shard.
-pub(super) type Place = (u8, usize);
+pub(super) type LockOrder = (u8, usize);
 
 /// A locked shard of any kind.
 pub(super) type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
 
 impl Kinds {
     /// The lock that holds the counter of this check.
-    pub(super) fn place(&self, check: &Check<'_>) -> Place {
+    pub(super) fn place(&self, check: &Check<'_>) -> LockOrder {
         (check.limit.algorithm().number(), shard_of(check.key, self.chunk_count))
     }
 
-    pub(super) fn lock(&self, (kind, shard): Place) -> (Guard<'_>, &Due) {
+    pub(super) fn lock(&self, (kind, shard): LockOrder) -> (Guard<'_>, &Due) {
         self.of(Algorithm::ALL[usize::from(kind)]).lock_any(shard)
     }
 }
 
-/// A [`Kind`] of any algorithm.
+/// A [`KindShards`] of any algorithm.
 pub(super) trait AnyKind {
     /// The shard, locked, and where to note when its counters expire.
     fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due);
@@ -108,7 +108,7 @@ pub(super) trait AnyKind {
 }
 
 #[derive(Debug)]
-pub(super) struct Kind<S> {
+pub(super) struct KindShards<S> {
     chunks: Box<[Chunk<S>]>,
     /// One for each chunk. Not in `chunks`, because decisions read those all the time, and new counters write here.
     due: Box<[Due]>,
@@ -124,7 +124,7 @@ struct Padded<S> {
     shard: Mutex<Shard<S>>,
 }
 
-impl<S: Counter> Kind<S> {
+impl<S: Counter> KindShards<S> {
     pub(super) fn new(chunk_count: usize) -> Self {
         let chunks = (0..chunk_count).map(|_| OnceLock::new()).collect();
         Self { chunks, due: (0..chunk_count).map(|_| Due::default()).collect() }
@@ -177,7 +177,7 @@ impl<S: Counter> Kind<S> {
     }
 }
 
-impl<S: Counter> AnyKind for Kind<S> {
+impl<S: Counter> AnyKind for KindShards<S> {
     fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due) {
         let (shard, due) = self.lock_shard(shard);
         (MutexGuard::map(shard, |shard| shard as &mut dyn ShardOps), due)

@@ -10,7 +10,7 @@ use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::cold::Cold;
 use crate::memory::due::Due;
-use crate::memory::kind::{Guard, Kinds, Place};
+use crate::memory::kind::{Guard, Kinds, LockOrder};
 use crate::memory::shard::{Prepared, Reserved, Usual};
 use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
 use crate::settle::{Settlement, settle};
@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
-    guards: SmallVec<[(Place, Guard<'a>, &'a Due); 8]>,
+    guards: SmallVec<[(LockOrder, Guard<'a>, &'a Due); 8]>,
     /// For each place of the plan: its guard, and the first place of the same counter.
     targets: SmallVec<[Target; 8]>,
 }
@@ -32,12 +32,12 @@ struct Target {
 impl<'a> Locked<'a> {
     /// Locks the shards of the plan's checks: each once, in ascending order, so that requests cannot deadlock.
     pub(super) fn new(kinds: &'a Kinds, plan: &Plan<'_>) -> Self {
-        let mut order = SmallVec::<[(Place, Key, usize); 8]>::new();
+        let mut order = SmallVec::<[(LockOrder, Key, usize); 8]>::new();
         order.extend(plan.checks().map(|(index, check)| (kinds.place(check), check.key, index)));
         order.sort_unstable();
         let mut locked =
             Self { guards: SmallVec::new(), targets: smallvec![Target::default(); plan.places()] };
-        let mut previous: Option<(Place, Key, usize)> = None;
+        let mut previous: Option<(LockOrder, Key, usize)> = None;
         for &(place, key, index) in &order {
             if locked.guards.last().is_none_or(|&(last, ..)| last != place) {
                 let (shard, due) = kinds.lock(place);

@@ -9,7 +9,7 @@ use crate::limit::{Algorithm, Counter};
 use crate::memory::MemoryStore;
 use crate::memory::budget::Budget;
 use crate::memory::encoded::{Encoded, ImportError, encode};
-use crate::memory::kind::{CHUNK_SHARDS, Kind};
+use crate::memory::kind::{CHUNK_SHARDS, KindShards};
 use crate::memory::shard::{Shard, ShardOps as _};
 use crate::memory::table::Table;
 use crate::time::Timestamp;
@@ -68,7 +68,7 @@ impl<S: Counter> Table<S> {
     }
 }
 
-impl<S: Counter> Kind<S> {
+impl<S: Counter> KindShards<S> {
     /// Restores counters, as [`MemoryStore::import`] does.
     pub(super) fn take_all(&self, encoded: &Encoded<'_>, budget: &Budget) -> Result<(), ImportError> {
         encoded.each(|key, state: S| {

@@ -8,8 +8,8 @@
 //! - Most keys are in the slot of their home that their own bits select. It is read together with the tags, so memory
 //!   is waited for once: among many keys, that is most of the time of a decision. For any other key, sixteen tags are
 //!   compared at once, and nearly always one slot is read.
-//! - More groups move homes up, and fewer entries make room above. So growing and expiring are the same pass, from the
-//!   last group to the first, in cache order, and no entry moves down.
+//! - When groups are added, homes move up; when entries expire, there is room above. So growing and expiring are one
+//!   pass, from the last group to the first, in cache order, in which entries only move up.
 //! - There are no tombstones: a slot is a tag, a key and a state, nothing else.
 //!
 //! Growing by a twelfth keeps five sixths to nine tenths of the slots in use; doubling would waste half. It moves

@@ -74,19 +74,19 @@ struct Shape {
 #[derive(Debug)]
 struct Exact {
     values: Box<[Box<str>]>,
-    deny: Option<Place>,
-    other: Option<Place>,
+    deny: Option<ExceptionAt>,
+    other: Option<ExceptionAt>,
 }
 
 #[derive(Debug)]
 struct Patterns {
     levels: Box<[Matcher]>,
-    place: Place,
+    place: ExceptionAt,
 }
 
 /// An exception's index, and its effect.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ExceptionAt {
     id: usize,
     effect: Effect,
 }
@@ -119,7 +119,7 @@ impl Exceptions {
     pub fn new<'e>(exceptions: impl IntoIterator<Item = &'e Exception>) -> Self {
         let mut all = Self::default();
         for (id, exception) in exceptions.into_iter().enumerate() {
-            all.add(exception, Place { id, effect: exception.effect });
+            all.add(exception, ExceptionAt { id, effect: exception.effect });
         }
         all.shapes.iter_mut().for_each(|shape| shape.patterns.reverse());
         all
@@ -157,13 +157,13 @@ impl Exceptions {
 
     /// The exception for a descriptor with this step. The entry that names a class or a call is no part of
     /// its path.
-    fn fitting(&self, domain: &str, step: &Step<'_>, descriptor: &Descriptor<'_, '_>) -> Option<Place> {
+    fn fitting(&self, domain: &str, step: &Step<'_>, descriptor: &Descriptor<'_, '_>) -> Option<ExceptionAt> {
         let rule = step.rule().filter(|rule| !rule.is_plain);
         let entries = rule.map_or(descriptor.entries, |rule| rule.own_entries(descriptor.entries));
         self.find(domain, entries, descriptor.options.limit.is_some())
     }
 
-    fn find(&self, domain: &str, entries: &[Entry<'_>], brings_limit: bool) -> Option<Place> {
+    fn find(&self, domain: &str, entries: &[Entry<'_>], brings_limit: bool) -> Option<ExceptionAt> {
         let keys = entries.iter().map(|entry| entry.key);
         let shape = self.shapes.find(hash(&self.hasher, domain, keys.clone()), |shape| {
             *shape.domain == *domain && is_same(&shape.keys, keys.clone())
@@ -171,7 +171,7 @@ impl Exceptions {
         shape.find(&self.hasher, entries, brings_limit)
     }
 
-    fn add(&mut self, exception: &Exception, place: Place) {
+    fn add(&mut self, exception: &Exception, place: ExceptionAt) {
         let (hasher, path) = (&self.hasher, &exception.path);
         let keys = path.entries.iter().map(|level| level.key.as_str());
         let rehash = |shape: &Shape| hash(hasher, &shape.domain, shape.keys.iter().map(|key| &**key));
@@ -188,7 +188,7 @@ impl Exceptions {
 }
 
 impl Shape {
-    fn add(&mut self, hasher: &FixedState, exception: &Exception, place: Place) {
+    fn add(&mut self, hasher: &FixedState, exception: &Exception, place: ExceptionAt) {
         if !exception.is_exact() {
             let levels = exception.path.entries.iter().map(PathEntry::matcher).collect();
             return self.patterns.push(Patterns { levels, place });
@@ -206,13 +206,13 @@ impl Shape {
         }
     }
 
-    fn find(&self, hasher: &FixedState, entries: &[Entry<'_>], brings_limit: bool) -> Option<Place> {
+    fn find(&self, hasher: &FixedState, entries: &[Entry<'_>], brings_limit: bool) -> Option<ExceptionAt> {
         let values = entries.iter().map(|entry| entry.value);
         let exact =
             self.exact.find(hash(hasher, "", values.clone()), |exact| is_same(&exact.values, values.clone()));
         let fitting =
             || self.patterns.iter().filter(|patterns| patterns.fit(entries)).map(|patterns| patterns.place);
-        let denies = |place: &Place| place.effect == Effect::Deny;
+        let denies = |place: &ExceptionAt| place.effect == Effect::Deny;
         let deny = exact.and_then(|exact| exact.deny).or_else(|| fitting().find(denies));
         if deny.is_some() || brings_limit {
             return deny;
@@ -259,7 +259,7 @@ fn denied<'p>(rule: &'p Rule, request: &Request<'_>, descriptor: &Descriptor<'_,
     let limit = rule.limit.unwrap_or_else(|| Limit::new(Algorithm::SlidingWindow, 0, SECOND_NANOS));
     let hits = request.hits_of(&descriptor.options);
     let hits = if descriptor.options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
-    let key = rule.rare_key(&rule.counting.seed, descriptor.entries);
+    let key = rule.key(descriptor.entries);
     let mut check = Check::new(Origin::of(rule), limit, key, hits);
     deny(&mut check);
     Step::Check(check)

@@ -113,5 +113,5 @@ fn count_apart<'p>(check: &mut Check<'p>, counting: &'p Counting, request: &Requ
     let Origin::Rule { rule, .. } = check.origin else { return };
     let Some(descriptor) = request.descriptors().nth(descriptor) else { return };
     check.origin = Origin::Rule { rule, counting };
-    check.key = rule.rare_key(&counting.seed, descriptor.entries);
+    check.key = rule.key_with(&counting.seed, descriptor.entries);
 }

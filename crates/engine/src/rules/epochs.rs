@@ -17,10 +17,9 @@ use smallvec::SmallVec;
 
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
 use crate::path::{Path, PathEntry};
-use crate::plan::{Origin, Plan, Step, of_steps};
-use crate::request::{Entry, Request};
+use crate::request::Entry;
 use crate::rule::{CandidateLimit, Counting, Rule};
-use crate::rules::RuleSet;
+use crate::rules::set::{RuleAfterReset, RuleSet};
 use crate::rules::tree::NodeId;
 
 /// Marks seeds that a reset has made.
@@ -128,8 +127,8 @@ impl RuleSet {
         let of = |reach| epochs.iter().filter(move |(path, _)| path.reach == reach);
         let below = of(Reach::Below).filter_map(|(path, epoch)| Some((self.node_of(&path.path)?, epoch)));
         self.put_below_in(&below.collect());
-        self.begun = self.counters_in(of(Reach::Counter));
-        self.has_more |= !self.begun.is_empty();
+        self.after_resets = self.counters_in(of(Reach::Counter));
+        self.has_more |= !self.after_resets.is_empty();
         self
     }
 
@@ -158,7 +157,7 @@ impl RuleSet {
     fn counters_in<'e>(
         &self,
         epochs: impl Iterator<Item = (&'e ResetPath, Epoch)>,
-    ) -> HashMap<Key, Arc<Begun>, FixedState> {
+    ) -> HashMap<Key, Arc<RuleAfterReset>, FixedState> {
         let mut begun: BTreeMap<Key, (&Rule, Vec<Epoch>)> = BTreeMap::new();
         for (path, epoch) in epochs {
             for (rule, key) in self.counters_of(&path.path) {
@@ -167,8 +166,10 @@ impl RuleSet {
         }
         let stands_in = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
             // Sets of rules share what they have in common: each reset makes another set.
-            let known = self.begun.get(&key).filter(|known| known.epochs == epochs);
-            let made = || Arc::new(Begun { rule: begun_anew(rule, &epochs), epochs: epochs.clone() });
+            let known = self.after_resets.get(&key).filter(|known| known.epochs == epochs);
+            let made = || {
+                Arc::new(RuleAfterReset { rule: with_other_counters(rule, &epochs), epochs: epochs.clone() })
+            };
             (key, known.map_or_else(made, Arc::clone))
         };
         begun.into_iter().map(stands_in).collect()
@@ -184,32 +185,13 @@ impl RuleSet {
         let all =
             first.into_iter().flat_map(|rule| std::iter::once(rule).chain(self.further(rule, &entries)));
         let limited = all.filter(|rule| rule.limit.is_some());
-        limited.map(|rule| (rule, rule.rare_key(&rule.counting.seed, &entries))).collect()
-    }
-
-    /// Puts the checks of a plan in the epochs of their counters.
-    pub(super) fn begin_counters<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
-        for (step, descriptor) in plan.steps.iter_mut().zip(of_steps(request, &plan.further)) {
-            let Step::Check(check) = step else { continue };
-            if let Some(Begun { rule, .. }) = self.begun.get(&check.key).map(Arc::as_ref) {
-                check.origin = Origin::of(rule);
-                check.key = rule.rare_key(&rule.counting.seed, descriptor.entries);
-            }
-        }
+        limited.map(|rule| (rule, rule.key(&entries))).collect()
     }
 
     fn node_of(&self, path: &Path) -> Option<NodeId> {
         let root = self.domains.get(&*path.domain)?.root;
         self.tree.node(root, path.entries.iter().map(|node| (node.key.as_str(), node.value.as_deref())))
     }
-}
-
-/// The replacement for the rule of a counter that was reset by itself.
-#[derive(Clone, Debug)]
-pub(super) struct Begun {
-    rule: Rule,
-    /// The last reset of each path that leads to the counter.
-    epochs: Vec<Epoch>,
 }
 
 /// What a node passes to the nodes below it.
@@ -228,7 +210,7 @@ fn below(Own { depth, epochs }: Own, epoch: Epoch) -> SharedId {
 }
 
 /// A rule with other counters. Everything else is as in the original.
-fn begun_anew(rule: &Rule, epochs: &[Epoch]) -> Rule {
+fn with_other_counters(rule: &Rule, epochs: &[Epoch]) -> Rule {
     let bytes: Vec<u8> = epochs.iter().flat_map(|epoch| epoch.to_le_bytes()).collect();
     let parts = [COUNTER_EPOCH, &bytes];
     let candidate = rule.candidate.as_deref();

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use smallvec::SmallVec;
 
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::keys::{Known, Section, misplaced_key};
+use crate::rules::keys::{KnownKey, Section, misplaced_key};
 use crate::rules::quote::quote;
 use crate::rules::{hint, scalar};
 use tidegate_yaml::{Content, Document, Node, NodeId, Place, Scalar, Typing};
@@ -24,7 +24,7 @@ pub(super) struct Fields {
     assigned: SmallVec<[(&'static str, NodeId); 8]>,
 }
 
-/// Known keys that belong elsewhere, and where they stand.
+/// KnownKey keys that belong elsewhere, and where they stand.
 type Misplaced = SmallVec<[(&'static str, Place); 1]>;
 
 /// A document that is being read.
@@ -108,7 +108,7 @@ impl<'d> Reader<'d, '_> {
                 self.expected(key, "a key");
                 continue;
             };
-            let Some(Known { name, is_here }) = section.key(&text.text) else {
+            let Some(KnownKey { name, is_here }) = section.key(&text.text) else {
                 self.error(at, || {
                     hint::for_key(&text.text).unwrap_or_else(|| section.unknown_key(&text.text))
                 });

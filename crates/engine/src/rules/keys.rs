@@ -45,7 +45,7 @@ pub(super) enum Section {
 }
 
 /// A key that is known to a section.
-pub(super) struct Known {
+pub(super) struct KnownKey {
     pub(super) name: &'static str,
     /// It belongs into this section.
     pub(super) is_here: bool,
@@ -173,11 +173,11 @@ impl Section {
     }
 
     /// The key of this name, if the section knows it.
-    pub(super) fn key(self, name: &str) -> Option<Known> {
+    pub(super) fn key(self, name: &str) -> Option<KnownKey> {
         let own = self.own_keys().iter().find(|own| **own == name);
-        own.map(|name| Known { name, is_here: true }).or_else(|| {
+        own.map(|name| KnownKey { name, is_here: true }).or_else(|| {
             let &(name, sections) = self.shared_keys().iter().find(|(shared, _)| *shared == name)?;
-            Some(Known { name, is_here: sections.contains(&self) })
+            Some(KnownKey { name, is_here: sections.contains(&self) })
         })
     }
 

@@ -11,11 +11,10 @@ use crate::cost::{Cost, CostUse};
 use crate::held_costs::HeldCosts;
 use crate::key::{Key, KeySecret};
 use crate::limit::{Algorithm, Found, HoldTerms, Limit};
-use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
+use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step, of_steps};
 use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
-use crate::rules::epochs::Begun;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{BadCallId, calls, hash, reservations};
 use crate::rules::{LoadOptions, Rule};
@@ -37,7 +36,7 @@ pub struct RuleSet {
     /// Some rule replaces another, has a candidate or a further limit, counts calls, or some counter was reset by itself.
     pub(super) has_more: bool,
     /// Counters that were reset by themselves, by their old keys: each with a rule that has other keys.
-    pub(super) begun: HashMap<Key, Arc<Begun>, FixedState>,
+    pub(super) after_resets: HashMap<Key, Arc<RuleAfterReset>, FixedState>,
     /// The keys of some rule may have records.
     pub(super) has_records: bool,
     /// Some rule counts calls in flight.
@@ -47,6 +46,14 @@ pub struct RuleSet {
     pub(super) secret: KeySecret,
     pub(super) example: Option<Example>,
     pub(super) hash: Arc<str>,
+}
+
+/// The replacement for the rule of a counter that was reset by itself: it has other keys.
+#[derive(Clone, Debug)]
+pub(super) struct RuleAfterReset {
+    pub(super) rule: Rule,
+    /// The numbers of the last resets of all paths that lead to the counter.
+    pub(super) epochs: Vec<u64>,
 }
 
 /// The contents of all files of one domain.
@@ -76,7 +83,7 @@ impl RuleSet {
             cost_of_overrides: CostUse::new(options.default_cost),
             rules: Vec::new(),
             has_more: false,
-            begun: HashMap::default(),
+            after_resets: HashMap::default(),
             has_records: false,
             counts_calls: false,
             tree: Tree::new(seed),
@@ -194,10 +201,21 @@ impl RuleSet {
         if self.counts_calls {
             calls::take_once(plan);
         }
-        if !self.begun.is_empty() {
-            self.begin_counters(request, plan);
+        if !self.after_resets.is_empty() {
+            self.replace_reset(request, plan);
         }
         add_candidates(request, plan);
+    }
+
+    /// Gives the checks of counters that were reset by themselves the rules that replace theirs.
+    fn replace_reset<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        for (step, descriptor) in plan.steps.iter_mut().zip(of_steps(request, &plan.further)) {
+            let Step::Check(check) = step else { continue };
+            if let Some(after) = self.after_resets.get(&check.key) {
+                check.origin = Origin::of(&after.rule);
+                check.key = after.rule.key(descriptor.entries);
+            }
+        }
     }
 
     /// Adds the further limits of all rules. They take the same hits in the same modes.

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use tidegate_engine::Algorithm;
 use tidegate_engine::key::{Key, KeySecret};
-use tidegate_engine::known::Known;
+use tidegate_engine::known::RecordCache;
 use tidegate_engine::limit::WINDOW_NANOS_MAX;
 use tidegate_engine::overlay::Record;
 use tidegate_engine::unit::{Anchor, Unit, Window};
@@ -63,7 +63,7 @@ fn change() -> impl Strategy<Value = Change> {
 proptest! {
     #[test]
     fn what_is_found_was_put_last(entries_max in 1..200_usize, changes in prop::collection::vec(change(), 1..400)) {
-        let (known, mut oracle) = (Known::new(entries_max), HashMap::new());
+        let (known, mut oracle) = (RecordCache::new(entries_max), HashMap::new());
         for change in changes {
             match change {
                 Change::Insert(key, record) => {
@@ -100,7 +100,7 @@ fn key(number: u64) -> Key {
 #[test]
 fn all_that_there_is_room_for_is_found() {
     const ALL: u64 = 100_000;
-    let known = Known::new(ALL as usize);
+    let known = RecordCache::new(ALL as usize);
     let found = |of: u64| (0..of).filter(|&number| known.get(key(number)).is_some()).count();
     for number in 0..ALL {
         known.insert(key(number), Some(Record::of(number as u32)));
@@ -116,14 +116,14 @@ fn all_that_there_is_room_for_is_found() {
 
 #[test]
 fn an_entry_takes_two_cache_lines_at_most() {
-    assert_eq!(Known::BYTES_OF_ENTRY, 128);
+    assert_eq!(RecordCache::BYTES_OF_ENTRY, 128);
 }
 
 /// While all is cleared, some of the last keys to be cleared are put again and again, more than their pair holds.
 #[test]
 fn what_is_put_while_all_is_cleared_can_be_removed() {
     const ALL: u64 = 60_000;
-    let known = &Known::new(2 * ALL as usize);
+    let known = &RecordCache::new(2 * ALL as usize);
     let crowded =
         || (0..12_u64).map(|number| Key(u128::from(number << 40 | 29_999) << 64 | u128::from(number)));
     for _ in 0..10 {
@@ -144,7 +144,7 @@ fn what_is_put_while_all_is_cleared_can_be_removed() {
 #[test]
 fn nobody_reads_half_of_an_entry() {
     const KEYS: u64 = 64;
-    let (known, is_over) = (&Known::new(KEYS as usize / 2), &AtomicBool::new(false));
+    let (known, is_over) = (&RecordCache::new(KEYS as usize / 2), &AtomicBool::new(false));
     let version = |number: u32| {
         let burst = Some(number);
         Record {
@@ -193,7 +193,7 @@ fn keys_that_come_once_do_not_wear_the_cache_out() {
     const SLICE: u64 = 3_000;
     let set = std::env::var_os("TIDEGATE_ONE_TIME_KEYS");
     let one_time = set.map_or(300_000, |keys| keys.to_string_lossy().parse::<u64>().expect("a number"));
-    let known = Known::new(1_000);
+    let known = RecordCache::new(1_000);
     let is_known = |number: u64| {
         let key = Key(u128::from(draw(number)) << 64 | u128::from(draw(!number)));
         let is_known = known.get(key).is_some();

@@ -6,7 +6,7 @@ use shuttle::thread;
 
 use crate::explore::explore;
 use crate::key::Key;
-use crate::known::Known;
+use crate::known::RecordCache;
 use crate::limit::{Algorithm, Limit};
 use crate::memory::{MemoryOptions, MemoryStore};
 use crate::overlay::Record;
@@ -146,7 +146,7 @@ fn nobody_reads_half_of_what_is_known() {
         Record { burst, window, granularity_nanos: Some(number.into()), ..Record::of(number) }
     }
     explore(|| {
-        let known = Arc::new(Known::new(3));
+        let known = Arc::new(RecordCache::new(3));
         let keys = [1_u64, 2, 1 << 63, 3].map(|high| Key(u128::from(high) << 64));
         known.insert(keys[0], Some(version(1)));
         let writer = Arc::clone(&known);
@@ -167,7 +167,7 @@ fn nobody_reads_half_of_what_is_known() {
 #[test]
 fn nothing_is_left_of_what_is_removed() {
     explore(|| {
-        let known = Arc::new(Known::new(16));
+        let known = Arc::new(RecordCache::new(16));
         let keys = || (0..11_u64).map(|number| Key(u128::from(number << 40) << 64 | u128::from(number)));
         keys().take(8).for_each(|key| known.insert(key, None));
         let (clearing, writing) = (Arc::clone(&known), Arc::clone(&known));
@@ -185,7 +185,7 @@ fn nothing_is_left_of_what_is_removed() {
 #[test]
 fn what_is_known_is_whole_while_the_map_is_emptied() {
     explore(|| {
-        let known = Arc::new(Known::new(11));
+        let known = Arc::new(RecordCache::new(11));
         let keys = || (0..13_u64).map(|number| Key(u128::from(number << 40) << 64 | u128::from(number)));
         let terms = |number: u64| Some(Record::of(number as u32));
         keys().zip(0..).take(10).for_each(|(key, number)| known.insert(key, terms(number)));

@@ -30,9 +30,9 @@ const TRIES_MAX: usize = 50;
 /// The outcome of a change that lost to another one.
 const OVERTAKEN: &str = "not done: another change came first; trying again";
 
-/// The caller, and the reason for the change.
+/// Who makes a change, and why.
 #[derive(Clone)]
-struct Asked {
+struct Reason {
     author: Author,
     why: String,
 }
@@ -68,7 +68,7 @@ impl AdminApi {
     async fn put_record(&self, records: &Arc<RecordStore>, asked: PutRecord, caller: Caller) -> Answer {
         let (key, record) = read(&asked.record())?;
         let author = Author { who: asked.who.into_string(), caller };
-        let who = Asked { author, why: asked.why.into_string() };
+        let who = Reason { author, why: asked.why.into_string() };
         let warning = self.service.with_rules(|rules| of_record(&key, &record, rules?));
         let before = self.exchange(records, who, "record_put", &key, |_| Ok(Some(record))).await?;
         let (status, done) = match before {
@@ -82,7 +82,7 @@ impl AdminApi {
     async fn delete_record(&self, records: &Arc<RecordStore>, asked: DeleteRecord, caller: Caller) -> Answer {
         let key = key_of(&asked.domain, &asked.entries)?;
         let author = Author { who: asked.who.into_string(), caller };
-        let who = Asked { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
+        let who = Reason { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
         let none = |before: Option<Record>| before.map_or_else(|| Err(unknown(&key)), |_| Ok(None));
         self.exchange(records, who, "record_delete", &key, none).await?;
         Ok(shown(StatusCode::OK, &answered::Done { done: RecordDone::Deleted, warning: None }))
@@ -94,7 +94,7 @@ impl AdminApi {
     async fn exchange(
         &self,
         records: &Arc<RecordStore>,
-        who: Asked,
+        who: Reason,
         does: &'static str,
         key: &RecordKey,
         after: impl Fn(Option<Record>) -> Result<Option<Record>, Problem>,
@@ -122,7 +122,7 @@ impl AdminApi {
     /// Makes a change of records, with the reason in its audit.
     async fn change_records<T: Send + 'static>(
         &self,
-        Asked { author, why }: Asked,
+        Reason { author, why }: Reason,
         does: &'static str,
         mut what: Value,
         change: impl Future<Output = Made<T, StoreError>> + Send + 'static,

@@ -21,7 +21,7 @@ const SKEW_NANOS: u64 = HOUR_NANOS;
 
 /// The entry of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum KnownException {
     /// There is an exception.
     Made(Arc<Authored>),
     /// It was ended.
@@ -33,7 +33,7 @@ pub(super) enum Known {
     },
 }
 
-impl Known {
+impl KnownException {
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Made(record) => &record.id,

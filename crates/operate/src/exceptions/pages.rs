@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::known::Known;
+use super::known::KnownException;
 use super::{Authored, Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, WantedChange, file};
 use tidegate_engine::time::Timestamp;
 
@@ -35,7 +35,7 @@ pub(super) struct Planned {
     pub(super) change: Change,
     pub(super) before: Option<Arc<Authored>>,
     /// The entry of the id afterwards.
-    pub(super) after: Known,
+    pub(super) after: KnownException,
 }
 
 impl Pages {
@@ -73,13 +73,13 @@ impl Pages {
     }
 
     /// The entry of an id.
-    pub(super) fn entry(&self, id: &str) -> Option<Known> {
-        let made = self.records.get(id).map(|page| Known::Made(Arc::clone(&page.record)));
-        made.or_else(|| self.ended.get(id).map(|&number| Known::Ended { id: id.to_owned(), number }))
+    pub(super) fn entry(&self, id: &str) -> Option<KnownException> {
+        let made = self.records.get(id).map(|page| KnownException::Made(Arc::clone(&page.record)));
+        made.or_else(|| self.ended.get(id).map(|&number| KnownException::Ended { id: id.to_owned(), number }))
     }
 
     /// The entry of an id that other nodes accept: not one that was made while this node's clock was far ahead.
-    pub(super) fn known(&self, id: &str, now: Timestamp) -> Option<Known> {
+    pub(super) fn known(&self, id: &str, now: Timestamp) -> Option<KnownException> {
         self.entry(id).filter(|entry| !entry.is_ahead(now))
     }
 
@@ -99,7 +99,7 @@ impl Pages {
         let before = self.records.get(wanted.id()).map(|page| Arc::clone(&page.record));
         match wanted {
             WantedChange::End { id, .. } => {
-                let ended = |number| Known::Ended { id: id.clone(), number };
+                let ended = |number| KnownException::Ended { id: id.clone(), number };
                 match (before, self.ended.get(id)) {
                     (before @ Some(_), _) => {
                         Ok(Planned { change: Change::Ended, before, after: ended(number) })
@@ -117,7 +117,7 @@ impl Pages {
             WantedChange::Put { record, may_replace } => {
                 match &before {
                     Some(before) if before.says_the_same(record) && before.number < number => {
-                        let after = Known::Made(Arc::clone(before));
+                        let after = KnownException::Made(Arc::clone(before));
                         return Ok(Planned { change: Change::Unchanged, before: None, after });
                     }
                     Some(_) if !may_replace => return Err(ChangeError::Exists(record.id.clone())),
@@ -127,29 +127,29 @@ impl Pages {
                 self.make_room(record, now)?;
                 let change = if before.is_some() { Change::Replaced } else { Change::Made };
                 let record = Authored { number, made: now, ..Authored::clone(record) };
-                Ok(Planned { change, before, after: Known::Made(Arc::new(record)) })
+                Ok(Planned { change, before, after: KnownException::Made(Arc::new(record)) })
             }
         }
     }
 
     /// Replaces the entry of its id. If nodes share exceptions, an ended one is remembered.
-    pub(super) fn put(&mut self, entry: Known, remembers: bool) {
+    pub(super) fn put(&mut self, entry: KnownException, remembers: bool) {
         self.next = self.next.max(entry.number().saturating_add(1));
         self.forget(entry.id());
         match entry {
-            Known::Made(record) => {
+            KnownException::Made(record) => {
                 let line = if self.has_file { file::line(&record) } else { Arc::default() };
                 self.patterns += usize::from(!record.exception.is_exact());
                 self.next_end = [self.next_end, record.until].into_iter().flatten().min();
                 self.records.insert(record.id.clone(), Page { record, line });
             }
-            Known::Ended { id, number } if remembers => {
+            KnownException::Ended { id, number } if remembers => {
                 if self.ended.len() >= EXCEPTIONS_MAX {
                     self.forget_oldest_ends();
                 }
                 self.ended.insert(id, number);
             }
-            Known::Ended { .. } => {}
+            KnownException::Ended { .. } => {}
         }
     }
 

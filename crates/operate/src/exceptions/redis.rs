@@ -14,7 +14,7 @@ const NAME: &str = "tidegate:exceptions";
 pub(super) const PAGE: usize = 1_000;
 
 /// What a call to the store returns.
-pub(super) type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, ConnectError>> + Send + 'a>>;
+pub(super) type StoreCall<'a, T> = Pin<Box<dyn Future<Output = Result<T, ConnectError>> + Send + 'a>>;
 
 /// A store that several nodes share. Values are never empty.
 pub(super) trait ExceptionStore: Send + Sync {
@@ -25,7 +25,7 @@ pub(super) trait ExceptionStore: Send + Sync {
     fn is_away(&self) -> bool;
 
     /// The value of an id.
-    fn get<'s>(&'s self, id: &'s str) -> Asked<'s, Option<Vec<u8>>>;
+    fn get<'s>(&'s self, id: &'s str) -> StoreCall<'s, Option<Vec<u8>>>;
 
     /// Sets or removes the value of an id if it is `before`. Returns whether it was.
     fn exchange<'s>(
@@ -33,17 +33,17 @@ pub(super) trait ExceptionStore: Send + Sync {
         id: &'s str,
         before: Option<&'s [u8]>,
         after: Option<&'s [u8]>,
-    ) -> Asked<'s, bool>;
+    ) -> StoreCall<'s, bool>;
 
     /// Waits until as many replicas as are required have the last change of an id.
-    fn replicated<'s>(&'s self, id: &'s str) -> Asked<'s, ()>;
+    fn replicated<'s>(&'s self, id: &'s str) -> StoreCall<'s, ()>;
 
     /// The first [`PAGE`] ids after this one, in the order of their bytes, with their values. Fewer: there are no others.
-    fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>>;
+    fn page<'s>(&'s self, after: Option<&'s str>) -> StoreCall<'s, Vec<(String, Vec<u8>)>>;
 
     /// The ids that any node has changed since the last call, or all ids that were changed since some earlier time.
     /// `None`: any may have changed, as at the first call.
-    fn changed(&self) -> Asked<'_, Option<Vec<String>>>;
+    fn changed(&self) -> StoreCall<'_, Option<Vec<String>>>;
 }
 
 pub(super) struct InRedis {
@@ -103,7 +103,7 @@ impl ExceptionStore for InRedis {
         !matches!(*self.values.store().contact().borrow(), Contact::Never(None) | Contact::Up)
     }
 
-    fn get<'s>(&'s self, id: &'s str) -> Asked<'s, Option<Vec<u8>>> {
+    fn get<'s>(&'s self, id: &'s str) -> StoreCall<'s, Option<Vec<u8>>> {
         Box::pin(self.values.get(id.as_bytes()))
     }
 
@@ -112,15 +112,15 @@ impl ExceptionStore for InRedis {
         id: &'s str,
         before: Option<&'s [u8]>,
         after: Option<&'s [u8]>,
-    ) -> Asked<'s, bool> {
+    ) -> StoreCall<'s, bool> {
         Box::pin(self.values.exchange(id.as_bytes(), before, after))
     }
 
-    fn replicated<'s>(&'s self, id: &'s str) -> Asked<'s, ()> {
+    fn replicated<'s>(&'s self, id: &'s str) -> StoreCall<'s, ()> {
         Box::pin(self.values.replicated(id.as_bytes()))
     }
 
-    fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>> {
+    fn page<'s>(&'s self, after: Option<&'s str>) -> StoreCall<'s, Vec<(String, Vec<u8>)>> {
         // A name that is not text was written by another program.
         let read = |name: &[u8], value: &[u8]| Some((String::from_utf8(name.to_vec()).ok()?, value.to_vec()));
         Box::pin(async move {
@@ -130,7 +130,7 @@ impl ExceptionStore for InRedis {
         })
     }
 
-    fn changed(&self) -> Asked<'_, Option<Vec<String>>> {
+    fn changed(&self) -> StoreCall<'_, Option<Vec<String>>> {
         Box::pin(self.read_changed())
     }
 }

@@ -20,7 +20,7 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 
 use self::trouble::Trouble;
-use super::known::Known;
+use super::known::KnownException;
 use super::pages::Planned;
 use super::redis::{ExceptionStore, PAGE};
 use super::{Author, Book, Change, ChangeError, WantedChange, audited};
@@ -97,7 +97,7 @@ impl Book {
         for _ in 0..TRIES_MAX {
             let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
             // Another node may have changed it since this one read it.
-            let in_redis = theirs.as_deref().and_then(|value| Known::of_value(&id, value, now).ok());
+            let in_redis = theirs.as_deref().and_then(|value| KnownException::of_value(&id, value, now).ok());
             if let Some(entry) = in_redis.clone() {
                 self.take(entry, now);
             }
@@ -141,17 +141,17 @@ impl Book {
     fn plan_everywhere(
         &self,
         wanted: &WantedChange,
-        in_redis: Option<Known>,
+        in_redis: Option<KnownException>,
         now: Timestamp,
     ) -> Result<Planned, ChangeError> {
         let mut pages = self.pages.lock();
         let known = [pages.known(wanted.id(), now), in_redis.clone()];
-        let last = known.iter().flatten().map(Known::number).max().unwrap_or_default();
+        let last = known.iter().flatten().map(KnownException::number).max().unwrap_or_default();
         let number = now.as_nanos().max(last + 1);
         match (pages.plan(wanted, number, now), in_redis) {
             // There was no room for it at this node.
-            (Err(ChangeError::Unknown(id)), Some(Known::Made(before))) => {
-                let after = Known::Ended { id, number };
+            (Err(ChangeError::Unknown(id)), Some(KnownException::Made(before))) => {
+                let after = KnownException::Ended { id, number };
                 Ok(Planned { change: Change::Ended, before: Some(before), after })
             }
             (planned, _) => planned,
@@ -159,13 +159,13 @@ impl Book {
     }
 
     /// Takes an entry from Redis, unless a later one of its id is known. Returns whether there was room.
-    fn take(&self, entry: Known, now: Timestamp) -> bool {
+    fn take(&self, entry: KnownException, now: Timestamp) -> bool {
         let mut pages = self.pages.lock();
         let known = pages.known(entry.id(), now);
         if known.is_some_and(|known| known.number() > entry.number() || known == entry) {
             return true;
         }
-        if let Known::Made(record) = &entry
+        if let KnownException::Made(record) = &entry
             && pages.make_room(record, now).is_err()
         {
             // The entry that it replaces is no longer in force.
@@ -301,7 +301,7 @@ impl Book {
         found: Found,
         now: Timestamp,
     ) -> Result<(), ConnectError> {
-        let theirs = match value.map(|value| Known::of_value(id, value, now)).transpose() {
+        let theirs = match value.map(|value| KnownException::of_value(id, value, now)).transpose() {
             Ok(theirs) => theirs,
             // Another program wrote it, or a later version of this one, which knows more.
             Err(problem) => {

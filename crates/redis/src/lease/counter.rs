@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use crate::script::Memory;
+use crate::script::DataId;
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Limit, Verdict};
 use tidegate_engine::plan::Check;
@@ -69,8 +69,8 @@ pub(crate) struct Source {
     pub(crate) counter: Key,
     pub(crate) limit: Limit,
     pub(crate) stamp: u64,
-    /// The memory of the server in which they are charged, if it was known.
-    pub(crate) memory: Option<Arc<Memory>>,
+    /// The data of the server in which they are charged, if it was known.
+    pub(crate) data: Option<Arc<DataId>>,
 }
 
 impl LeasedCounter {

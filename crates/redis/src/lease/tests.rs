@@ -23,7 +23,7 @@ fn check(requests: u32, hits: u64) -> Check<'static> {
 }
 
 fn source(limit: Limit, stamp: u64) -> Source {
-    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), counter: Key(7), limit, stamp, memory: None }
+    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), counter: Key(7), limit, stamp, data: None }
 }
 
 /// The verdict of a counter with room for so many.

@@ -10,7 +10,7 @@ const DENY: DenyCold = DenyCold { window_max: HELD, lease_time: Duration::from_m
 /// The lease time of this node.
 const OWN: u64 = 100_000;
 
-/// Where the memory of a server begins.
+/// Where the data of a server begins.
 fn begins(since_micros: u64, now_micros: u64) -> Begins {
     Begins { since_micros, now_micros }
 }
@@ -86,64 +86,64 @@ fn g4_with_marks_a_generation_shows_no_loss() {
     assert_eq!(read_generation(&["one"], "other", true), None);
 }
 
-/// The memory of a server whose generation was read on its first connection.
-fn memory_of(generation: &[u8]) -> ServerMemory {
-    let mut memory = ServerMemory::default();
-    memory.connected(1);
-    memory.generation(b"g", generation);
-    memory
+/// The data of a server whose generation was read on its first connection.
+fn data_of(generation: &[u8]) -> ServerData {
+    let mut data = ServerData::default();
+    data.connected(1);
+    data.generation(b"g", generation);
+    data
 }
 
-/// Whether hits that were charged in this memory go back after what `happens`.
-fn goes_back_after(happens: impl FnOnce(&mut ServerMemory)) -> bool {
-    let mut memory = memory_of(b"one");
-    let charged_in = memory.known().expect("it was read");
-    happens(&mut memory);
-    memory.may_take_back(&charged_in, None)
+/// Whether hits that were charged in this data go back after what `happens`.
+fn goes_back_after(happens: impl FnOnce(&mut ServerData)) -> bool {
+    let mut data = data_of(b"one");
+    let charged_in = data.known().expect("it was read");
+    happens(&mut data);
+    data.may_take_back(&charged_in, None)
 }
 
 #[test]
 fn b1_hits_are_charged_in_the_generation_that_was_read() {
-    assert!(ServerMemory::default().known().is_none());
-    let expected = Memory { key: b"g".to_vec(), generation: b"one".to_vec(), connection: 1 };
-    assert_eq!(memory_of(b"one").known().as_deref(), Some(&expected));
+    assert!(ServerData::default().known().is_none());
+    let expected = DataId { key: b"g".to_vec(), generation: b"one".to_vec(), connection: 1 };
+    assert_eq!(data_of(b"one").known().as_deref(), Some(&expected));
 }
 
 #[test]
 fn b2_hits_go_back_to_the_same_generation() {
-    assert!(goes_back_after(|memory| memory.generation(b"g", b"one")));
+    assert!(goes_back_after(|data| data.generation(b"g", b"one")));
 }
 
 #[test]
 fn b3_hits_do_not_go_back_to_another_generation() {
-    assert!(!goes_back_after(|memory| memory.generation(b"g", b"other")));
-    assert!(!goes_back_after(|memory| memory.generation(b"of another slot", b"one")));
+    assert!(!goes_back_after(|data| data.generation(b"g", b"other")));
+    assert!(!goes_back_after(|data| data.generation(b"of another slot", b"one")));
 }
 
 #[test]
 fn b4_hits_do_not_go_back_after_a_new_connection() {
-    assert!(!goes_back_after(|memory| memory.connected(2)));
-    assert!(!goes_back_after(|memory| {
-        memory.connected(2);
-        memory.generation(b"g", b"one");
+    assert!(!goes_back_after(|data| data.connected(2)));
+    assert!(!goes_back_after(|data| {
+        data.connected(2);
+        data.generation(b"g", b"one");
     }));
 }
 
 #[test]
 fn b5_hits_go_back_to_the_same_primary() {
     let mark = Mark::new(b"m".to_vec(), 5, OWN, &DENY, true);
-    assert!(ServerMemory::default().may_take_back(&mark.memory(5), Some(&mark)));
-    assert!(ServerMemory::default().may_take_back(&mark.memory(4), Some(&mark)), "the script compares that");
-    assert_eq!(mark.memory(5).generation, 5.0_f64.to_le_bytes(), "as a mark begins");
+    assert!(ServerData::default().may_take_back(&mark.data(5), Some(&mark)));
+    assert!(ServerData::default().may_take_back(&mark.data(4), Some(&mark)), "the script compares that");
+    assert_eq!(mark.data(5).generation, 5.0_f64.to_le_bytes(), "as a mark begins");
 }
 
 #[test]
 fn b6_hits_do_not_go_back_to_another_primary() {
     let [mark, other] = [b"m", b"n"].map(|key| Mark::new(key.to_vec(), 5, OWN, &DENY, true));
-    let memory = memory_of(b"one");
-    assert!(!memory.may_take_back(&mark.memory(5), Some(&other)));
-    let by_generation = memory.known().expect("it was read");
-    assert!(!memory.may_take_back(&by_generation, Some(&mark)), "the mark counts, not the generation");
+    let data = data_of(b"one");
+    assert!(!data.may_take_back(&mark.data(5), Some(&other)));
+    let by_generation = data.known().expect("it was read");
+    assert!(!data.may_take_back(&by_generation, Some(&mark)), "the mark counts, not the generation");
 }
 
 /// When a worker last used another primary than this, 9 s after the worker began. A connection to `used` broke between
@@ -308,7 +308,7 @@ fn r7_no_call_is_sent_before_the_mark_was_read() {
     assert!(Marked::default().lets_decide(None), "COLD_START=allow");
 }
 
-/// The news of servers whose memory begins at the first of these times, one after the other, each at the second; all
+/// The news of servers whose data begins at the first of these times, one after the other, each at the second; all
 /// in milliseconds. And since when counters are cold.
 fn heard<const N: usize>(begin: [(u64, u64); N]) -> ([Option<News>; N], Option<u64>) {
     let (mut losses, zero) = (Losses::default(), monotonic());

@@ -5,9 +5,9 @@
 -- beginning of the value under which the hits were charged; for each counter a check and its stamp: a place, and the
 -- further numbers of a bucket.
 if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
--- The server has lost its memory since: these hits are gone, and other hits may be in their place.
-local memory = redis.pcall('GET', ARGV[2])
-local is_there = type(memory) == 'string' and #ARGV[3] > 0 and memory:sub(1, #ARGV[3]) == ARGV[3]
+-- The server has lost its data since: these hits are gone, and other hits may be in their place.
+local data = redis.pcall('GET', ARGV[2])
+local is_there = type(data) == 'string' and #ARGV[3] > 0 and data:sub(1, #ARGV[3]) == ARGV[3]
 if not is_there then return struct.pack('<dd', now, 0) end
 
 -- The short way, for most leases: hits of the newest entry of a sliding window (see window.lua), of which some

@@ -90,13 +90,13 @@ pub struct Raised {
 
 /// The numbers that were read from each server.
 #[derive(Debug, Default)]
-pub(super) struct EpochServers(Mutex<HashMap<Place, Known>>);
+pub(super) struct EpochServers(Mutex<HashMap<EpochServer, ServerEpochs>>);
 
 /// Whether it is the store of limits per second, and the server.
-type Place = (bool, Address);
+type EpochServer = (bool, Address);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ServerEpochs {
     /// When the numbers that are in force were asked for, as time since the boot.
     read: Duration,
     /// The same for a reading of all of them, which happens only when something has changed.
@@ -115,7 +115,7 @@ type Line<R> = (Arc<Routes<R>>, Arc<Connection<R>>);
 /// A server, and the open connections to it.
 struct Server<'s, R: Runtime> {
     store: &'s RedisStore<R>,
-    place: Place,
+    place: EpochServer,
     lines: Vec<Line<R>>,
 }
 
@@ -150,7 +150,7 @@ impl<R: Runtime> SharedStore<R> {
         A: Future<Output = Option<Agreed>>,
     {
         let mut under_way = FuturesUnordered::new();
-        let mut asked = HashSet::<Place>::new();
+        let mut asked = HashSet::<EpochServer>::new();
         loop {
             let mut pause = LOOK_INTERVAL;
             for server in self.epoch_servers() {
@@ -254,7 +254,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// Reads a server's numbers: on all connections on which they were not read yet, or else on one.
-    async fn read_server<F, A>(&self, server: Server<'_, R>, put_in_force: &F) -> Place
+    async fn read_server<F, A>(&self, server: Server<'_, R>, put_in_force: &F) -> EpochServer
     where
         F: Fn(Numbers, u64) -> A,
         A: Future<Output = Option<Agreed>>,
@@ -346,13 +346,13 @@ impl<R: Runtime> SharedStore<R> {
 
     /// Whether this node knows which numbers there are, although this server had none at `sent`: other servers show
     /// it that were asked after this one was found without numbers.
-    fn shows_all(&self, place: &Place, sent: Duration) -> bool {
+    fn shows_all(&self, place: &EpochServer, sent: Duration) -> bool {
         let mut servers = self.epoch_servers.0.lock();
         let own = servers.entry(place.clone()).or_default();
         let since = *own.missing_since.get_or_insert(sent);
         own.read = sent;
-        let is_read = |known: &Known| known.read >= since;
-        let has_some = |(other, known): (&Place, &Known)| {
+        let is_read = |known: &ServerEpochs| known.read >= since;
+        let has_some = |(other, known): (&EpochServer, &ServerEpochs)| {
             other != place && is_read(known) && known.missing_since.is_none() && known.state.is_some()
         };
         servers.iter().any(has_some)
@@ -371,7 +371,7 @@ impl<R: Runtime> SharedStore<R> {
         Server { store, place, lines }: Server<'_, R>,
         numbers: &Numbers,
         all: &(dyn Fn() -> Numbers + Sync),
-    ) -> (Place, Result<(Numbers, (Numbers, u64)), ConnectError>) {
+    ) -> (EpochServer, Result<(Numbers, (Numbers, u64)), ConnectError>) {
         let raising = async {
             let line = lines.first().ok_or(ConnectError::NoConnection)?;
             let sent = self.runtime.since_boot();
@@ -408,7 +408,7 @@ impl<R: Runtime> SharedStore<R> {
 
 impl EpochServers {
     /// The text of changes of the numbers in force, if it is enough to compare that.
-    fn state(&self, place: &Place, now: Duration) -> Option<Vec<u8>> {
+    fn state(&self, place: &EpochServer, now: Duration) -> Option<Vec<u8>> {
         let servers = self.0.lock();
         let known = servers.get(place)?;
         let is_enough = known.trouble.is_none() || now < known.all_read + AGAIN_INTERVAL;
@@ -416,16 +416,16 @@ impl EpochServers {
     }
 
     /// Whether the server has had no numbers for longer than a start takes.
-    fn is_missing_long(&self, place: &Place, now: Duration) -> bool {
+    fn is_missing_long(&self, place: &EpochServer, now: Duration) -> bool {
         let since = self.0.lock().get(place).and_then(|known| known.missing_since);
         since.is_some_and(|since| now >= since + MISSING_MAX)
     }
 
-    fn note_same(&self, place: &Place, sent: Duration) {
+    fn note_same(&self, place: &EpochServer, sent: Duration) {
         self.0.lock().entry(place.clone()).or_default().read = sent;
     }
 
-    fn note(&self, place: &Place, sent: Duration, state: Option<Vec<u8>>, trouble: Option<String>) {
+    fn note(&self, place: &EpochServer, sent: Duration, state: Option<Vec<u8>>, trouble: Option<String>) {
         let mut servers = self.0.lock();
         if servers.len() >= SERVERS_MAX {
             servers.clear();
@@ -437,7 +437,7 @@ impl EpochServers {
     }
 
     /// Keeps what is wrong, and logs it if it differs from before.
-    fn trouble(&self, place: &Place, trouble: Option<String>) {
+    fn trouble(&self, place: &EpochServer, trouble: Option<String>) {
         let mut servers = self.0.lock();
         let known = servers.entry(place.clone()).or_default();
         if known.trouble == trouble {

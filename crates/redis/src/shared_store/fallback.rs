@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::unsynced::Place;
+use super::unsynced::CounterPlace;
 use super::{KEY_BYTES_MAX, Outcome, Part, SharedStore, check_at, checks};
 use crate::failure::{Failure, StoreError};
 use crate::runtime::Runtime;
@@ -54,7 +54,12 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// Notes a reported cost as unsynced: it was spent, whatever the answer is.
-    fn keep_reported(&self, check: &Check<'_>, failure: Failure, place: impl FnOnce() -> Option<Place>) {
+    fn keep_reported(
+        &self,
+        check: &Check<'_>,
+        failure: Failure,
+        place: impl FnOnce() -> Option<CounterPlace>,
+    ) {
         let Hits::Take(hits) = check.hits else { return };
         // An unreplicated charge is in Redis already. Who commits a reservation does so again.
         if check.reported
@@ -149,11 +154,11 @@ pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
 }
 
 /// The place of this step's counter in Redis. `None`: its key is too long to keep.
-fn place_of<R: Runtime>(plan: &Plan<'_>, parts: &[Part<'_, R>], step: usize) -> Option<Place> {
+fn place_of<R: Runtime>(plan: &Plan<'_>, parts: &[Part<'_, R>], step: usize) -> Option<CounterPlace> {
     let check = check_at(plan, step)?;
     let part = parts.iter().find(|part| part.steps.contains(&step))?;
     let key = &part.keys[part.steps.iter().position(|&own| own == step)?];
-    let place = || Place { unit: check.unit(), slot: part.slot, key: key.clone(), limit: check.limit };
+    let place = || CounterPlace { unit: check.unit(), slot: part.slot, key: key.clone(), limit: check.limit };
     (key.len() <= KEY_BYTES_MAX).then(place)
 }
 

@@ -16,7 +16,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{KEY_BYTES_MAX, Part, SharedStore, checks};
 use crate::lease::{Demand, Held, Source, Unspent};
 use crate::runtime::Runtime;
-use crate::script::{Answered, Call, Memory, Stamp};
+use crate::script::{Answered, Call, ChargeId, DataId};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::{Sync, Unit};
@@ -34,8 +34,8 @@ const RENEWED_MAX: usize = 32;
 /// Counters of one give-back.
 const GIVEN_BACK_MAX: usize = 64;
 
-/// Whether it is the store of limits per second, the slot, and the memory of its server.
-type To = (bool, u16, Arc<Memory>);
+/// Whether it is the store of limits per second, the slot, and the data of its server.
+type To = (bool, u16, Arc<DataId>);
 
 /// The leases of this node since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl<R: Runtime> SharedStore<R> {
                 counter: check.key,
                 limit: check.limit,
                 stamp: granted.stamp,
-                memory: part.memory.get().cloned(),
+                data: part.data.get().cloned(),
             };
             let unspent = demand.granted(source, granted, &counter.verdict, taken);
             unspent.iter().for_each(|unspent| self.return_one(unspent));
@@ -229,11 +229,11 @@ impl<R: Runtime> SharedStore<R> {
             self.deny_cache.forget(unspent.source.counter, self.runtime.monotonic());
             hits += unspent.hits;
             let Some(to) = to(&unspent.source) else { return };
-            let (_, _, memory) = &to;
-            let call = calls.entry(to.clone()).or_insert_with(|| Call::giving_back(memory));
+            let (_, _, data) = &to;
+            let call = calls.entry(to.clone()).or_insert_with(|| Call::giving_back(data));
             push(call, &unspent);
             if call.keys.len() >= GIVEN_BACK_MAX {
-                self.return_all(&to, std::mem::replace(call, Call::giving_back(memory)));
+                self.return_all(&to, std::mem::replace(call, Call::giving_back(data)));
             }
         });
         calls.into_iter().for_each(|(to, call)| self.return_all(&to, call));
@@ -265,9 +265,9 @@ impl<R: Runtime> SharedStore<R> {
         self.return_all(&to, call);
     }
 
-    fn return_all(&self, (per_second, slot, memory): &To, call: Call) {
+    fn return_all(&self, (per_second, slot, data): &To, call: Call) {
         if !call.keys.is_empty() {
-            self.store(*per_second).give_back(*slot, memory, call, ());
+            self.store(*per_second).give_back(*slot, data, call, ());
         }
     }
 
@@ -289,12 +289,12 @@ impl<R: Runtime> SharedStore<R> {
     }
 }
 
-/// Where hits go back to. `None`: the memory in which they were charged is unknown, so they stay.
+/// Where hits go back to. `None`: the data in which they were charged is unknown, so they stay.
 fn to(source: &Source) -> Option<To> {
-    Some((source.unit == Unit::Second, source.slot, source.memory.clone()?))
+    Some((source.unit == Unit::Second, source.slot, source.data.clone()?))
 }
 
 fn push(call: &mut Call, unspent: &Unspent) {
     let Source { key, limit, stamp, .. } = &*unspent.source;
-    call.push_give_back(key.clone(), limit, Stamp::of(*stamp), unspent.hits);
+    call.push_give_back(key.clone(), limit, ChargeId::of(*stamp), unspent.hits);
 }

@@ -11,7 +11,7 @@ use super::unsynced::Taken;
 use super::{SharedStore, check_at};
 use crate::lease::Demand;
 use crate::runtime::Runtime;
-use crate::script::{Answered, Call, Memory, Whole};
+use crate::script::{Answered, Call, DataId, Whole};
 use crate::store::RedisStore;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Plan, Step};
@@ -27,16 +27,16 @@ pub(super) struct Part<'s, R: Runtime> {
     pub(super) candidates: Vec<(usize, Vec<u8>)>,
     /// The leases to ask for, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
-    /// The server's memory in which hits are charged, if some of them may go back.
-    pub(super) memory: OnceLock<Arc<Memory>>,
+    /// The server's data in which hits are charged, if some of them may go back.
+    pub(super) data: OnceLock<Arc<DataId>>,
     may_go_back: bool,
 }
 
 impl<'s, R: Runtime> Part<'s, R> {
     pub(super) fn new(store: &'s RedisStore<R>, slot: u16) -> Self {
         let (steps, keys, demands) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        let (candidates, memory) = (Vec::new(), OnceLock::new());
-        Self { store, slot, steps, keys, candidates, demands, memory, may_go_back: false }
+        let (candidates, data) = (Vec::new(), OnceLock::new());
+        Self { store, slot, steps, keys, candidates, demands, data, may_go_back: false }
     }
 
     /// Adds a step's check of the counter under `key`, and the lease to ask for along with it.
@@ -66,23 +66,23 @@ impl<'s, R: Runtime> Part<'s, R> {
         self.steps.iter().copied().chain(self.candidates.iter().map(move |(candidate, _)| first + candidate))
     }
 
-    /// Notes the server's memory: hits may go back, if the server still has that memory then.
+    /// Notes the server's data: hits may go back, if the server still has that data then.
     fn may_go_back(&mut self) {
         if !std::mem::replace(&mut self.may_go_back, true) {
-            self.store.memory(self.slot).into_iter().for_each(|memory| self.is_charged_in(memory));
+            self.store.data(self.slot).into_iter().for_each(|data| self.is_charged_in(data));
         }
     }
 
-    fn is_charged_in(&self, memory: Arc<Memory>) {
+    fn is_charged_in(&self, data: Arc<DataId>) {
         // The first one is kept: it was read before the call.
-        let _ = self.memory.set(memory);
+        let _ = self.data.set(data);
     }
 
-    /// Notes the memory in which hits were charged, as a reply has it.
+    /// Notes the data in which hits were charged, as a reply has it.
     pub(super) fn answered(&self, answered: &Answered) {
         if let (true, Some(since_micros)) = (self.may_go_back, answered.whole_since_micros) {
-            let memory = self.store.memory_since(self.slot, since_micros);
-            memory.into_iter().for_each(|memory| self.is_charged_in(memory));
+            let data = self.store.data_since(self.slot, since_micros);
+            data.into_iter().for_each(|data| self.is_charged_in(data));
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::unsynced::Place;
+use super::unsynced::CounterPlace;
 use super::{BAN_REMEMBERED, KEY_BYTES_MAX, SharedStore, check_at};
 use crate::runtime::Runtime;
 use tidegate_engine::decision::Verdicts;
@@ -29,7 +29,7 @@ impl<R: Runtime> SharedStore<R> {
             let store = self.store_for(&check);
             let place = || {
                 let key = store.options().keys.key(request.domain(), &check, descriptors[step].entries);
-                let place = Place {
+                let place = CounterPlace {
                     unit: check.unit(),
                     slot: store.slot(&key),
                     limit: check.limit,

@@ -5,11 +5,11 @@ mod denied;
 mod unsynced;
 
 use super::*;
-use crate::address::{Address, Kind};
+use crate::address::{Address, Servers};
 use crate::clock::{monotonic, since_boot};
 use crate::lease::{Demand, Source};
 use crate::options::RedisOptions;
-use crate::script::{Granted, Stamp};
+use crate::script::{ChargeId, Granted};
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::MemoryOptions;
@@ -48,7 +48,7 @@ fn store_with_share(local_share: f64) -> SharedStore {
 }
 
 fn store_with(options: SharedStoreOptions) -> SharedStore {
-    let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
+    let main = RedisStore::new(RedisOptions::new(Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let options =
         SharedStoreOptions { mode: StoreFailure::Local, lease_time: Duration::from_secs(3_600), ..options };
@@ -190,7 +190,7 @@ async fn a_lease_is_that_of_the_check_that_asked_for_it() {
     part.add(1, b"k".to_vec(), demand(&store, check));
     let verdict =
         Verdict { over: false, before: 0, after: 1, remaining: 9, reset_nanos: 1, is_counted: true };
-    let counter = CounterAnswered { verdict, charged: 1, stamp: Stamp::default(), quiet_nanos: 0 };
+    let counter = CounterAnswered { verdict, charged: 1, stamp: ChargeId::default(), quiet_nanos: 0 };
     let leases = vec![Granted { hits: 2, stamp: 1 }];
     let answered = Answered { now_micros: 1, counters: vec![counter], leases, whole_since_micros: None };
     store.take_leases(&plan, &part, &answered, since_boot());
@@ -214,7 +214,7 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
         counter: check.key,
         limit: check.limit,
         stamp: 1,
-        memory: None,
+        data: None,
     };
     let verdict =
         Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1, is_counted: true };

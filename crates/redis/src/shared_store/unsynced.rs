@@ -38,7 +38,7 @@ pub(super) struct Admitted {
 
 /// Where a counter lives in Redis.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CounterPlace {
     /// The unit of the limit. Limits per second may have a store of their own.
     pub(super) unit: Unit,
     pub(super) slot: u16,
@@ -49,7 +49,7 @@ pub(super) struct Place {
 /// A counter with unsynced hits, in so many entries.
 pub(super) struct UnsyncedCounter {
     pub(super) key: Key,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<CounterPlace>,
     pub(super) entries: usize,
 }
 
@@ -74,7 +74,7 @@ struct Noted {
     /// When none of them counts any more. `None`: there are none.
     until: Option<Instant>,
     /// `None`: the key is too long to keep. A call that asks for the counter knows it.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<CounterPlace>>,
     entries: Vec<Admitted>,
     call: Option<Call>,
 }
@@ -133,7 +133,7 @@ impl UnsyncedHits {
         limit: &Limit,
         hits: u64,
         now: Instant,
-        place: impl FnOnce() -> Option<Place>,
+        place: impl FnOnce() -> Option<CounterPlace>,
     ) -> bool {
         let mut counters = self.counters.lock();
         if !counters.has_room(key, now) {

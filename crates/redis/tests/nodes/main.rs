@@ -14,7 +14,7 @@ use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate_engine::time::Timestamp;
-use tidegate_redis::address::{Address, Kind};
+use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::runtime::Runtime;
 use tidegate_redis::{Contact, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 
@@ -34,7 +34,7 @@ fn rules() -> RuleSet {
 
 /// A node whose wall clock differs from the other's.
 fn store(node: &Node, wall_secs: u64) -> Arc<SharedStore<Node>> {
-    let kind = Kind::Single(Address::Tcp("redis".to_owned(), 1));
+    let kind = Servers::Single(Address::Tcp("redis".to_owned(), 1));
     let main = RedisStore::on(node.clone(), RedisOptions::new(kind));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));

@@ -85,11 +85,11 @@ fn a_clock_that_is_set_back_empties_no_count() {
 /// Hits that go back are those of the period in which they were charged.
 #[test]
 fn hits_go_back_to_their_own_period() {
-    use tidegate_redis::script::Memory;
+    use tidegate_redis::script::DataId;
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("one").exec(asked.connection()).expect("Redis answers");
-    let memory = Memory { key: b"generation".to_vec(), generation: b"one".to_vec(), connection: 1 };
+    let memory = DataId { key: b"generation".to_vec(), generation: b"one".to_vec(), connection: 1 };
     let three = check(limit(0), key(1), Hits::Take(3));
     let charged = ask(&mut asked, "back", &three, 350 * SECOND, 351 * SECOND);
     let give_back = |asked: &mut Asked, now: u64| {

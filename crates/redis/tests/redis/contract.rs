@@ -474,11 +474,11 @@ fn unsynced_costs_count_beyond_the_limit() {
 /// as if the request had never come.
 #[test]
 fn a_bucket_gets_back_all_that_was_charged() {
-    use tidegate_redis::script::{Answered, Call, Memory, Whole};
+    use tidegate_redis::script::{Answered, Call, DataId, Whole};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
-    let generation = Memory { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
+    let generation = DataId { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         for seed in 0..300 {
             let mut random = Random(seed);
@@ -525,11 +525,11 @@ fn a_bucket_gets_back_all_that_was_charged() {
 /// stay, whatever drained or went back in between. The hits that do not go back for that reason are few, and drain.
 #[test]
 fn a_bucket_never_gets_back_hits_of_other_requests() {
-    use tidegate_redis::script::{Answered, Call, Memory, Whole};
+    use tidegate_redis::script::{Answered, Call, DataId, Whole};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
-    let generation = Memory { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
+    let generation = DataId { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
     for seed in 0..600 {
         let mut random = Random(seed);
         let algorithm = random.pick(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);

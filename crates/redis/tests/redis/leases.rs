@@ -3,7 +3,7 @@
 
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::Hits;
-use tidegate_redis::script::{Answered, Call, CounterAnswered, Granted, Memory, Stamp, Whole};
+use tidegate_redis::script::{Answered, Call, ChargeId, CounterAnswered, DataId, Granted, Whole};
 
 use crate::asking::{check, key};
 use crate::script::Asked;
@@ -67,9 +67,9 @@ impl Counter {
     /// Gives back what was charged in this generation; the server's is `now`.
     fn give_back_in(&mut self, generation: &str, stamp: u64, hits: u64, micros: u64) {
         redis::cmd("SET").arg("generation").arg("now").exec(self.asked.connection()).expect("Redis answers");
-        let memory = Memory { key: b"generation".to_vec(), generation: generation.into(), connection: 1 };
+        let memory = DataId { key: b"generation".to_vec(), generation: generation.into(), connection: 1 };
         let mut call = Call::giving_back(&memory);
-        call.push_give_back(b"counter".to_vec(), &self.limit, Stamp::of(stamp), hits);
+        call.push_give_back(b"counter".to_vec(), &self.limit, ChargeId::of(stamp), hits);
         self.asked.give_back(&call, TODAY + micros);
     }
 }

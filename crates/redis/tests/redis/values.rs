@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tidegate_redis::address::{Address, Kind};
+use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::values::Values;
 use tidegate_redis::{ConnectError, RedisOptions, RedisStore};
 
@@ -13,7 +13,7 @@ use crate::server::{Server, cluster};
 type Expected = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Connected values in servers of this kind.
-async fn connected(kind: Kind) -> Values {
+async fn connected(kind: Servers) -> Values {
     let values = Values::new(RedisStore::new(RedisOptions::new(kind).without_counters()), "test");
     values.store().attach();
     for _ in 0..1_000 {
@@ -53,7 +53,7 @@ async fn pages(values: &Values, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-async fn behaves(kind: Kind) {
+async fn behaves(kind: Servers) {
     let values = connected(kind).await;
     let (mut expected, began) = (Expected::new(), values.end().await.expect("an answer"));
     assert_eq!(values.get(b"a").await, Ok(None));
@@ -100,21 +100,21 @@ async fn behaves(kind: Kind) {
 #[tokio::test]
 async fn values_are_set_listed_and_heard_of_on_one_server() {
     for server in [Server::start(&[]), Server::valkey()] {
-        behaves(Kind::Single(address(&server))).await;
+        behaves(Servers::Single(address(&server))).await;
     }
 }
 
 #[tokio::test]
 async fn values_are_set_listed_and_heard_of_in_a_cluster() {
     let servers = cluster("redis-server");
-    behaves(Kind::Cluster(servers.iter().map(address).collect())).await;
+    behaves(Servers::Cluster(servers.iter().map(address).collect())).await;
 }
 
 /// Whoever reads all pages takes one that is not full for the last.
 #[tokio::test]
 async fn a_key_that_is_gone_or_not_read_ends_no_page() {
     let server = Server::start(&[]);
-    let values = connected(Kind::Single(address(&server))).await;
+    let values = connected(Servers::Single(address(&server))).await;
     let all = [b"a", b"b", b"c", b"d", b"e", b"f"];
     values.change(&all.map(|key| (&key[..], Some(&b"1"[..])))).await.expect("written");
     redis::cmd("DEL").arg("test:k:b").exec(&mut server.connect()).expect("it is done");
@@ -129,7 +129,7 @@ async fn a_key_that_is_gone_or_not_read_ends_no_page() {
 #[tokio::test]
 async fn missed_changes_are_noticed() {
     let server = Server::start(&[]);
-    let values = connected(Kind::Single(address(&server))).await;
+    let values = connected(Servers::Single(address(&server))).await;
     let put = async |key: &[u8]| values.change(&[(key, Some(b"1"))]).await.expect("written");
     let since = async |position| values.changes(position).await.expect("an answer");
     put(b"a").await;
@@ -159,7 +159,7 @@ async fn missed_changes_are_noticed() {
 
 #[tokio::test]
 async fn nobody_waits_for_a_server_that_is_not_there() {
-    let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+    let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
     let values = Values::new(RedisStore::new(RedisOptions::new(kind).without_counters()), "test");
     assert_eq!(values.get(b"a").await, Err(ConnectError::NoConnection));
 }

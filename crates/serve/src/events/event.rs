@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Decided;
 use super::keys::Notice;
-use super::kind::Kind;
+use super::kind::EventKind;
 use crate::bans::SeenBan;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Limited};
@@ -183,14 +183,14 @@ impl What {
         Self::StoreLost { store: store.to_owned(), why: problem_text(why) }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> EventKind {
         match self {
             Self::Key(notice, _) => notice.kind(),
-            Self::BanBegan { .. } => Kind::BanBegan,
-            Self::BanEnded(_) => Kind::BanEnded,
-            Self::ReloadRefused { .. } => Kind::ReloadRefused,
-            Self::StoreLost { .. } => Kind::StoreLost,
-            Self::StoreBack { .. } => Kind::StoreBack,
+            Self::BanBegan { .. } => EventKind::BanBegan,
+            Self::BanEnded(_) => EventKind::BanEnded,
+            Self::ReloadRefused { .. } => EventKind::ReloadRefused,
+            Self::StoreLost { .. } => EventKind::StoreLost,
+            Self::StoreBack { .. } => EventKind::StoreBack,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use parking_lot::Mutex;
 
-use super::kind::Kind;
+use super::kind::EventKind;
 use super::recent;
 use tidegate_engine::key::Key;
 
@@ -18,7 +18,7 @@ const ASKED_IN_WINDOW: u64 = 16;
 
 /// The table. Its memory is allocated at the start, so there is one only if events are on.
 pub(super) struct Keys {
-    groups: Box<[Mutex<[Known; PLACES]>]>,
+    groups: Box<[Mutex<[KeyEvents; PLACES]>]>,
     /// Keeps tables of several processes in one thread apart (in tests).
     salt: u64,
 }
@@ -34,7 +34,7 @@ pub(super) enum Notice {
 
 /// What is known of a key. All times are in nanoseconds, and 0 is never.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KeyEvents {
     key: u64,
     heard: u64,
     near_emitted: u64,
@@ -46,11 +46,11 @@ struct Known {
 }
 
 impl Notice {
-    pub(super) const fn kind(self) -> Kind {
+    pub(super) const fn kind(self) -> EventKind {
         match self {
-            Self::Near => Kind::NearLimit,
-            Self::Denied => Kind::Denied,
-            Self::DeniedWholeWindow(_) => Kind::DeniedWholeWindow,
+            Self::Near => EventKind::NearLimit,
+            Self::Denied => EventKind::Denied,
+            Self::DeniedWholeWindow(_) => EventKind::DeniedWholeWindow,
         }
     }
 }
@@ -82,7 +82,7 @@ impl Keys {
         now: u64,
         window: u64,
         over: u64,
-        body: impl FnOnce(&mut Known) -> Option<Notice>,
+        body: impl FnOnce(&mut KeyEvents) -> Option<Notice>,
     ) -> Option<Notice> {
         let recent_key = (key >> 64) as u64 ^ self.salt ^ over;
         if !recent::has_to_ask(recent_key, now) {
@@ -95,7 +95,7 @@ impl Keys {
             Some(place) => &mut group[place],
             None => {
                 let oldest = group.iter_mut().min_by_key(|known| known.heard)?;
-                *oldest = Known { key: tag, ..Known::default() };
+                *oldest = KeyEvents { key: tag, ..KeyEvents::default() };
                 oldest
             }
         };
@@ -104,7 +104,7 @@ impl Keys {
     }
 }
 
-impl Known {
+impl KeyEvents {
     /// Emits once in a window, and not for a key that was denied in that window: that event is more urgent, and came
     /// first.
     fn near(&mut self, now: u64, window: u64) -> Option<Notice> {

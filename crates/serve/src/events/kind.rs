@@ -3,7 +3,7 @@
 tidegate_engine::named! {
     /// What happened. Names are those of events, metrics and settings.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Kind {
+    pub enum EventKind {
         /// A key came near its limit.
         NearLimit = "near_limit",
         /// A key was denied, for the first time in a window.
@@ -34,14 +34,14 @@ impl Kinds {
     /// Reads names that are separated by commas. There has to be one.
     pub fn parse(text: &str) -> Option<Self> {
         let bit = |name: &str| {
-            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name.trim())?;
+            let kind = EventKind::ALL.into_iter().find(|kind| kind.name() == name.trim())?;
             Some(1 << kind as u8)
         };
         text.split(',').try_fold(0, |bits, name| Some(bits | bit(name)?)).map(Self)
     }
 
     /// Whether this kind is one of them.
-    pub const fn has(self, kind: Kind) -> bool {
+    pub const fn has(self, kind: EventKind) -> bool {
         self.0 >> kind as u8 & 1 == 1
     }
 }
@@ -53,11 +53,11 @@ mod tests {
     #[test]
     fn kinds_are_named_and_every_name_is_expected() {
         let kinds = Kinds::parse("denied, store_back").expect("good");
-        let known: Vec<_> = Kind::ALL.into_iter().filter(|&kind| kinds.has(kind)).collect();
-        assert_eq!(known, [Kind::Denied, Kind::StoreBack]);
+        let known: Vec<_> = EventKind::ALL.into_iter().filter(|&kind| kinds.has(kind)).collect();
+        assert_eq!(known, [EventKind::Denied, EventKind::StoreBack]);
         for bad in ["", "denied,", "Denied", "denied store_back"] {
             assert_eq!(Kinds::parse(bad), None, "{bad:?}");
         }
-        assert!(Kind::ALL.iter().all(|kind| Kinds::EXPECTED.contains(kind.name())));
+        assert!(EventKind::ALL.iter().all(|kind| Kinds::EXPECTED.contains(kind.name())));
     }
 }

@@ -10,14 +10,14 @@ use std::cell::RefCell;
 const PLACES: usize = 256;
 
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct RecentKey {
     key: u64,
     /// Until when the table is not asked again.
     until: u64,
 }
 
 thread_local! {
-    static PLACES_OF_THREAD: RefCell<[Place; PLACES]> = const { RefCell::new([Place { key: 0, until: 0 }; PLACES]) };
+    static PLACES_OF_THREAD: RefCell<[RecentKey; PLACES]> = const { RefCell::new([RecentKey { key: 0, until: 0 }; PLACES]) };
 }
 
 /// Whether the table has to be asked for this key now, in nanoseconds.
@@ -30,7 +30,7 @@ pub(super) fn has_to_ask(key: u64, now: u64) -> bool {
 
 /// The table was asked for this key, and need not be again until then.
 pub(super) fn asked(key: u64, until: u64) {
-    PLACES_OF_THREAD.with_borrow_mut(|places| places[key as usize % PLACES] = Place { key, until });
+    PLACES_OF_THREAD.with_borrow_mut(|places| places[key as usize % PLACES] = RecentKey { key, until });
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::mapping::{Mapping, Target};
 use super::statsd_counters::{StatsdCounter, statsd_counter};
 use super::statsd_name::{self, StatsdName};
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Page, Samples, header};
+use super::text::{MetricType, Page, Samples, header};
 
 tidegate_engine::named! {
     /// The front that a request for a decision came by.
@@ -103,7 +103,7 @@ impl ResponseTimes {
     /// As a mapping writes them. A mapping takes a duration in milliseconds and scales it.
     pub(super) fn mapped(mapping: &Mapping) -> Self {
         Self(GrpcMethod::ALL.map(|method| {
-            let name = StatsdName(statsd_name::Kind::ResponseTime(method));
+            let name = StatsdName(statsd_name::StatKind::ResponseTime(method));
             let target = MappedCounters::observer(mapping, &name.to_string());
             let bounds = target.as_ref().and_then(|target| target.buckets.clone()).unwrap_or_default();
             let scale = target.as_ref().map_or(1.0, |target| target.scale);
@@ -163,10 +163,11 @@ impl Calls {
 
     /// The counters that StatsD gets.
     pub(super) fn statsd_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
-        let calls =
-            |method| statsd_counter(statsd_name::Kind::Calls(method), self.methods[method as usize].total);
+        let calls = |method| {
+            statsd_counter(statsd_name::StatKind::Calls(method), self.methods[method as usize].total)
+        };
         let error = |error: ErrorType| {
-            statsd_counter(statsd_name::Kind::Error(error.name()), self.errors.plus(error as usize))
+            statsd_counter(statsd_name::StatKind::Error(error.name()), self.errors.plus(error as usize))
         };
         GrpcMethod::ALL.map(calls).into_iter().chain(ErrorType::ALL.map(error))
     }
@@ -174,7 +175,7 @@ impl Calls {
     /// Writes the family that `envoyproxy/ratelimit` does not have.
     pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let (family, help) = ("tidegate_requests_total", "Requests for a decision, by front and outcome.");
-        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, MetricType::Counter);
         for front in Front::ALL {
             for outcome in Outcome::ALL {
                 let count = striped.sum(self.outcome(front, outcome));
@@ -187,13 +188,13 @@ impl Calls {
     pub(super) fn write_common(&self, page: &mut Page, striped: &Striped) {
         let (family, help) =
             ("ratelimit_service_should_rate_limit_error", "Decisions that failed, by cause.");
-        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, MetricType::Counter);
         for error in ErrorType::ALL {
             let count = striped.sum(self.errors.plus(error as usize));
             samples.push(&[("err_type", error.name())], count);
         }
         let (family, help) = ("ratelimit_service_total_requests", "gRPC calls, by method.");
-        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, MetricType::Counter);
         for method in GrpcMethod::ALL {
             let count = striped.sum(self.methods[method as usize].total);
             samples.push(&[("grpc_method", method.name())], count);

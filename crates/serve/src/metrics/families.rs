@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Weak};
 
 use super::Metrics;
-use super::text::{Kind, Page, Samples};
+use super::text::{MetricType, Page, Samples};
 
 /// Writes a family. It runs each time metrics are rendered.
 pub(super) type WriteFamily = dyn Fn(&mut Page) + Send + Sync;
@@ -34,7 +34,7 @@ impl<Part: Send + Sync + 'static> Families<'_, Part> {
     /// Adds a family with one sample, which has no labels.
     pub fn value<Value: Display>(
         self,
-        kind: Kind,
+        kind: MetricType,
         name: &'static str,
         help: &'static str,
         read: impl Fn(&Part) -> Value + Send + Sync + 'static,
@@ -45,7 +45,7 @@ impl<Part: Send + Sync + 'static> Families<'_, Part> {
     /// Adds a family with any samples.
     pub fn samples(
         self,
-        kind: Kind,
+        kind: MetricType,
         name: &'static str,
         help: &'static str,
         read: impl Fn(&Part, &mut Samples<'_>) + Send + Sync + 'static,

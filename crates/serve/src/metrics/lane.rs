@@ -1,7 +1,7 @@
 //! Counters of the lane, our own HTTP/2 server: connections, streams, resets, and how connections ended.
 
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Page, Samples};
+use super::text::{MetricType, Page, Samples};
 
 /// The names of HTTP/2's error codes, by number (RFC 9113, section 7).
 const CODES: [&str; 14] = [
@@ -75,18 +75,23 @@ impl Lane {
             Samples::of(page, family, help, kind).push(&[], value);
         };
         let (opened, closed) = (sum(OPENED), sum(CLOSED));
-        single("tidegate_lane_connections_total", "Connections of the lane.", Kind::Counter, opened);
+        single("tidegate_lane_connections_total", "Connections of the lane.", MetricType::Counter, opened);
         let open = opened.saturating_sub(closed);
-        single("tidegate_lane_connections", "Connections of the lane that are open.", Kind::Gauge, open);
-        single("tidegate_lane_streams_total", "Streams of the lane.", Kind::Counter, sum(STREAMS));
+        single(
+            "tidegate_lane_connections",
+            "Connections of the lane that are open.",
+            MetricType::Gauge,
+            open,
+        );
+        single("tidegate_lane_streams_total", "Streams of the lane.", MetricType::Counter, sum(STREAMS));
         let help = "Connections of the lane that were closed because their client misbehaved.";
-        single("tidegate_lane_misbehaved_total", help, Kind::Counter, sum(MISBEHAVED));
+        single("tidegate_lane_misbehaved_total", help, MetricType::Counter, sum(MISBEHAVED));
         let help = "Streams of the lane that were reset, by side.";
-        let mut samples = Samples::of(page, "tidegate_lane_resets_total", help, Kind::Counter);
+        let mut samples = Samples::of(page, "tidegate_lane_resets_total", help, MetricType::Counter);
         samples.push(&[("by", "client")], sum(RESET_BY_CLIENT));
         samples.push(&[("by", "server")], sum(RESET_BY_SERVER));
         let help = "Connections of the lane that we ended, by the code of their GOAWAY.";
-        let mut samples = Samples::of(page, "tidegate_lane_goaways_total", help, Kind::Counter);
+        let mut samples = Samples::of(page, "tidegate_lane_goaways_total", help, MetricType::Counter);
         for (code, name) in CODES.iter().enumerate() {
             match sum(GOAWAYS + code) {
                 0 if *name != CODES[0] => {}

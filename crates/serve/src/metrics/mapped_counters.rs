@@ -24,11 +24,11 @@ pub(super) struct MappedCounters {
     mapping: Mapping,
     /// Families of durations. A counter that maps to one of them is dropped.
     observers: Vec<String>,
-    known: Mutex<Known>,
+    known: Mutex<KnownCounters>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownCounters {
     families: Vec<Family>,
     by_name: HashMap<String, usize>,
     /// Mapped counters that do not belong to limits, by their index.
@@ -115,7 +115,7 @@ impl Metrics {
     }
 }
 
-impl Known {
+impl KnownCounters {
     fn add(&mut self, mapped: &MappedCounters, counter: &StatsdCounter<'_>, page: &Page) {
         let target = mapped.mapping.target(&counter.name.to_string(), Metric::Counter);
         let taken = |family: &String| is_ours(family) || mapped.observers.contains(family);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Page, Samples};
+use super::text::{MetricType, Page, Samples};
 
 /// Counts of loads that succeeded and failed, and figures of the rules in force.
 pub(super) struct Reloads {
@@ -65,7 +65,7 @@ impl Reloads {
             "tidegate_config_last_reload_successful",
             "1 when the last load of rules succeeded; 0 when it failed, or there was none yet.",
         );
-        Samples::of(page, family, help, Kind::Gauge).push(&[], u64::from(self.succeeded.load(Relaxed)));
+        Samples::of(page, family, help, MetricType::Gauge).push(&[], u64::from(self.succeeded.load(Relaxed)));
         let families = [
             (
                 "tidegate_config_last_reload_success_timestamp_seconds",
@@ -76,11 +76,11 @@ impl Reloads {
             ("tidegate_rules_warnings", "Warnings about the rules in force.", &self.warnings),
         ];
         for (family, help, value) in families {
-            Samples::of(page, family, help, Kind::Gauge).push(&[], value.load(Relaxed));
+            Samples::of(page, family, help, MetricType::Gauge).push(&[], value.load(Relaxed));
         }
         if let Some(hash) = &*self.hash.lock() {
             let help = "The hash of the rules in force: the same on all nodes that have the same rules.";
-            Samples::of(page, "tidegate_rules_info", help, Kind::Gauge).push(&[("hash", hash)], 1);
+            Samples::of(page, "tidegate_rules_info", help, MetricType::Gauge).push(&[("hash", hash)], 1);
         }
     }
 
@@ -95,7 +95,7 @@ impl Reloads {
             ),
         ];
         for (family, help, count) in families {
-            Samples::of(page, family, help, Kind::Counter).push(&[], striped.sum(count));
+            Samples::of(page, family, help, MetricType::Counter).push(&[], striped.sum(count));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! In: a request with a reservation, and its decision. Out: two families with few series.
 
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Page, Samples};
+use super::text::{MetricType, Page, Samples};
 use tidegate_engine::decision::{Decision, EndedAs, ReserveResult};
 
 /// The counters.
@@ -61,6 +61,6 @@ fn write(
     if counts.is_empty() {
         return;
     }
-    let mut samples = Samples::of(page, family, help, Kind::Counter);
+    let mut samples = Samples::of(page, family, help, MetricType::Counter);
     counts.into_iter().for_each(|(value, count)| samples.push(&[(label, value)], count));
 }

@@ -14,7 +14,7 @@ use super::counts::Stat;
 use super::mapped_counters::Progress;
 use super::series::Series;
 use super::series_name::parts;
-use super::text::{Kind, Page, Samples, header};
+use super::text::{MetricType, Page, Samples, header};
 
 /// Series in one piece.
 const BATCH: usize = 512;
@@ -51,7 +51,8 @@ impl Metrics {
 
     fn write_process(&self, page: &mut Page) {
         let version = ("version", env!("CARGO_PKG_VERSION"));
-        Samples::of(page, "tidegate_build_info", "The running version.", Kind::Gauge).push(&[version], 1);
+        Samples::of(page, "tidegate_build_info", "The running version.", MetricType::Gauge)
+            .push(&[version], 1);
         self.reloads.write(page);
         self.calls.write(page, &self.striped);
         self.calls.write_response_times(page, &self.striped);
@@ -70,7 +71,7 @@ impl Metrics {
                 "Durations that were dropped because StatsD was too slow.",
             );
             let dropped = self.striped.sum(self.timers_dropped);
-            Samples::of(page, family, help, Kind::Counter).push(&[], dropped);
+            Samples::of(page, family, help, MetricType::Counter).push(&[], dropped);
         }
         self.write_registered(page);
         write_operating_system(page);
@@ -78,7 +79,7 @@ impl Metrics {
 
     fn write_unmatched(&self, page: &mut Page) {
         let (family, help) = ("tidegate_unmatched_total", "Descriptors that met no rule of their domain.");
-        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, MetricType::Counter);
         for series in self.unmatched.iter() {
             match self.striped.sum(series.first) {
                 0 => {}
@@ -89,7 +90,7 @@ impl Metrics {
             "tidegate_denials_not_logged_total",
             "Denials of which no line was logged, at a level that logs some.",
         );
-        Samples::of(page, family, help, Kind::Counter).push(&[], self.denials_not_logged_until_now());
+        Samples::of(page, family, help, MetricType::Counter).push(&[], self.denials_not_logged_until_now());
         self.write_records(page);
     }
 
@@ -101,7 +102,7 @@ impl Metrics {
             "Keys that were looked up without asking the store, with a record or without one.",
         );
         if known > 0 {
-            Samples::of(page, family, help, Kind::Counter).push(&[], known);
+            Samples::of(page, family, help, MetricType::Counter).push(&[], known);
         }
     }
 
@@ -110,7 +111,7 @@ impl Metrics {
             "tidegate_candidate_hits_total",
             "Hits of rules with a candidate, by the verdict of the limit in force and that of the candidate.",
         );
-        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, MetricType::Counter);
         for (name, [limit, candidate], count) in self.candidates.counts(&self.striped) {
             push_limit(&mut samples, name, &[("limit", limit), ("candidate", candidate)], count);
         }
@@ -121,11 +122,16 @@ impl Metrics {
         self.reloads.write_common(page, &self.striped);
         self.calls.write_common(page, &self.striped);
         let global_shadow = "ratelimit_service_global_shadow_mode";
-        Samples::of(page, global_shadow, "Requests that the process's shadow mode let pass.", Kind::Counter)
-            .push(&[], self.striped.sum(self.global_shadow));
+        Samples::of(
+            page,
+            global_shadow,
+            "Requests that the process's shadow mode let pass.",
+            MetricType::Counter,
+        )
+        .push(&[], self.striped.sum(self.global_shadow));
         let (family, help) =
             ("ratelimit_service_rate_limit_domain_not_found", "Descriptors for a domain without rules.");
-        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, MetricType::Counter);
         for series in self.unknown_domains.iter() {
             match self.striped.sum(series.first) {
                 0 => {}
@@ -138,7 +144,7 @@ impl Metrics {
     fn write_limits(&self, page: &mut Page, stat: Stat, start: usize) -> bool {
         let family = format!("ratelimit_service_rate_limit_{}", stat.name());
         let mut samples = match start {
-            0 => Samples::of(page, &family, stat.help(), Kind::Counter),
+            0 => Samples::of(page, &family, stat.help(), MetricType::Counter),
             _ => Samples::resume(page, &family),
         };
         let mut batch = self.limits.iter_from(start).take(BATCH).peekable();

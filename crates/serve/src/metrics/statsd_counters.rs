@@ -3,7 +3,7 @@
 use super::Metrics;
 use super::counts::Stat;
 use super::series::Series;
-use super::statsd_name::{Kind, StatsdName};
+use super::statsd_name::{StatKind, StatsdName};
 use super::striped::Slot;
 
 /// A counter with its StatsD name. Its [`index`](Self::index) stays the same for the life of the process.
@@ -40,7 +40,7 @@ impl Metrics {
             ("config_load_error", errors),
             ("global_shadow_mode", self.global_shadow),
         ];
-        let events = events.into_iter().map(|(event, slot)| statsd_counter(Kind::Service(event), slot));
+        let events = events.into_iter().map(|(event, slot)| statsd_counter(StatKind::Service(event), slot));
         events.chain(self.calls.statsd_counters()).chain(self.unknown_domains.iter().map(unknown))
     }
 
@@ -48,16 +48,16 @@ impl Metrics {
     pub(super) fn statsd_limit_counters(&self, start: usize) -> impl Iterator<Item = StatsdCounter<'_>> {
         self.limits.iter_from(start).flat_map(|series| {
             let of_stat =
-                |stat| statsd_counter(Kind::Limit(&series.name, stat), series.first.plus(stat as usize));
+                |stat| statsd_counter(StatKind::Limit(&series.name, stat), series.first.plus(stat as usize));
             Stat::ALL.into_iter().map(of_stat)
         })
     }
 }
 
 fn unknown(series: &Series) -> StatsdCounter<'_> {
-    statsd_counter(Kind::UnknownDomain(&series.name), series.first)
+    statsd_counter(StatKind::UnknownDomain(&series.name), series.first)
 }
 
-pub(super) fn statsd_counter(kind: Kind<'_>, slot: Slot) -> StatsdCounter<'_> {
+pub(super) fn statsd_counter(kind: StatKind<'_>, slot: Slot) -> StatsdCounter<'_> {
     StatsdCounter { name: StatsdName(kind), slot }
 }

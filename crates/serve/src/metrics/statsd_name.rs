@@ -8,11 +8,11 @@ use super::series_name::parts;
 
 /// The name of a counter or a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatsdName<'a>(pub(super) Kind<'a>);
+pub struct StatsdName<'a>(pub(super) StatKind<'a>);
 
 /// The counter or timer that a name belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind<'a> {
+pub(super) enum StatKind<'a> {
     /// A stat of the series with this identity.
     Limit(&'a str, Stat),
     /// Descriptors for this domain, which has no rules.
@@ -29,19 +29,19 @@ pub(super) enum Kind<'a> {
 impl Display for StatsdName<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Kind::Limit(series, stat) => {
+            StatKind::Limit(series, stat) => {
                 let (domain, path) = parts(series);
                 write!(out, "ratelimit.service.rate_limit.{domain}.")?;
                 path.into_iter().try_for_each(|level| write!(out, "{level}."))?;
                 out.write_str(stat.name())
             }
-            Kind::UnknownDomain(domain) => {
+            StatKind::UnknownDomain(domain) => {
                 write!(out, "ratelimit.service.rate_limit.{domain}.domain_not_found")
             }
-            Kind::Calls(method) => write!(out, "ratelimit_server.{}.total_requests", method.name()),
-            Kind::ResponseTime(method) => write!(out, "ratelimit_server.{}.response_time", method.name()),
-            Kind::Error(error) => write!(out, "ratelimit.service.call.should_rate_limit.{error}"),
-            Kind::Service(event) => write!(out, "ratelimit.service.{event}"),
+            StatKind::Calls(method) => write!(out, "ratelimit_server.{}.total_requests", method.name()),
+            StatKind::ResponseTime(method) => write!(out, "ratelimit_server.{}.response_time", method.name()),
+            StatKind::Error(error) => write!(out, "ratelimit.service.call.should_rate_limit.{error}"),
+            StatKind::Service(event) => write!(out, "ratelimit.service.{event}"),
         }
     }
 }

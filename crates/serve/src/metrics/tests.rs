@@ -435,8 +435,8 @@ fn calls_reloads_and_registered_families_are_written() {
     let part = Arc::new(42);
     metrics
         .of(&part)
-        .value(Kind::Gauge, "tidegate_counters", "Counters in memory.", |counters| *counters)
-        .samples(Kind::Counter, "tidegate_store_full_total", "Refused.", |_, samples| {
+        .value(MetricType::Gauge, "tidegate_counters", "Counters in memory.", |counters| *counters)
+        .samples(MetricType::Counter, "tidegate_store_full_total", "Refused.", |_, samples| {
             samples.push(&[("answer", "deny")], 1);
             samples.push(&[("answer", "allow")], 0);
         });

@@ -11,7 +11,7 @@ use tidegate_engine::text::lines;
 tidegate_engine::named! {
     /// The type of a family.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Kind {
+    pub enum MetricType {
         /// Only grows.
         Counter = "counter",
         /// Goes up and down.
@@ -135,7 +135,7 @@ fn label_name(name: &str) -> String {
 
 impl<'a> Samples<'a> {
     /// Begins a family.
-    pub(super) fn of(page: &'a mut Page, family: &'a str, help: &str, kind: Kind) -> Self {
+    pub(super) fn of(page: &'a mut Page, family: &'a str, help: &str, kind: MetricType) -> Self {
         header(page, family, help, kind.name());
         Self { page, family }
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn samples_follow_the_text_format() {
         let mut page = Page::default();
-        let mut samples = Samples::of(&mut page, "hits", "What was hit.", Kind::Counter);
+        let mut samples = Samples::of(&mut page, "hits", "What was hit.", MetricType::Counter);
         samples.push(&[], 1_u64);
         samples.push(&[("domain", "a\\b\"c\nd"), ("key1", "")], 0.5);
         samples.push_parts([("rule", ["a", ".", "\"b"])], 3);
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn durations_are_a_histogram_of_seconds() {
         let mut page = Page::default();
-        let mut samples = Samples::of(&mut page, "took_seconds", "Time.", Kind::Histogram);
+        let mut samples = Samples::of(&mut page, "took_seconds", "Time.", MetricType::Histogram);
         samples.push_durations(&[("store", "main")], &[250, 1_000_000], &[2, 3, 1], 7_000_000_000);
         let expected = "# HELP took_seconds Time.\n# TYPE took_seconds histogram\n\
                         took_seconds_bucket{store=\"main\",le=\"0.00000025\"} 2\n\
@@ -245,7 +245,7 @@ mod tests {
         let constant = "_1_env=\"\\\"p\\\"\",az=\"b\",exported_domain=\"d\"";
         let exported = constant.replace("az=", "exported_az=");
         assert_eq!(page.labels([("az", "own")].into_iter()), format!("{{{exported},az=\"own\"}}"));
-        let mut samples = Samples::of(&mut page, "hits", "H.", Kind::Gauge);
+        let mut samples = Samples::of(&mut page, "hits", "H.", MetricType::Gauge);
         samples.push(&[], 1);
         samples.push(&[("a", "b")], 2);
         let lines: Vec<_> = page.text.lines().skip(2).collect();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::grpc_method::GrpcMethod;
-use super::statsd_name::{Kind, StatsdName};
+use super::statsd_name::{StatKind, StatsdName};
 
 /// Durations in a thread's ring: about 100 ms of calls, at the rate that a core reaches in half of its time.
 const RING: u64 = 4_096;
@@ -54,7 +54,7 @@ impl Timers {
         for ring in &self.rings {
             ring.take(|entry| {
                 let method = GrpcMethod::ALL[(entry & 1) as usize];
-                each(Timed { name: StatsdName(Kind::ResponseTime(method)), nanos: entry >> 1 });
+                each(Timed { name: StatsdName(StatKind::ResponseTime(method)), nanos: entry >> 1 });
             });
         }
     }

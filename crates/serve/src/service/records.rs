@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use self::fetches::{Fetches, Flight, Landing};
 use super::{AllFound, BATCH_MAX};
 use tidegate_engine::key::{Key, KeySecret, KeySeed};
-use tidegate_engine::known::Known;
+use tidegate_engine::known::RecordCache;
 use tidegate_engine::overlay::{Doubt, Finding, Found, Record};
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
@@ -89,7 +89,7 @@ pub struct KnownRecords<R: Runtime = Tokio> {
     source: Box<dyn RecordSource>,
     secret: KeySecret,
     options: RecordsOptions,
-    cache: Known,
+    cache: RecordCache,
     fetches: Fetches,
     waiting: Semaphore,
     /// Changes are followed, so fetched records may be kept.
@@ -111,7 +111,7 @@ pub struct RecordStats {
 }
 
 /// A check whose key may have a record.
-struct Asked<'p, 'e> {
+struct RecordCheck<'p, 'e> {
     /// The index of its descriptor.
     descriptor: usize,
     rule: &'p Rule,
@@ -120,7 +120,7 @@ struct Asked<'p, 'e> {
     entries: &'e [Entry<'e>],
 }
 
-impl Asked<'_, '_> {
+impl RecordCheck<'_, '_> {
     #[inline]
     fn name(&self) -> Key {
         self.seed.record_name(self.entries.iter().map(|entry| entry.value))
@@ -141,7 +141,7 @@ impl<R: Runtime> KnownRecords<R> {
             runtime,
             source: Box::new(source),
             secret,
-            cache: Known::new(options.cache_entries),
+            cache: RecordCache::new(options.cache_entries),
             options,
             fetches: Fetches::default(),
             waiting: Semaphore::new(WAITING_MAX),
@@ -176,7 +176,7 @@ impl<R: Runtime> KnownRecords<R> {
         for (place, (request, plan)) in requests.enumerate() {
             all.push(Some(Found::default()));
             let mut looked_up = 0;
-            for (Asked { descriptor, rule, .. }, &name) in asked(request, plan).zip(&mut names) {
+            for (RecordCheck { descriptor, rule, .. }, &name) in asked(request, plan).zip(&mut names) {
                 looked_up += 1;
                 match (self.cache.get(name), &mut all[place]) {
                     (Some(known), Some(found)) => {
@@ -209,7 +209,7 @@ impl<R: Runtime> KnownRecords<R> {
             all.push((asked, name, fetched));
         }
         let mut found = Found::default();
-        for (Asked { descriptor, rule, .. }, name, fetched) in all {
+        for (RecordCheck { descriptor, rule, .. }, name, fetched) in all {
             let known = match fetched {
                 Fetched::Known(known) => Ok(self.as_known(known, is_confirmed)),
                 Fetched::Flight(flight) => flight.landed(time_is_over.as_mut()).await.map(Finding::from),
@@ -222,7 +222,13 @@ impl<R: Runtime> KnownRecords<R> {
     }
 
     /// The cached record of a key, or the fetch for it.
-    fn begin(self: &Arc<Self>, domain: &str, asked: &Asked<'_, '_>, name: Key, may_wait: bool) -> Fetched {
+    fn begin(
+        self: &Arc<Self>,
+        domain: &str,
+        asked: &RecordCheck<'_, '_>,
+        name: Key,
+        may_wait: bool,
+    ) -> Fetched {
         if let Some(known) = self.cache.get(name) {
             return Fetched::Known(known);
         }
@@ -339,10 +345,10 @@ enum Fetched {
 
 /// The checks of a plan whose keys may have records.
 #[inline]
-fn asked<'p, 'b>(request: &'b Request<'_>, plan: &'b Plan<'p>) -> impl Iterator<Item = Asked<'p, 'b>> {
+fn asked<'p, 'b>(request: &'b Request<'_>, plan: &'b Plan<'p>) -> impl Iterator<Item = RecordCheck<'p, 'b>> {
     let steps = plan.steps.iter().zip(request.descriptors()).enumerate();
     steps.filter_map(|(descriptor, (step, asked))| match step {
-        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => Some(Asked {
+        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => Some(RecordCheck {
             descriptor,
             rule,
             seed: rule.records.as_ref()?,

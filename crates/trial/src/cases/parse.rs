@@ -8,7 +8,7 @@ use tidegate_engine::decision::Code;
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
-use super::{Asked, Case, CaseFile, Expected, HttpRequest, Problem, Step, When};
+use super::{Case, CaseFile, CaseRequest, Expected, HttpRequest, Problem, Step, When};
 
 /// The longest file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -180,8 +180,8 @@ impl<'d> Reader<'d> {
             None => (0, 1),
         };
         let asked = match (request, http) {
-            (Some(request), None) => Asked::Descriptors(self.descriptors(request)?),
-            (None, Some(http)) => Asked::Http(self.http(http)?),
+            (Some(request), None) => CaseRequest::Descriptors(self.descriptors(request)?),
+            (None, Some(http)) => CaseRequest::Http(self.http(http)?),
             _ => return self.wrong(self.at(id), "expected `request` or `http`"),
         };
         let hits = match hits {

@@ -11,7 +11,7 @@ use tidegate_engine::plan::{self, Modes, Origin};
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::RuleSet;
 
-use super::{Asked, Case, CaseResult, Expected, Failure, Step, When};
+use super::{Case, CaseRequest, CaseResult, Expected, Failure, Step, When};
 
 /// When a case starts: 2026-01-01T00:00:00Z. Windows of a day and less are aligned with it.
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
@@ -115,13 +115,13 @@ impl<'r> Run<'r> {
         };
         let mut buf = RequestBuf::new(&domain);
         match &step.asked {
-            Asked::Descriptors(descriptors) => {
+            CaseRequest::Descriptors(descriptors) => {
                 for descriptor in descriptors {
                     descriptor.iter().for_each(|(key, value)| push(&mut buf, key, value));
                     buf.close();
                 }
             }
-            Asked::Http(http) => {
+            CaseRequest::Http(http) => {
                 let actions = self.rules.actions(&domain).filter(|actions| !actions.is_empty());
                 let actions =
                     actions.ok_or_else(|| format!("domain {domain} has no `rate_limits` (expected them)"))?;

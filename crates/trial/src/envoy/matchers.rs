@@ -42,7 +42,7 @@ fn header_holds(matcher: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyErr
 fn old_or_new_text_test(matcher: Node<'_, '_>) -> Result<Option<TextTest>, EnvoyError> {
     match matcher.get("string_match") {
         Some(test) => TextTest::of(test).map(Some),
-        None => Ok(Kind::of(matcher, "_match")?.map(|kind| TextTest { kind, ignore_case: false })),
+        None => Ok(MatcherKind::of(matcher, "_match")?.map(|kind| TextTest { kind, ignore_case: false })),
     }
 }
 
@@ -69,11 +69,11 @@ pub(super) fn parameters_hold(
 
 /// A condition on a text.
 struct TextTest {
-    kind: Kind,
+    kind: MatcherKind,
     ignore_case: bool,
 }
 
-enum Kind {
+enum MatcherKind {
     Exact(String),
     Prefix(String),
     Suffix(String),
@@ -81,7 +81,7 @@ enum Kind {
     Regex(Regex),
 }
 
-impl Kind {
+impl MatcherKind {
     /// The one field of `exact`, `prefix` and so on that is set, each name with this suffix.
     fn of(matcher: Node<'_, '_>, ending: &str) -> Result<Option<Self>, EnvoyError> {
         let text = |name: &str| matcher.text(&format!("{name}{ending}"));
@@ -100,7 +100,7 @@ impl Kind {
 impl TextTest {
     /// A `StringMatcher`.
     fn of(matcher: Node<'_, '_>) -> Result<Self, EnvoyError> {
-        let kind = Kind::of(matcher, "")?;
+        let kind = MatcherKind::of(matcher, "")?;
         let kind = kind.ok_or_else(|| matcher.needs("a text is matched by an extension"))?;
         Ok(Self { kind, ignore_case: matcher.flag("ignore_case") })
     }
@@ -109,11 +109,11 @@ impl TextTest {
     fn holds(&self, value: &str) -> bool {
         let fold = |text: &str| if self.ignore_case { text.to_ascii_lowercase() } else { text.to_owned() };
         match &self.kind {
-            Kind::Exact(text) => fold(value) == fold(text),
-            Kind::Prefix(text) => fold(value).starts_with(&fold(text)),
-            Kind::Suffix(text) => fold(value).ends_with(&fold(text)),
-            Kind::Contains(text) => fold(value).contains(&fold(text)),
-            Kind::Regex(regex) => regex.is_match(value.as_bytes()),
+            MatcherKind::Exact(text) => fold(value) == fold(text),
+            MatcherKind::Prefix(text) => fold(value).starts_with(&fold(text)),
+            MatcherKind::Suffix(text) => fold(value).ends_with(&fold(text)),
+            MatcherKind::Contains(text) => fold(value).contains(&fold(text)),
+            MatcherKind::Regex(regex) => regex.is_match(value.as_bytes()),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tidegate_engine::text::query_parameter;
 
 use super::tree::Node;
-use super::{Asked, EnvoyError};
+use super::{EnvoyError, EnvoyRequest};
 
 /// Headers that Envoy sets, rewrites or removes in a usual configuration.
 const OF_ENVOY: [&str; 13] = [
@@ -54,7 +54,7 @@ const ONE_LINE: [&str; 21] = [
 
 /// A request, as one connection manager sees it.
 pub(super) struct Seen<'a> {
-    asked: &'a Asked,
+    asked: &'a EnvoyRequest,
     /// Headers that this manager changes, in addition to [`OF_ENVOY`].
     changed: Vec<String>,
     /// Headers with `_` in their names are dropped or refused.
@@ -63,7 +63,7 @@ pub(super) struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     /// The request, if the manager leaves its path, host and address as they are.
-    pub(super) fn of(manager: Node<'_, '_>, asked: &'a Asked) -> Result<Self, EnvoyError> {
+    pub(super) fn of(manager: Node<'_, '_>, asked: &'a EnvoyRequest) -> Result<Self, EnvoyError> {
         untouched_path(manager, asked)?;
         untouched_host(manager, asked)?;
         let mapped = "represent_ipv4_remote_address_as_ipv4_mapped_ipv6";
@@ -154,7 +154,7 @@ impl<'a> Seen<'a> {
 }
 
 /// Refuses paths that the connection manager would rewrite before it looks for a route.
-fn untouched_path(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError> {
+fn untouched_path(manager: Node<'_, '_>, asked: &EnvoyRequest) -> Result<(), EnvoyError> {
     let path = asked.path.split('?').next().unwrap_or_default();
     if path.is_ascii() && !path.contains(['%', '\\']) && !path.contains("//") && !path.contains("/.") {
         return Ok(());
@@ -176,7 +176,7 @@ fn untouched_path(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError
 }
 
 /// Refuses hosts from which the connection manager would remove something.
-fn untouched_host(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError> {
+fn untouched_host(manager: Node<'_, '_>, asked: &EnvoyRequest) -> Result<(), EnvoyError> {
     let (name, port) = split_port(&asked.host);
     for (option, cuts) in [
         ("strip_matching_host_port", port.is_some()),

@@ -36,11 +36,11 @@ static_resources:
     )
 }
 
-fn asked(path: &str) -> Asked {
-    Asked {
+fn asked(path: &str) -> EnvoyRequest {
+    EnvoyRequest {
         path: path.to_owned(),
         headers: vec![("x-user".to_owned(), "alice".to_owned())],
-        ..Asked::default()
+        ..EnvoyRequest::default()
     }
 }
 
@@ -129,7 +129,7 @@ fn what_needs_more_is_named_with_its_place() {
         ),
     ] {
         let text = bootstrap(options, route, rate_limits);
-        let asked = Asked { host: "localhost:80".to_owned(), ..asked(path) };
+        let asked = EnvoyRequest { host: "localhost:80".to_owned(), ..asked(path) };
         let error = describe(&text, &asked, &Instance::default()).expect_err(named);
         assert!(matches!(error, EnvoyError::Needs { .. }), "{error}");
         assert!(error.to_string().contains(named), "{error}");

@@ -34,21 +34,21 @@ const FIELDS_MAX: usize = 64;
 /// A format, compiled.
 #[derive(Debug)]
 pub(super) struct Format {
-    kind: Kind,
+    kind: FormatKind,
     /// The place of the timestamp.
     stamp: usize,
-    stamp_format: Stamp,
+    stamp_format: TimeFormat,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum FormatKind {
     Template(Template),
     Json(Json),
 }
 
 /// How stamps are read.
 #[derive(Debug)]
-enum Stamp {
+enum TimeFormat {
     Of(StampFormat),
     /// The formats of timestamps.
     Any(Vec<StampFormat>),
@@ -132,20 +132,20 @@ impl Format {
         let stamp = json.want(time);
         let known = [stamp::RFC_3339, stamp::COMMON, stamp::EPOCH, "%F %T"];
         let formats = known.iter().filter_map(|format| StampFormat::parse(format).ok()).collect();
-        Self { kind: Kind::Json(json), stamp, stamp_format: Stamp::Any(formats) }
+        Self { kind: FormatKind::Json(json), stamp, stamp_format: TimeFormat::Any(formats) }
     }
 
     fn template((template, stamp): (Template, (usize, String))) -> Result<Self, FormatError> {
         let (stamp, format) = stamp;
-        let stamp_format = Stamp::Of(StampFormat::parse(&format)?);
-        Ok(Self { kind: Kind::Template(template), stamp, stamp_format })
+        let stamp_format = TimeFormat::Of(StampFormat::parse(&format)?);
+        Ok(Self { kind: FormatKind::Template(template), stamp, stamp_format })
     }
 
     /// The number of the field with this name, if lines have it.
     fn field(&mut self, name: &str) -> Option<usize> {
         match &mut self.kind {
-            Kind::Template(template) => template.names.iter().position(|field| field == name),
-            Kind::Json(json) => Some(json.want(name)),
+            FormatKind::Template(template) => template.names.iter().position(|field| field == name),
+            FormatKind::Json(json) => Some(json.want(name)),
         }
     }
 
@@ -154,17 +154,17 @@ impl Format {
     pub(super) fn read<'r>(&self, line: &'r [u8], fields: &'r mut Fields) -> Result<LogLine<'r>, Unreadable> {
         fields.spans.clear();
         let base = match &self.kind {
-            Kind::Template(template) => {
+            FormatKind::Template(template) => {
                 template.read(line, &mut fields.spans)?;
                 line
             }
-            Kind::Json(json) => {
+            FormatKind::Json(json) => {
                 fields.unescaped.clear();
                 json.read(line, &mut fields.spans, &mut fields.unescaped)?;
                 &fields.unescaped
             }
         };
-        let is_template = matches!(self.kind, Kind::Template(_));
+        let is_template = matches!(self.kind, FormatKind::Template(_));
         let spans = &fields.spans;
         let column = if is_template { spans[self.stamp].0 as usize + 1 } else { 1 };
         let stamp = slice(base, spans[self.stamp]).unwrap_or_default();
@@ -175,8 +175,8 @@ impl Format {
     #[inline]
     pub(super) fn time(&self, line: &LogLine<'_>) -> Result<Timestamp, Unreadable> {
         let found = match &self.stamp_format {
-            Stamp::Of(format) => format.read(line.stamp),
-            Stamp::Any(formats) => formats.iter().find_map(|format| format.read(line.stamp)),
+            TimeFormat::Of(format) => format.read(line.stamp),
+            TimeFormat::Any(formats) => formats.iter().find_map(|format| format.read(line.stamp)),
         };
         found.ok_or_else(|| Unreadable { column: line.column, expected: "a time".to_owned() })
     }
@@ -184,8 +184,8 @@ impl Format {
     /// A variable that no line had so far, if there is one.
     pub(super) fn never_seen(&self) -> Option<UnknownVariable> {
         match &self.kind {
-            Kind::Template(_) => None,
-            Kind::Json(json) => json.never_seen(),
+            FormatKind::Template(_) => None,
+            FormatKind::Json(json) => json.never_seen(),
         }
     }
 }

@@ -85,12 +85,12 @@ pub(super) struct DeniedKey {
 }
 
 /// The place of a key's numbers. It is a hint: the place may have become that of another key.
-pub(super) type Place = u32;
+pub(super) type KeyIndex = u32;
 
 /// A key that was met.
 pub(super) enum Met {
     /// It has numbers of its own, here.
-    At(Place),
+    At(KeyIndex),
     /// It has none. This is its name.
     Without(Box<str>),
 }
@@ -100,7 +100,7 @@ pub(super) struct Keys {
     max: usize,
     numbers: Vec<KeyNumbers>,
     /// The place of each key in `numbers`.
-    places: KeyMap<Place>,
+    places: KeyMap<KeyIndex>,
     /// How many low bits of a key have to be zero.
     sampled_bits: u32,
     /// The names of the keys that were forgotten last: waiting lines may still refer to them.
@@ -162,7 +162,7 @@ impl Keys {
         if !self.samples(key) {
             return Met::Without(name);
         }
-        let place = self.numbers.len() as Place;
+        let place = self.numbers.len() as KeyIndex;
         self.places.insert(key, place);
         let numbers = Numbers::default();
         self.numbers.push(KeyNumbers { key, rule, name, numbers, streak: 0, second: 0, in_second: 0 });
@@ -171,13 +171,13 @@ impl Keys {
 
     /// Prefetches the numbers at this place, while something else is done.
     #[inline]
-    pub(super) fn fetch(&self, place: Place) {
+    pub(super) fn fetch(&self, place: KeyIndex) {
         prefetch_index(&self.numbers, place as usize);
     }
 
     /// The place of a key's numbers, if it has some.
     #[inline]
-    fn place(&self, hint: Option<Place>, key: Key) -> Option<usize> {
+    fn place(&self, hint: Option<KeyIndex>, key: Key) -> Option<usize> {
         let hint = hint.map(|place| place as usize);
         let is_there = |place: &usize| self.numbers.get(*place).is_some_and(|it| it.key == key);
         hint.filter(is_there).or_else(|| Some(*self.places.get(&key)? as usize))
@@ -187,7 +187,7 @@ impl Keys {
     #[inline]
     pub(super) fn add(
         &mut self,
-        (key, hint): (Key, Option<Place>),
+        (key, hint): (Key, Option<KeyIndex>),
         rule: usize,
         outcome: &Outcome,
         name: Option<&str>,

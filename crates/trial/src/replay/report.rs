@@ -216,7 +216,7 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
     };
     let rules = sides.iter().flatten().flat_map(|side| side.rules.rules().iter().zip(&side.numbers));
     let short = rules.filter(|(rule, numbers)| numbers.requests > 0 && is_short(rule));
-    // Both sets may be the same one.
+    // A set: both sides may have the same rule.
     for place in short.map(|(rule, _)| rule.written.to_string()).collect::<BTreeSet<_>>() {
         let seconds = resolution as f64 / SECOND_NANOS as f64;
         notes.push(format!(

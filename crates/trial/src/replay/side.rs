@@ -14,7 +14,7 @@ use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
 
 use super::counters::Counters;
-use super::keys::{Keys, Met, Numbers, Outcome, Place};
+use super::keys::{KeyIndex, Keys, Met, Numbers, Outcome};
 use super::trials::Trials;
 
 /// The name of a key with more characters is cut.
@@ -50,9 +50,9 @@ pub(super) struct Side<'r> {
 
 /// The state of a request after its line is gone. Many wait at once, so the usual one is small.
 #[derive(Debug)]
-pub(super) enum Asked<'r> {
+pub(super) enum SideRequest<'r> {
     /// One hit on one counter of a rule, whose key has numbers of its own, at this place.
-    Usual(&'r Rule, Key, Place),
+    Usual(&'r Rule, Key, KeyIndex),
     Other(Box<Other<'r>>),
 }
 
@@ -81,7 +81,7 @@ impl<'r> Side<'r> {
     }
 
     #[inline]
-    pub(super) fn ask(&mut self, request: &Request<'_>) -> Asked<'r> {
+    pub(super) fn ask(&mut self, request: &Request<'_>) -> SideRequest<'r> {
         self.rules.plan_into(request, &mut self.plan);
         for step in &mut self.plan.steps {
             self.slots += u64::from(leave_out_slot(step));
@@ -111,24 +111,24 @@ impl<'r> Side<'r> {
                     ..
                 }),
             ] if names.is_empty() && candidates.is_empty() && rule.classes.is_none() => {
-                Asked::Usual(rule, key, place)
+                SideRequest::Usual(rule, key, place)
             }
             _ => {
                 let steps = SmallVec::from_slice(&self.plan.steps);
-                Asked::Other(Box::new(Other { steps, further, candidates, names }))
+                SideRequest::Other(Box::new(Other { steps, further, candidates, names }))
             }
         }
     }
 
     /// Prefetches what the decision about these reads.
     #[inline]
-    pub(super) fn fetch<'a>(&self, asked: impl Iterator<Item = &'a Asked<'r>> + Clone)
+    pub(super) fn fetch<'a>(&self, asked: impl Iterator<Item = &'a SideRequest<'r>> + Clone)
     where
         'r: 'a,
     {
         let usual = asked.filter_map(|asked| match asked {
-            Asked::Usual(rule, key, place) => Some((rule.limit?.algorithm(), *key, *place)),
-            Asked::Other(_) => None,
+            SideRequest::Usual(rule, key, place) => Some((rule.limit?.algorithm(), *key, *place)),
+            SideRequest::Other(_) => None,
         });
         usual.clone().for_each(|(.., place)| self.keys.fetch(place));
         self.counters.fetch(usual.map(|(algorithm, key, _)| (algorithm, key)));
@@ -136,13 +136,13 @@ impl<'r> Side<'r> {
 
     /// Decides a request at its time.
     #[inline]
-    pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
+    pub(super) fn decide(&mut self, asked: &SideRequest<'r>, at: Timestamp) -> Code {
         self.plan.steps.clear();
         self.plan.further.clear();
         self.plan.candidates.clear();
         match asked {
-            Asked::Usual(rule, key, _) => self.plan.steps.extend(usual(rule, *key)),
-            Asked::Other(other) => {
+            SideRequest::Usual(rule, key, _) => self.plan.steps.extend(usual(rule, *key)),
+            SideRequest::Other(other) => {
                 self.plan.steps.extend_from_slice(&other.steps);
                 self.plan.further.extend_from_slice(&other.further);
                 self.plan.candidates.extend_from_slice(&other.candidates);
@@ -155,7 +155,7 @@ impl<'r> Side<'r> {
 
     /// Adds the last decision to the numbers. `is_changed`: the other rules decided otherwise.
     #[inline]
-    pub(super) fn count(&mut self, asked: &Asked<'_>, at: Timestamp, is_changed: bool) {
+    pub(super) fn count(&mut self, asked: &SideRequest<'_>, at: Timestamp, is_changed: bool) {
         let passes = self.decision.code == Code::Ok;
         for (index, status) in self.decision.statuses.iter().enumerate() {
             let (Some((place, check)), Status::Limited(limited)) = (status.shown(&self.plan, index), status)
@@ -177,7 +177,7 @@ impl<'r> Side<'r> {
     }
 }
 
-impl Asked<'_> {
+impl SideRequest<'_> {
     /// Whether it met a limit.
     #[inline]
     pub(super) fn met_a_limit(&self) -> bool {
@@ -198,7 +198,7 @@ impl Asked<'_> {
 
     /// The place of a key's numbers for a step, if known; or its name, if it has none.
     #[inline]
-    fn named(&self, step: usize) -> (Option<Place>, Option<&str>) {
+    fn named(&self, step: usize) -> (Option<KeyIndex>, Option<&str>) {
         match self {
             Self::Usual(_, _, place) => (Some(*place), None),
             Self::Other(other) => (None, other.names.get(step).and_then(Option::as_deref)),

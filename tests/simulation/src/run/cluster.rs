@@ -8,7 +8,7 @@ use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
-use tidegate_redis::address::{Address, Kind};
+use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 use tidegate_serve::service::Counters;
@@ -188,10 +188,10 @@ pub(super) fn counters(scenario: &Scenario, settings: Settings, node: &Node) -> 
         RedisStore::on(node.clone(), options)
     };
     let (main, per_second) = match scenario.layout {
-        Layout::Single => (on(Kind::Single(host("main"))), None),
-        Layout::PerSecond => (on(Kind::Single(host("main"))), Some(on(Kind::Single(host("second"))))),
-        Layout::Sentinel => (on(Kind::Sentinel("counters".to_owned(), vec![host("sentinel")])), None),
-        Layout::Cluster(_) => (on(Kind::Cluster(vec![host("master0"), host("master1")])), None),
+        Layout::Single => (on(Servers::Single(host("main"))), None),
+        Layout::PerSecond => (on(Servers::Single(host("main"))), Some(on(Servers::Single(host("second"))))),
+        Layout::Sentinel => (on(Servers::Sentinel("counters".to_owned(), vec![host("sentinel")])), None),
+        Layout::Cluster(_) => (on(Servers::Cluster(vec![host("master0"), host("master1")])), None),
         Layout::Alone(_) => unreachable!("its counters are in memory"),
     };
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));

@@ -11,7 +11,7 @@ use tidegate_engine::limit::{Algorithm, BanTerms, HoldTerms, Limit, Share, Slot}
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin, ReservationStep};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
-use tidegate_redis::script::{Call, Clock, Lost, Memory, Purpose, Stamp, Whole, cold_argument, source};
+use tidegate_redis::script::{Call, ChargeId, Clock, DataId, Lost, Purpose, Whole, cold_argument, source};
 use tidegate_simulation::random::Random;
 use tidegate_simulation::redis::database::{Database, Reply};
 use tidegate_simulation::redis::scripts::{RunBy, Scripts};
@@ -259,7 +259,7 @@ fn cold(random: &mut Random, seed: u64, now: u64) -> Cold {
 }
 
 /// A charge that may go back.
-type Charge = (Vec<u8>, Limit, Stamp, u64);
+type Charge = (Vec<u8>, Limit, ChargeId, u64);
 
 /// Calls of all four scripts on a few counters.
 fn sequence(both: &mut Both, seed: u64) {
@@ -286,7 +286,7 @@ fn sequence(both: &mut Both, seed: u64) {
         let deadline = if late { now - 1 } else { now + SECOND };
         match random.below(8) {
             0 if !charges.is_empty() => {
-                let memory = Memory { key: GENERATION.into(), generation: b"one".to_vec(), connection: 1 };
+                let memory = DataId { key: GENERATION.into(), generation: b"one".to_vec(), connection: 1 };
                 let mut call = Call::giving_back(&memory);
                 let (key, limit, stamp, hits) =
                     charges.swap_remove(random.below(charges.len() as u64) as usize);

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::super::unmet::{is_read, of_record};
 use super::super::{AdminApi, Answer, Problem, blocking, invalid, shown};
-use super::Asked;
+use super::Reason;
 use crate::bodies::answered::{LineProblem, LineWarning, Loaded};
 use crate::bodies::values::TEXT_BYTES_MAX;
 use crate::exceptions::{Author, Caller};
@@ -40,7 +40,7 @@ const WARNINGS_MAX: usize = 10;
 
 /// A load that was asked for.
 pub(super) struct Load {
-    asked: Asked,
+    asked: Reason,
     format: Format,
 }
 
@@ -78,7 +78,7 @@ impl Load {
             text => Ok(text.into_owned()),
         };
         let (author, why) = (Author { who: given("who")?, caller }, given("why")?);
-        Ok(Self { asked: Asked { author, why }, format })
+        Ok(Self { asked: Reason { author, why }, format })
     }
 
     /// Loads the complete body. One load runs at a time.

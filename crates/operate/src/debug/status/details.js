@@ -45,7 +45,7 @@ const showServer = (server) => {
       ['Connections', `${count(server.connections)}, ${count(server.in_flight)} calls wait`],
       ['Calls', count(server.round_trips)],
       ['Failed', failed.length === 0 ? 'none' : failed.map(([kind, number]) => `${kind} ${count(number)}`).join(', ')],
-      server.memory_lost === 0 ? null : ['Lost its memory', `${count(server.memory_lost)} times`],
+      server.memory_lost === 0 ? null : ['Lost its data', `${count(server.memory_lost)} times`],
     ]),
   ];
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::redis::Asked;
+use super::super::redis::StoreCall;
 use super::super::{Audit, Authored, Caller, PATTERNS_MAX};
 use super::*;
 
@@ -46,7 +46,7 @@ impl Link {
         &self,
         ask: impl FnOnce(&Redis) -> T + Send + 'static,
         is_change: bool,
-    ) -> Asked<'_, T> {
+    ) -> StoreCall<'_, T> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             if self.is_cut.load(Relaxed) {
@@ -94,7 +94,7 @@ impl ExceptionStore for Link {
         self.is_cut.load(Relaxed)
     }
 
-    fn get<'s>(&'s self, id: &'s str) -> Asked<'s, Option<Vec<u8>>> {
+    fn get<'s>(&'s self, id: &'s str) -> StoreCall<'s, Option<Vec<u8>>> {
         let id = id.to_owned();
         self.ask(move |redis| redis.held.lock().values.get(&id).cloned(), false)
     }
@@ -104,16 +104,16 @@ impl ExceptionStore for Link {
         id: &'s str,
         before: Option<&'s [u8]>,
         after: Option<&'s [u8]>,
-    ) -> Asked<'s, bool> {
+    ) -> StoreCall<'s, bool> {
         let (id, before, after) = (id.to_owned(), before.map(<[u8]>::to_vec), after.map(<[u8]>::to_vec));
         self.ask(move |redis| redis.exchange(&id, before, after), true)
     }
 
-    fn replicated<'s>(&'s self, _: &'s str) -> Asked<'s, ()> {
+    fn replicated<'s>(&'s self, _: &'s str) -> StoreCall<'s, ()> {
         self.ask(|_| (), false)
     }
 
-    fn page<'s>(&'s self, after: Option<&'s str>) -> Asked<'s, Vec<(String, Vec<u8>)>> {
+    fn page<'s>(&'s self, after: Option<&'s str>) -> StoreCall<'s, Vec<(String, Vec<u8>)>> {
         let after = after.map(str::to_owned);
         self.ask(
             move |redis| {
@@ -126,7 +126,7 @@ impl ExceptionStore for Link {
         )
     }
 
-    fn changed(&self) -> Asked<'_, Option<Vec<String>>> {
+    fn changed(&self) -> StoreCall<'_, Option<Vec<String>>> {
         let position = Arc::clone(&self.position);
         self.ask(move |redis| redis.changed(&mut position.lock()), false)
     }
@@ -510,7 +510,7 @@ async fn what_there_is_no_room_for_is_left_out_and_can_be_ended() {
     }
     // As if it had them from a file.
     for record in other.book.all() {
-        nodes[1].book.take(Known::Made(record), NOW);
+        nodes[1].book.take(KnownException::Made(record), NOW);
     }
     nodes[0].change(wild("x"), after(1)).await.expect("there is room at this node");
     nodes[1].agree(after(1)).await.expect("it answers");

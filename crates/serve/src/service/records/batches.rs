@@ -28,7 +28,7 @@ const EXCEPTED: (usize, u32) = (2, 7);
 
 /// What is in one place of a batch.
 #[derive(Clone, Debug)]
-enum Place {
+enum BatchItem {
     /// So many hits of each of these users.
     Asks(u32, Vec<usize>),
     /// The same, refused after it was read.
@@ -36,9 +36,9 @@ enum Place {
     Nothing,
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = BatchItem> {
     let asks = || (1_u32..3, prop::collection::vec(0..USERS.len(), 1..4));
-    prop_oneof![6 => asks().prop_map(|(hits, users)| Place::Asks(hits, users)), 1 => asks().prop_map(|(hits, users)| Place::Refused(hits, users)), 1 => Just(Place::Nothing)]
+    prop_oneof![6 => asks().prop_map(|(hits, users)| BatchItem::Asks(hits, users)), 1 => asks().prop_map(|(hits, users)| BatchItem::Refused(hits, users)), 1 => Just(BatchItem::Nothing)]
 }
 
 /// What a request was answered: whether it passes, and the N of each descriptor.
@@ -91,15 +91,15 @@ fn fill(request: &mut Request<'static>, hits: u32, users: &[usize]) {
 }
 
 /// Decides a batch as the fronts do: first what can be decided at once, then the rest in its order.
-async fn decided(service: &Service, places: &[Place]) -> [Vec<(usize, Answer)>; 2] {
+async fn decided(service: &Service, places: &[BatchItem]) -> [Vec<(usize, Answer)>; 2] {
     let (mut batch, mut later) = (Batch::default(), Vec::new());
     for place in places {
         match place {
-            Place::Nothing => batch.pass(),
-            Place::Asks(hits, users) | Place::Refused(hits, users) => {
+            BatchItem::Nothing => batch.pass(),
+            BatchItem::Asks(hits, users) | BatchItem::Refused(hits, users) => {
                 _ = batch.read(|request| {
                     fill(request, *hits, users);
-                    if matches!(place, Place::Asks(..)) { Ok(()) } else { Err(()) }
+                    if matches!(place, BatchItem::Asks(..)) { Ok(()) } else { Err(()) }
                 });
             }
         }
@@ -110,7 +110,7 @@ async fn decided(service: &Service, places: &[Place]) -> [Vec<(usize, Answer)>; 
         None => later.push(place),
     });
     for place in later {
-        let Place::Asks(hits, users) = &places[place] else { panic!("place {place} has no request") };
+        let BatchItem::Asks(hits, users) = &places[place] else { panic!("place {place} has no request") };
         let read = |request: &mut Request<'static>| {
             fill(request, *hits, users);
             Ok::<_, ServiceError>(())
@@ -121,7 +121,7 @@ async fn decided(service: &Service, places: &[Place]) -> [Vec<(usize, Answer)>; 
     [now, then]
 }
 
-async fn judged(batches: Vec<Vec<Place>>, has_exception: bool) -> Result<(), TestCaseError> {
+async fn judged(batches: Vec<Vec<BatchItem>>, has_exception: bool) -> Result<(), TestCaseError> {
     let shop = Shop::with(StaleMode::Deny, 100);
     USERS.iter().for_each(|(user, n)| shop.source.set(user, n.map(Record::of)));
     let service = shop.service(1_000);
@@ -137,7 +137,7 @@ async fn judged(batches: Vec<Vec<Place>>, has_exception: bool) -> Result<(), Tes
     let mut model = Model { hits, known, has_exception };
     for (number, places) in batches.iter().enumerate() {
         let asks = places.iter().enumerate().filter_map(|(place, it)| match it {
-            Place::Asks(hits, users) => Some((place, *hits, users)),
+            BatchItem::Asks(hits, users) => Some((place, *hits, users)),
             _ => None,
         });
         let due: (Vec<_>, Vec<_>) = asks.partition(|(_, _, users)| model.knows(users));

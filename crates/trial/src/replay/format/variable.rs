@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use tidegate_engine::rules::normalized_path;
 use tidegate_engine::text::query_parameter;
 
-use super::{Format, Kind, LogLine};
+use super::{Format, FormatKind, LogLine};
 
 /// Names that mean the same.
 const ALIASES: &[(&str, &[&str])] = &[
@@ -83,7 +83,7 @@ impl Format {
 
     /// The variable with this name, if lines have it.
     fn named(&mut self, name: &str) -> Option<Variable> {
-        if matches!(self.kind, Kind::Json(_)) {
+        if matches!(self.kind, FormatKind::Json(_)) {
             return self.field(name).map(|field| Variable {
                 field,
                 of_request_line: false,
@@ -118,7 +118,7 @@ impl Format {
 
     /// The names that there are.
     fn known(&mut self) -> Vec<String> {
-        let Kind::Template(template) = &self.kind else { return Vec::new() };
+        let FormatKind::Template(template) = &self.kind else { return Vec::new() };
         let mut known = template.names.clone();
         for name in ["method", "request_uri", "path", "remote_address"] {
             if !known.iter().any(|known| known == name) && self.named(name).is_some() {
