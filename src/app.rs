@@ -41,7 +41,7 @@ use crate::app::events::EventTasks;
 use crate::app::listen::{Ports, listen};
 use crate::app::lookup::Follower;
 use crate::app::reload::{Following, Starting};
-pub use crate::app::shared::declare_whole;
+pub use crate::app::shared::declare_complete;
 use crate::app::signals::{EndSignals, Signals, reread_on_hangup};
 use crate::app::state::State;
 use crate::app::statsd::Sending;

@@ -20,7 +20,7 @@ pub use page::markdown;
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
-use crate::settings::together::{authorities_refused, ignored, lacking, token_twice};
+use crate::settings::together::{authorities_refused, ignored, incomplete, token_twice};
 
 /// Something wrong with one setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,8 +67,9 @@ impl Settings {
         // The reason why a value is refused is more useful than the message that there is none.
         unread.retain(|problem| refused.iter().all(|other| other.name != problem.name));
         problems.extend(refused.into_iter().chain(unread));
-        problems
-            .extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(|row| texts.of(row))));
+        problems.extend(incomplete(|name| {
+            TABLE.iter().find(|row| row.name == name).and_then(|row| texts.of(row))
+        }));
         let mut settings = settings?;
         settings.backend_type = settings.backend_type.or_else(|| backend::backend(texts));
         settings.warnings = ignored(&settings, texts.variable);

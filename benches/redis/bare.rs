@@ -11,7 +11,7 @@ use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{LoadOptions, SourceFile, load};
 use tidegate_redis::key::KeyStyle;
-use tidegate_redis::script::{Call, Clock, Lost, Purpose, Whole, source};
+use tidegate_redis::script::{Call, Clock, Lost, Purpose, RequestSummary, source};
 
 use super::database::Database;
 use super::request::rules_text;
@@ -121,7 +121,7 @@ fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
     let plan = rules.plan(&request, Modes::default());
     let [Step::Check(check)] = &*plan.steps else { return Err("nothing is to be checked".into()) };
     let style = KeyStyle::new("bare", false);
-    let mut call = Call::new(&Whole::default());
+    let mut call = Call::new(&RequestSummary::default());
     call.push(style.key(DOMAIN, check, &[Entry { key: KEY, value }]), check, false);
     let mut command = redis::cmd("EVALSHA");
     command.arg(script).arg(call.keys.len()).arg(&*call.keys).arg(&call.first_arg(1 << 53)).arg(&*call.args);

@@ -84,7 +84,7 @@ impl Follower {
                 logged = Some(read.is_ok());
                 self.log(read.as_ref().err());
             }
-            self.records.doubt(read.is_err() && silent > self.stale_max);
+            self.records.set_stale(read.is_err() && silent > self.stale_max);
             tokio::time::sleep(READ_INTERVAL).await;
         }
     }

@@ -15,7 +15,7 @@ use tidegate_redis::runtime::Tokio;
 use tidegate_redis::tls::{TlsError, TlsFiles, config};
 use tidegate_redis::{
     Contact, Declared, Failure, RedisOptions, RedisStore, RoundTrips, SharedStore, Stats,
-    declare_whole as whole,
+    declare_complete as declare,
 };
 use tidegate_serve::metrics::{
     MetricType::{self, Counter, Gauge},
@@ -63,13 +63,13 @@ pub(super) fn server_options(
 
 /// Declares that no server has lost data; an operator calls it for a first deployment.
 /// Fails when a server cannot be reached, or is of another kind than configured.
-pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
+pub fn declare_complete(redis: Redis) -> Result<Vec<Declared>, AppError> {
     let (main, per_second) = options(redis)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut declared = Vec::new();
     for options in [Some(main), per_second].into_iter().flatten() {
-        let whole = runtime.block_on(whole(Tokio, options));
-        declared.extend(whole.map_err(|error| AppError::Redis { problem: error.to_string() })?);
+        let found = runtime.block_on(declare(Tokio, options));
+        declared.extend(found.map_err(|error| AppError::Redis { problem: error.to_string() })?);
     }
     Ok(declared)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 
 use super::{Done, arguments_of, print_error, read_only};
-use crate::app::{AppError, declare_whole};
+use crate::app::{AppError, declare_complete};
 use crate::configuration::{Configuration, Redis, StateOptions};
 use crate::settings::Texts;
 use tidegate_engine::clock::Clock;
@@ -121,7 +121,7 @@ fn begin_without(state: &StateOptions) -> Result<String, StateError> {
 
 fn begin_without_in_redis(redis: Redis) -> Result<String, StateError> {
     let (used, new): (Vec<_>, Vec<_>) =
-        declare_whole(redis)?.into_iter().partition(|server| server.whole_since_micros > 0);
+        declare_complete(redis)?.into_iter().partition(|server| server.complete_since_micros > 0);
     if !used.is_empty() {
         return Err(StateError::Used(used.into_iter().map(|server| server.server).collect()));
     }

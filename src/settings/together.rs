@@ -32,7 +32,7 @@ const NEEDS: &[(&str, &str)] = &[
 ];
 
 /// A problem for each setting that lacks one that it needs. `text` is the value of a setting.
-pub(super) fn lacking(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+pub(super) fn incomplete(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     let is_on =
         |name: &str| text(name).is_some_and(|text| !text.is_empty() && bool::parse(&text) != Some(false));
     let in_vain = NEEDS.iter().filter(|(name, needed)| is_on(name) && !is_on(needed));
@@ -89,7 +89,7 @@ mod tests {
     use crate::settings::fixture::{read, variables};
 
     fn reported(pairs: &[(&str, &str)]) -> Vec<String> {
-        lacking(variables(pairs)).iter().map(|problem| problem.name.clone()).collect()
+        incomplete(variables(pairs)).iter().map(|problem| problem.name.clone()).collect()
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn in_a_slot_that_moves_to_another_server_every_counter_is_found() {
         asking.into_iter().map(|thread| thread.join().expect("every call is answered")).collect()
     });
     let total = passed.iter().fold((0, 0), |total, passed| (total.0 + passed.0, total.1 + passed.1));
-    assert_eq!(total, (299, 300), "one was asked before; the other one begins anew where it is now");
+    assert_eq!(total, (299, 300), "one was asked before; the other one starts from 0 where it is now");
     assert_eq!(to.ask::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot]), 1);
 }
 

@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::rules::RuleSet;
 
 pub use self::exceptions::{Effect, Exception, Exceptions, Label, Made, Met};
-pub use self::found::{Doubt, Finding, Found};
+pub use self::found::{Finding, Found, Unconfirmed};
 pub use self::record::Record;
 
 /// The overlay for one request.

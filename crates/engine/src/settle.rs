@@ -54,8 +54,8 @@ pub fn settle_trial(plan: &Plan<'_>, rule: usize, mut over: impl FnMut(usize) ->
     let places = (plan.steps.len()..).zip(&plan.candidates);
     let mut on_trial = places.filter(|(_, candidate)| candidate.rule == rule).peekable();
     settle(plan, |step| {
-        let stands_in = on_trial.next_if(|(_, candidate)| candidate.step == step);
-        over(stands_in.map_or(step, |(place, _)| place))
+        let instead = on_trial.next_if(|(_, candidate)| candidate.step == step);
+        over(instead.map_or(step, |(place, _)| place))
     })
 }
 

@@ -57,11 +57,11 @@ fn panic_for_test<Hook>(_: &Hook) {
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     guarded(null, || match look_up() {
         Ok(version) => version.as_ptr(),
-        Err(lacking) => {
-            let lacking = lacking.to_string_lossy();
+        Err(missing) => {
+            let missing = missing.to_string_lossy();
             log(
                 Level::Error,
-                &format!("tidegate: this Envoy has no {lacking} (expected Envoy 1.39 or 1.40)"),
+                &format!("tidegate: this Envoy has no {missing} (expected Envoy 1.39 or 1.40)"),
             );
             null()
         }

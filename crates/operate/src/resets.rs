@@ -108,7 +108,7 @@ pub enum ResetError {
         "the reset {} is in force, and not kept by all servers of Redis (send it again with this id): {servers}",
         id(*.epoch)
     )]
-    Lacking {
+    Incomplete {
         /// Its number.
         epoch: Epoch,
         /// The servers that may not have it, and why.
@@ -173,7 +173,7 @@ impl Resets {
     pub async fn begin(&self, wanted: &Wanted) -> Result<(), ResetError> {
         let mut one = Epochs::default();
         one.raise(wanted.path.clone(), wanted.epoch);
-        let Kept { lacking, found } = match self.shared() {
+        let Kept { missing, found } = match self.shared() {
             Some(shared) => self.keep(shared, &one, wanted.epoch).await?,
             None => Kept::default(),
         };
@@ -190,9 +190,9 @@ impl Resets {
             })
             .await??;
         }
-        match lacking {
+        match missing {
             None => Ok(()),
-            Some(servers) => Err(ResetError::Lacking { epoch: wanted.epoch, servers }),
+            Some(servers) => Err(ResetError::Incomplete { epoch: wanted.epoch, servers }),
         }
     }
 
@@ -203,19 +203,19 @@ impl Resets {
             all.merge(one);
             numbers(&all)
         };
-        let Raised { kept, refused, mut lacking, found } = shared.raise_epochs(&numbers(one), &all).await;
+        let Raised { kept, refused, mut missing, found } = shared.raise_epochs(&numbers(one), &all).await;
         match refused.iter().map(|(_, number)| read_id(number)).max() {
             Some(Some(later)) => return Err(ResetError::Older(later)),
             Some(None) => return Err(ResetError::Future),
             None => {}
         }
-        let servers = (!lacking.is_empty()).then(|| shown(&lacking));
+        let servers = (!missing.is_empty()).then(|| shown(&missing));
         match servers {
-            Some(servers) if kept == 0 => Err(match lacking.iter().any(|(_, why)| why.may_be_done()) {
+            Some(servers) if kept == 0 => Err(match missing.iter().any(|(_, why)| why.may_be_done()) {
                 true => ResetError::Unknown { epoch, servers },
-                false => ResetError::Redis(lacking.swap_remove(0).1),
+                false => ResetError::Redis(missing.swap_remove(0).1),
             }),
-            lacking => Ok(Kept { lacking, found }),
+            missing => Ok(Kept { missing, found }),
         }
     }
 
@@ -253,7 +253,7 @@ impl Resets {
             let latest = now_micros.saturating_mul(1_000).saturating_add(AHEAD_NANOS_MAX);
             let Theirs { epochs, left_out } = read_numbers(&theirs, latest);
             service.begin_epochs(&epochs);
-            Agreed { lacks: numbers(&greater(&service.epochs(), &epochs)), trouble: left_out }
+            Agreed { missing: numbers(&greater(&service.epochs(), &epochs)), trouble: left_out }
         };
         tokio::task::spawn_blocking(agreeing).await.ok()
     }
@@ -267,7 +267,7 @@ impl Resets {
 #[derive(Default)]
 struct Kept {
     /// The servers that may not have it.
-    lacking: Option<String>,
+    missing: Option<String>,
     /// The resets of each of the others, and its time in microseconds since 1970.
     found: Vec<(Numbers, u64)>,
 }
@@ -332,8 +332,8 @@ pub fn put_in_force<R: Runtime>(
 }
 
 /// Servers, and why they may not have a reset.
-fn shown(lacking: &[(String, ConnectError)]) -> String {
-    lacking.iter().map(|(server, why)| format!("{server}: {why}")).collect::<Vec<_>>().join("; ")
+fn shown(missing: &[(String, ConnectError)]) -> String {
+    missing.iter().map(|(server, why)| format!("{server}: {why}")).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ mod tests {
         assert_eq!([(); 4].map(|()| unanswered()), [false; 4]);
         breaker.answered();
         assert_eq!([(); 5].map(|()| unanswered()), [false, false, false, false, true]);
-        assert!(!unanswered(), "it begins anew");
+        assert!(!unanswered(), "it starts over");
     }
 
     #[test]

@@ -196,7 +196,7 @@ async fn look_at_mark<R: Runtime>(
 
 /// Gives the server of a connection, which has these slots, a mark that declares its data complete, unless it has a
 /// mark. Returns since when its data is complete, in microseconds of its clock.
-pub(super) async fn mark_whole<R: Runtime>(
+pub(super) async fn mark_complete<R: Runtime>(
     shared: &Shared<R>,
     connection: &Connection<R>,
     holds: impl Fn(u16) -> bool,

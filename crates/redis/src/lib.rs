@@ -15,7 +15,7 @@
 //! - `call_batches`: several calls in one command
 //! - `server`, `breaker`: what all connections to one server share, and when the circuit breaker opens
 //! - [`script`], [`key`]: the scripts, their arguments and replies, and the keys of counters
-//! - `lost`: what a server has lost, and what a node may assume about its data; `inspect` asks; `whole`: an operator
+//! - `lost`: what a server has lost, and what a node may assume about its data; `inspect` asks; `complete`: an operator
 //!   declares that nothing is missing; `server_clock`: a server's time
 //! - [`values`]: values that are no counters, and which of them changed
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
@@ -42,7 +42,7 @@ pub mod script;
 pub mod key;
 mod lost;
 mod inspect;
-mod whole;
+mod complete;
 mod server_clock;
 mod lease;
 mod shared_store;
@@ -50,6 +50,7 @@ pub mod values;
 mod sync;
 
 pub use address::Access;
+pub use complete::{Declared, declare_complete};
 pub use connect_error::ConnectError;
 pub use failure::{Failure, StoreError};
 pub use options::{DenyCold, RedisOptions};
@@ -58,4 +59,3 @@ pub use shared_store::{
 };
 pub use state::{Contact, RoundTrips, Stats};
 pub use store::RedisStore;
-pub use whole::{Declared, declare_whole};

@@ -425,7 +425,7 @@ impl Begins {
     }
 }
 
-/// Whole microseconds, in which Redis counts.
+/// RequestSummary microseconds, in which Redis counts.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -77,10 +77,10 @@ fn mark_life() -> String {
 pub fn cold_argument(
     held_micros_max: u64,
     lease_micros: u64,
-    whole_since_micros: u64,
+    complete_since_micros: u64,
     mark: &[u8],
 ) -> Vec<u8> {
-    let numbers = [held_micros_max, lease_micros, whole_since_micros].map(double);
+    let numbers = [held_micros_max, lease_micros, complete_since_micros].map(double);
     [numbers.as_flattened(), mark].concat()
 }
 
@@ -155,10 +155,10 @@ fn counter(algorithm: Algorithm) -> &'static str {
 /// Hits beyond this count as this many. A script counts in doubles, which are exact up to here.
 const MOST: u64 = 1 << 53;
 
-/// The bytes of [`Whole`].
-const WHOLE_BYTES: usize = 11;
+/// The bytes of [`RequestSummary`].
+const SUMMARY_BYTES: usize = 11;
 /// The bytes of the first argument.
-pub(super) const FIRST_ARG_BYTES: usize = 8 + WHOLE_BYTES;
+pub(super) const FIRST_ARG_BYTES: usize = 8 + SUMMARY_BYTES;
 
 /// The numbers of a reply for each check. Buckets have one more.
 const NUMBERS: usize = 8;
@@ -190,7 +190,7 @@ const LEASE_BYTES: usize = HITS.end + 16;
 
 /// What a call has to know about its request, of which it may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Whole {
+pub struct RequestSummary {
     /// Fixed windows: when one descriptor is over, the others are not charged.
     pub stop_increment_when_over: bool,
     /// Every descriptor is in quota mode.
@@ -226,20 +226,22 @@ pub struct Call {
     /// The keys, each once.
     pub keys: SmallVec<[Vec<u8>; 1]>,
     /// What the call has to know about its request.
-    whole: [u8; WHOLE_BYTES],
+    summary: [u8; SUMMARY_BYTES],
     /// The arguments after the first: one for each check.
     pub args: SmallVec<[Vec<u8>; 1]>,
 }
 
 impl Call {
     /// A call without checks.
-    pub fn new(whole: &Whole) -> Self {
-        let Whole { stop_increment_when_over, any_over, denied, is_banned, quotas, quotas_over, .. } = *whole;
+    pub fn new(summary: &RequestSummary) -> Self {
+        let RequestSummary {
+            stop_increment_when_over, any_over, denied, is_banned, quotas, quotas_over, ..
+        } = *summary;
         let [a, b, c, d] = quotas.to_le_bytes();
         let [e, f, g, h] = quotas_over.to_le_bytes();
         let stop = if is_banned { 2 } else { u8::from(stop_increment_when_over) };
-        let whole = [stop, u8::from(any_over), u8::from(denied), a, b, c, d, e, f, g, h];
-        Self { whole, ..Self::default() }
+        let summary = [stop, u8::from(any_over), u8::from(denied), a, b, c, d, e, f, g, h];
+        Self { summary, ..Self::default() }
     }
 
     /// A call that gives back hits which were charged in this data.
@@ -256,9 +258,9 @@ impl Call {
     /// The first argument. After `deadline_micros` of Redis' clock the call does nothing.
     pub fn first_arg(&self, deadline_micros: u64) -> [u8; FIRST_ARG_BYTES] {
         let mut packed = [0; FIRST_ARG_BYTES];
-        let (deadline, whole) = packed.split_at_mut(FIRST_ARG_BYTES - WHOLE_BYTES);
+        let (deadline, summary) = packed.split_at_mut(FIRST_ARG_BYTES - SUMMARY_BYTES);
         deadline.copy_from_slice(&double(deadline_micros));
-        whole.copy_from_slice(&self.whole);
+        summary.copy_from_slice(&self.summary);
         packed
     }
 
@@ -340,7 +342,7 @@ impl Call {
             known && check[FLAGS] == LEASE && check[HITS] == double(0) && check.len() == LEASE_BYTES
         };
         let each_its_own = self.args.len() > 1 && self.args.len() == self.keys.len();
-        each_its_own && self.whole == [0; WHOLE_BYTES] && self.args.iter().all(renews)
+        each_its_own && self.summary == [0; SUMMARY_BYTES] && self.args.iter().all(renews)
     }
 
     /// Adds unsynced hits to the last check. They are charged in any case: (microseconds ago, hits).
@@ -440,7 +442,7 @@ pub struct Answered {
     /// One answer for each lease that was asked for, in order.
     pub leases: Vec<Granted>,
     /// Since when the data is complete, in microseconds of Redis' clock. Only with [`Lost::Deny`].
-    pub whole_since_micros: Option<u64>,
+    pub complete_since_micros: Option<u64>,
 }
 
 /// A lease: hits that count as if they happened when the lease ends.
@@ -491,15 +493,15 @@ impl Answered {
         let now_micros = u64::try_from(now).ok()?;
         if rest.is_empty() {
             let (counters, leases) = (Vec::new(), Vec::new());
-            return Some(Self { now_micros, counters, leases, whole_since_micros: None });
+            return Some(Self { now_micros, counters, leases, complete_since_micros: None });
         }
-        let since_whole = Since { now, whole: *numbers.last()? };
+        let since_complete = Since { now, complete: *numbers.last()? };
         let mut counters = Vec::new();
         let mut rest = rest;
         for check in checks {
             let numbers = NUMBERS + usize::from(check.limit.algorithm().is_bucket());
             let (own, further) = rest.split_at_checked(numbers)?;
-            counters.push(read_one(own, check, since_whole)?);
+            counters.push(read_one(own, check, since_complete)?);
             rest = further;
         }
         let (leases, odd) = rest.as_chunks::<2>();
@@ -507,8 +509,8 @@ impl Answered {
             Some(Granted { hits: u64::try_from(hits).ok()?, stamp: u64::try_from(stamp).ok()? })
         });
         let leases = leases.collect::<Option<_>>()?;
-        let whole_since_micros = odd.first().map(|&since| u64::try_from(since)).transpose().ok()?;
-        Some(Self { now_micros, counters, leases, whole_since_micros })
+        let complete_since_micros = odd.first().map(|&since| u64::try_from(since)).transpose().ok()?;
+        Some(Self { now_micros, counters, leases, complete_since_micros })
     }
 
     /// Whether any hit was admitted, by a charge of the first `checks` or by a lease.
@@ -536,13 +538,13 @@ impl CounterAnswered {
 #[derive(Clone, Copy)]
 struct Since {
     now: i64,
-    whole: i64,
+    complete: i64,
 }
 
 impl Since {
     /// How long hits of this limit may still be missing.
     fn cold_nanos(self, limit: &Limit) -> u64 {
-        let micros = self.whole.saturating_sub(self.now);
+        let micros = self.complete.saturating_sub(self.now);
         let nanos = i128::from(micros) * 1_000 + i128::from(limit.remembered_nanos());
         u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
     }

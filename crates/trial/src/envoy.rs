@@ -10,7 +10,7 @@ mod matchers;
 mod route;
 mod seen;
 mod tree;
-mod whole;
+mod config;
 
 #[cfg(test)]
 mod tests;
@@ -22,9 +22,9 @@ use tidegate_yaml::{Budget, Document, Place};
 
 use self::actions::Facts;
 use self::call::Filter;
+use self::config::EnvoyConfig;
 use self::seen::Seen;
 use self::tree::Node;
-use self::whole::Whole;
 
 /// The type of the filter for HTTP connections, after the last dot.
 const MANAGER: &str = "HttpConnectionManager";
@@ -143,15 +143,15 @@ pub enum EnvoyError {
 pub fn describe(text: &str, asked: &EnvoyRequest, instance: &Instance) -> Result<Described, EnvoyError> {
     let mut budget = Budget::of_set(text.len());
     let document = Document::parse(text, &mut budget).map_err(|(at, what)| EnvoyError::Bad { at, what })?;
-    let whole = Whole::of(Node::root(&document)?)?;
-    untouched_by_runtime(whole.bootstrap)?;
-    let configured = whole.bootstrap.get("node").and_then(|node| node.text("cluster"));
+    let config = EnvoyConfig::of(Node::root(&document)?)?;
+    untouched_by_runtime(config.bootstrap)?;
+    let configured = config.bootstrap.get("node").and_then(|node| node.text("cluster"));
     let node_cluster = instance.service_cluster.clone().or(configured).filter(|name| !name.is_empty());
-    let (listener, manager) = manager(&whole, instance.listener.as_deref())?;
+    let (listener, manager) = manager(&config, instance.listener.as_deref())?;
     let seen = Seen::of(manager, asked)?;
     let (filters, filters_before) = filters(manager);
     let mut described = Described { listener, filters_before, ..Described::default() };
-    let Some(found) = route::find(&whole, manager, &seen)? else {
+    let Some(found) = route::find(&config, manager, &seen)? else {
         described.notes.push("no route matches, so nothing is asked".to_owned());
         return Ok(described);
     };
@@ -183,11 +183,11 @@ fn untouched_by_runtime(root: Node<'_, '_>) -> Result<(), EnvoyError> {
 
 /// The listener and its HTTP connection manager.
 fn manager<'n, 't>(
-    whole: &Whole<'n, 't>,
+    config: &EnvoyConfig<'n, 't>,
     wanted: Option<&str>,
 ) -> Result<(String, Node<'n, 't>), EnvoyError> {
     let mut found = Vec::new();
-    for listener in &whole.listeners {
+    for listener in &config.listeners {
         let name = listener.text("name").unwrap_or_default();
         let chains = listener.items("filter_chains").into_iter().chain(listener.get("default_filter_chain"));
         for (chain, filter) in
@@ -201,11 +201,11 @@ fn manager<'n, 't>(
         }
     }
     found.retain(|(name, chain, _)| wanted.is_none_or(|wanted| wanted == name || wanted == chain));
-    let bad = |what: String| Err(whole.bootstrap.bad(what));
-    let remote = whole.bootstrap.get("dynamic_resources").and_then(|it| it.get("lds_config"));
+    let bad = |what: String| Err(config.bootstrap.bad(what));
+    let remote = config.bootstrap.get("dynamic_resources").and_then(|it| it.get("lds_config"));
     match (&found[..], remote) {
         ([(name, _, only)], _) => Ok((name.clone(), *only)),
-        ([], Some(remote)) if whole.routes.is_none() => {
+        ([], Some(remote)) if config.routes.is_none() => {
             Err(remote.needs("listeners come from a control plane (expected a /config_dump)"))
         }
         ([], _) => {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Denials, Explained, Explanation, denying};
 use crate::decision::{Limited, Status, Trial};
 use crate::look::Look;
-use crate::overlay::{Doubt, Finding, Met as Exception, Record};
+use crate::overlay::{Finding, Met as Exception, Record, Unconfirmed};
 use crate::plan::Hits;
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
 use crate::stamp;
@@ -198,10 +198,10 @@ impl Finding {
     /// The record, and the rule's numbers without it. Null: there is no record, according to the store.
     pub fn json(&self, rule: Option<&Rule>) -> Value {
         let mut json = self.record.as_ref().map_or(Value::Null, |record| says(record, rule));
-        match self.doubt {
+        match self.unconfirmed {
             None => {}
-            Some(Doubt::KnownLast) => json["known_last"] = true.into(),
-            Some(Doubt::NotKnown) => json["not_known"] = true.into(),
+            Some(Unconfirmed::KnownLast) => json["known_last"] = true.into(),
+            Some(Unconfirmed::NotKnown) => json["not_known"] = true.into(),
         }
         json
     }

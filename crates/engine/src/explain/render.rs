@@ -6,7 +6,7 @@ use super::{Class, Denials, Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
 use crate::limit::{BanTerms, Limit};
 use crate::look::Look;
-use crate::overlay::{Doubt, Effect, Finding, Met as Exception, Record};
+use crate::overlay::{Effect, Finding, Met as Exception, Record, Unconfirmed};
 use crate::plan::{Hits, Origin};
 use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
 use crate::stamp;
@@ -171,17 +171,17 @@ impl Finding {
     /// The record of a descriptor, or what applies because it is not known. `own` is the limit of its rule.
     pub fn text(&self, own: Option<&Limit>) -> String {
         let away = "the store of records does not answer";
-        match (&self.record, self.doubt) {
+        match (&self.record, self.unconfirmed) {
             (None, None) => "none: the limit is the rule's".to_owned(),
             (Some(record), None) => says(record, own),
-            (None, Some(Doubt::KnownLast)) => format!("none, by the last known record: {away}"),
-            (Some(record), Some(Doubt::KnownLast)) => {
+            (None, Some(Unconfirmed::KnownLast)) => format!("none, by the last known record: {away}"),
+            (Some(record), Some(Unconfirmed::KnownLast)) => {
                 format!("{}, by the last known record: {away}", says(record, own))
             }
-            (None, Some(Doubt::NotKnown)) => {
+            (None, Some(Unconfirmed::NotKnown)) => {
                 format!("not known: {away}; until it does, the rule's limit applies")
             }
-            (Some(_), Some(Doubt::NotKnown)) => {
+            (Some(_), Some(Unconfirmed::NotKnown)) => {
                 format!("not known: {away}; until it does, nothing passes")
             }
         }

@@ -12,12 +12,12 @@ use crate::rule::{Counting, Rule};
 pub struct Found {
     found: SmallVec<[OneFound; 1]>,
     /// The descriptors whose record the store did not return, by index. Empty while the store answers.
-    doubts: SmallVec<[(usize, Doubt); 1]>,
+    unconfirmed: SmallVec<[(usize, Unconfirmed); 1]>,
 }
 
 /// What applies to a descriptor whose record the store did not return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum Unconfirmed {
     /// The last known record, or that there was none.
     KnownLast,
     /// Something else, because nothing is known: the rule's limit, or [`Record::NOTHING_PASSES`].
@@ -30,13 +30,13 @@ pub struct Finding {
     /// The record that applies. `None`: there is none, as far as is known.
     pub record: Option<Record>,
     /// The store did not answer.
-    pub doubt: Option<Doubt>,
+    pub unconfirmed: Option<Unconfirmed>,
 }
 
 impl From<Option<Record>> for Finding {
     /// The store answered this.
     fn from(record: Option<Record>) -> Self {
-        Self { record, doubt: None }
+        Self { record, unconfirmed: None }
     }
 }
 
@@ -52,23 +52,24 @@ struct OneFound {
 impl Found {
     /// Whether there are none, and that is certain.
     pub fn is_empty(&self) -> bool {
-        self.found.is_empty() && self.doubts.is_empty()
+        self.found.is_empty() && self.unconfirmed.is_empty()
     }
 
     /// Adds what is known of the record of a descriptor, which meets this rule.
     #[inline]
-    pub fn add(&mut self, descriptor: usize, rule: &Rule, Finding { record, doubt }: Finding) {
+    pub fn add(&mut self, descriptor: usize, rule: &Rule, Finding { record, unconfirmed }: Finding) {
         if let Some(record) = record {
             self.found.push(OneFound { descriptor, record, counting: counting(rule, &record) });
         }
-        doubt.into_iter().for_each(|doubt| self.doubts.push((descriptor, doubt)));
+        unconfirmed.into_iter().for_each(|unconfirmed| self.unconfirmed.push((descriptor, unconfirmed)));
     }
 
     /// What is known of the record of a descriptor, by its index.
     pub fn of(&self, descriptor: usize) -> Finding {
         let record = self.found.iter().find(|found| found.descriptor == descriptor).map(|found| found.record);
-        let doubt = self.doubts.iter().find(|(doubted, _)| *doubted == descriptor).map(|&(_, doubt)| doubt);
-        Finding { record, doubt }
+        let unconfirmed =
+            self.unconfirmed.iter().find(|(at, _)| *at == descriptor).map(|&(_, unconfirmed)| unconfirmed);
+        Finding { record, unconfirmed }
     }
 
     /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with.

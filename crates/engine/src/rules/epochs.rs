@@ -164,7 +164,7 @@ impl RuleSet {
                 begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
             }
         }
-        let stands_in = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
+        let replacement = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
             // Sets of rules share what they have in common: each reset makes another set.
             let known = self.after_resets.get(&key).filter(|known| known.epochs == epochs);
             let made = || {
@@ -172,7 +172,7 @@ impl RuleSet {
             };
             (key, known.map_or_else(made, Arc::clone))
         };
-        begun.into_iter().map(stands_in).collect()
+        begun.into_iter().map(replacement).collect()
     }
 
     /// The counters that a path leads to, one for each limit of its rule: with the rule and the key of each.

@@ -73,7 +73,7 @@ impl From<ResetError> for Problem {
             ResetError::Future => StatusCode::BAD_REQUEST,
             ResetError::Redis(_)
             | ResetError::Unknown { .. }
-            | ResetError::Lacking { .. }
+            | ResetError::Incomplete { .. }
             | ResetError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
             ResetError::Thread(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -136,12 +136,12 @@ for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
 
 -- Whether the request passes, whether fixed windows that are not over are not charged, and whether it is banned: with the checks as they
 -- are, or with candidates that stand in for some.
-local function settled(stands_in)
+local function settled(instead)
   local any_over, denied, quotas, quotas_over = any_over, denied, quotas, quotas_over
   local banned = stop == 2
   for i, c in ipairs(checks) do
     if not c.of then
-      local asked = stands_in and stands_in[i] or c
+      local asked = instead and instead[i] or c
       local over = asked.over and not has(c.flags, SHADOW)
       any_over = any_over or asked.over
       banned = banned or over and c.algorithm == BAN
@@ -157,7 +157,7 @@ local function settled(stands_in)
 end
 
 local passes, stopping, banned = settled()
-for trial, stands_in in pairs(trials or {}) do trials[trial] = { settled(stands_in) } end
+for trial, instead in pairs(trials or {}) do trials[trial] = { settled(instead) } end
 local reply = { now }
 for _, c in ipairs(checks) do
   local s = counters[c.place]

@@ -65,13 +65,13 @@ kinds[SLIDING_WINDOW] = function()
 
   function kind.save(s)
     if not (s.exists and s.dirty) then return end
-    local anew = s.cut or s.dead >= DEAD_MAX or not s.written
-    local all = anew and older(s)
+    local rewrites = s.cut or s.dead >= DEAD_MAX or not s.written
+    local all = rewrites and older(s)
     local text = struct.pack('<dd', s.latest, s.base)
     if s.newest then
-      text = text .. struct.pack('<ddddd', s.newest, s.sum, s.first, s.first_sum, anew and 0 or s.dead)
+      text = text .. struct.pack('<ddddd', s.newest, s.sum, s.first, s.first_sum, rewrites and 0 or s.dead)
     end
-    if anew then
+    if rewrites then
       redis.call('SET', s.key, text .. all, 'KEEPTTL')
     else
       redis.call('SETRANGE', s.key, '0', text)

@@ -39,14 +39,14 @@ local function decide_window(key, requests, window, numerator, denominator, hits
     latest, base = parse('<dd', text)
     sum = base
   end
-  local exists, moves, anew = #text > 0, now > latest
+  local exists, moves, rewritten = #text > 0, now > latest
   if moves then latest = now end
 
-  -- `anew`: the entries before the newest, when the text is rewritten.
+  -- `rewritten`: the entries before the newest, when the text is rewritten.
   local gone = place_of(latest - window, numerator, denominator) - 1
   if moves and first and first <= gone then
     if newest <= gone then
-      base, sum, dead, newest, first, anew = 0, 0, 0, nil, nil, ''
+      base, sum, dead, newest, first, rewritten = 0, 0, 0, nil, nil, ''
     else
       -- The first few entries are tried first.
       local from = 56 + 16 * dead
@@ -59,7 +59,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
       base, dead = parse('<d', entries, 16 * index - 7), dead + index
       first, first_sum = newest, sum
       if 16 * index < #entries then first, first_sum = parse('<dd', entries, 16 * index + 1) end
-      if dead >= DEAD_MAX then anew, dead = call('GETRANGE', key, 56 + 16 * dead, '-1'), 0 end
+      if dead >= DEAD_MAX then rewritten, dead = call('GETRANGE', key, 56 + 16 * dead, '-1'), 0 end
     end
   end
 
@@ -73,7 +73,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
     one = wanted > requests and -2 or first
     local through = sum + wanted - requests
     if one == first and first_sum < through then
-      local entries = anew or call('GETRANGE', key, 56 + 16 * dead, '-1')
+      local entries = rewritten or call('GETRANGE', key, 56 + 16 * dead, '-1')
       local index = first_over(entries, 9, through - 1)
       one = newest
       if 16 * index < #entries then one = parse('<d', entries, 16 * index + 1) end
@@ -115,8 +115,8 @@ local function decide_window(key, requests, window, numerator, denominator, hits
 
   local head = pack('<dd', latest, base)
   if newest then head = pack('<ddddddd', latest, base, newest, sum, first, first_sum, dead) end
-  if anew then
-    call('SET', key, head .. anew .. pushed, 'KEEPTTL')
+  if rewritten then
+    call('SET', key, head .. rewritten .. pushed, 'KEEPTTL')
   elseif exists and (moves or charged > 0) then
     call('SETRANGE', key, '0', head)
     if #pushed > 0 then call('APPEND', key, pushed) end

@@ -68,8 +68,8 @@ pub type Numbers = Vec<(String, String)>;
 /// The program's reply to the numbers of a server, which it has put in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// The numbers that the server lacks, or has smaller.
-    pub lacks: Numbers,
+    /// The numbers that the server does not have, or has smaller.
+    pub missing: Numbers,
     /// What is wrong with the numbers, if some were ignored.
     pub trouble: Option<String>,
 }
@@ -83,7 +83,7 @@ pub struct Raised {
     /// its clock.
     pub refused: Numbers,
     /// The servers that may not have them, and why.
-    pub lacking: Vec<(String, ConnectError)>,
+    pub missing: Vec<(String, ConnectError)>,
     /// All numbers of each other server after that, and its time in microseconds since 1970.
     pub found: Vec<(Numbers, u64)>,
 }
@@ -182,13 +182,13 @@ impl<R: Runtime> SharedStore<R> {
         for (per_second, store) in self.stores_by_unit() {
             let masters = store.shared().masters.lock().clone();
             if masters.is_empty() {
-                raised.lacking.push((store.options().kind.to_string(), ConnectError::NoConnection));
+                raised.missing.push((store.options().kind.to_string(), ConnectError::NoConnection));
             }
             for address in masters {
                 let place = (per_second, address);
                 match open.iter().position(|server| server.place == place) {
                     Some(at) => asking.push(self.raise_at(open.swap_remove(at), numbers, all)),
-                    None => raised.lacking.push((place.1.to_string(), ConnectError::NoConnection)),
+                    None => raised.missing.push((place.1.to_string(), ConnectError::NoConnection)),
                 }
             }
         }
@@ -199,7 +199,7 @@ impl<R: Runtime> SharedStore<R> {
                     raised.refused.extend(refused);
                     raised.found.push(found);
                 }
-                Err(error) => raised.lacking.push((place.1.to_string(), error)),
+                Err(error) => raised.missing.push((place.1.to_string(), error)),
             }
         }
         raised
@@ -320,7 +320,7 @@ impl<R: Runtime> SharedStore<R> {
                 }
                 Found::Numbers { state, numbers, unreadable } => {
                     let agreed = put_in_force(numbers, now()).await.ok_or_else(unknown)?;
-                    let kept = raise(store, line, &agreed.lacks, false).await;
+                    let kept = raise(store, line, &agreed.missing, false).await;
                     let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
                     let refused = kept.as_ref().err().map(ToString::to_string);
                     let state = refused.is_none().then_some(state);
@@ -329,9 +329,9 @@ impl<R: Runtime> SharedStore<R> {
                 }
                 Found::Nothing if !self.shows_all(place, sent) => return Err(unknown()),
                 Found::Nothing => {
-                    let Agreed { lacks, .. } =
+                    let Agreed { missing, .. } =
                         put_in_force(Numbers::new(), now()).await.ok_or_else(unknown)?;
-                    match raise(store, line, &lacks, true).await {
+                    match raise(store, line, &missing, true).await {
                         Err(error) if is_refusal(&error) => {
                             known.note(place, sent, None, Some(error.to_string()));
                             return Ok(());

@@ -78,7 +78,7 @@ impl<R: Runtime> SharedStore<R> {
         own.candidates.clear();
         for (index, check) in checks(plan) {
             own.steps[index] = Step::Check(match verdicts[index] {
-                Some(verdict) => stand_in(check, verdict.over),
+                Some(verdict) => decided_check(check, verdict.over),
                 None => self.share_of(check),
             });
         }
@@ -147,7 +147,7 @@ fn lets_nothing_pass(check: &Check<'_>) -> bool {
 /// A check that counts nothing, with the known verdict `over`: the decision depends on all checks of the request, so
 /// the steps that are already decided need one too. It reads the log that this node keeps under the same key. So it
 /// has the same window; with a shorter one the log would drop hits.
-pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
+pub(super) fn decided_check<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
     let limit =
         Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());
     Check { limit, hits: Hits::Take(0), reported: false, ..*check }

@@ -11,7 +11,7 @@ use super::unsynced::Taken;
 use super::{SharedStore, check_at};
 use crate::lease::Demand;
 use crate::runtime::Runtime;
-use crate::script::{Answered, Call, DataId, Whole};
+use crate::script::{Answered, Call, DataId, RequestSummary};
 use crate::store::RedisStore;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Plan, Step};
@@ -80,7 +80,7 @@ impl<'s, R: Runtime> Part<'s, R> {
 
     /// Notes the data in which hits were charged, as a reply has it.
     pub(super) fn answered(&self, answered: &Answered) {
-        if let (true, Some(since_micros)) = (self.may_go_back, answered.whole_since_micros) {
+        if let (true, Some(since_micros)) = (self.may_go_back, answered.complete_since_micros) {
             let data = self.store.data_since(self.slot, since_micros);
             data.into_iter().for_each(|data| self.is_charged_in(data));
         }
@@ -138,7 +138,7 @@ impl<R: Runtime> SharedStore<R> {
         known: &Verdicts,
         taken: &mut Taken<'_>,
     ) -> Call {
-        let mut call = Call::new(&whole(plan, part, known));
+        let mut call = Call::new(&request_summary(plan, part, known));
         for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
             let Some(check) = check_at(plan, step) else { continue };
             call.push(key.clone(), check, plan.in_quota_mode(step, check));
@@ -166,27 +166,27 @@ impl<R: Runtime> SharedStore<R> {
 
 /// What a part has to know about the other descriptors. Those of other slots count as not over; `give_back` settles
 /// the request when all have answered.
-fn whole<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> Whole {
-    let mut whole = Whole {
+fn request_summary<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> RequestSummary {
+    let mut summary = RequestSummary {
         stop_increment_when_over: plan.modes.stop_increment_when_over,
         quota: plan.modes.quota,
-        ..Whole::default()
+        ..RequestSummary::default()
     };
     for (index, step) in plan.steps.iter().enumerate() {
         match step {
             Step::Unlimited(_) => {}
-            Step::Unmatched | Step::Replaced(_) => whole.quotas += u32::from(plan.modes.quota),
+            Step::Unmatched | Step::Replaced(_) => summary.quotas += u32::from(plan.modes.quota),
             Step::Check(_) if part.steps.contains(&index) => {}
             Step::Check(check) => {
                 let over = known[index].is_some_and(|verdict| verdict.over);
                 let (quota, counts) = (plan.in_quota_mode(index, check), over && !check.shadow);
-                whole.any_over |= over;
-                whole.is_banned |= counts && check.is_ban();
-                whole.denied |= counts && !quota;
-                whole.quotas += u32::from(quota);
-                whole.quotas_over += u32::from(quota && counts);
+                summary.any_over |= over;
+                summary.is_banned |= counts && check.is_ban();
+                summary.denied |= counts && !quota;
+                summary.quotas += u32::from(quota);
+                summary.quotas_over += u32::from(quota && counts);
             }
         }
     }
-    whole
+    summary
 }

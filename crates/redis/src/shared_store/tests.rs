@@ -119,7 +119,7 @@ fn a_local_log_keeps_its_hits_when_redis_answers_another_check() {
     };
     assert!(!is_over(&plan, 0));
     let mut answered = plan.clone();
-    answered.steps[0] = Step::Check(fallback::stand_in(check_at(&plan, 0).expect("a rule"), false));
+    answered.steps[0] = Step::Check(fallback::decided_check(check_at(&plan, 0).expect("a rule"), false));
     assert!(!is_over(&answered, 10));
     assert!(is_over(&plan, 11), "all three are in the window");
 }
@@ -192,7 +192,7 @@ async fn a_lease_is_that_of_the_check_that_asked_for_it() {
         Verdict { over: false, before: 0, after: 1, remaining: 9, reset_nanos: 1, is_counted: true };
     let counter = CounterAnswered { verdict, charged: 1, stamp: ChargeId::default(), quiet_nanos: 0 };
     let leases = vec![Granted { hits: 2, stamp: 1 }];
-    let answered = Answered { now_micros: 1, counters: vec![counter], leases, whole_since_micros: None };
+    let answered = Answered { now_micros: 1, counters: vec![counter], leases, complete_since_micros: None };
     store.take_leases(&plan, &part, &answered, since_boot());
     assert!(store.leases.hold(check, since_boot()).is_some());
 }

@@ -3,7 +3,7 @@
 use tidegate_engine::limit::{Limit, Periods};
 use tidegate_engine::plan::{Check, Hits};
 use tidegate_engine::time::Timestamp;
-use tidegate_redis::script::{Answered, Call, CounterAnswered, Whole};
+use tidegate_redis::script::{Answered, Call, CounterAnswered, RequestSummary};
 
 use crate::asking::{check, key, plan, store};
 use crate::random::Random;
@@ -20,7 +20,7 @@ fn limit(first: u32) -> Limit {
 
 /// What Redis answers at `now` to a call with this deadline, both in microseconds.
 fn ask(asked: &mut Asked, name: &str, check: &Check<'static>, now: u64, deadline: u64) -> CounterAnswered {
-    let mut call = Call::new(&Whole::default());
+    let mut call = Call::new(&RequestSummary::default());
     call.push(name.as_bytes().to_vec(), check, false);
     let reply = asked.invoke(&call, deadline, now);
     Answered::read(&reply, [check]).expect("a reply").counters[0]
@@ -111,7 +111,7 @@ fn unsynced_hits_of_a_period_that_is_over_do_not_count() {
     let mut asked = Asked::new(vec![server.connect()]);
     for (age, counted) in [(0, 4), (49, 4), (50, 4), (51, 0), (120, 0)] {
         let question = check(limit(0), key(1), Hits::Take(0));
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(format!("unsynced{age}").into_bytes(), &question, false);
         call.add_unsynced((age * SECOND, 4));
         let reply = asked.invoke(&call, 451 * SECOND, 450 * SECOND);

@@ -412,7 +412,7 @@ fn long_logs_are_the_same_in_redis() {
 /// Unsynced hits are charged at their own times: the count is as if Redis had been asked then.
 #[test]
 fn unsynced_hits_count_from_their_own_times() {
-    use tidegate_redis::script::{Call, Whole};
+    use tidegate_redis::script::{Call, RequestSummary};
     let server = Server::start(&[]);
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
     for (number, algorithm) in Algorithm::OF_HITS.into_iter().enumerate().filter(|(_, it)| !it.is_bucket()) {
@@ -423,7 +423,7 @@ fn unsynced_hits_count_from_their_own_times() {
             let at = Timestamp::from_nanos((TODAY - age * SECOND) * 1_000);
             memory.apply(&plan([check(limit, counter, Hits::Take(hits))]), at);
         }
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(format!("unsynced{number}").into_bytes(), &question, false);
         for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
             call.add_unsynced((age * SECOND, hits));
@@ -441,7 +441,7 @@ fn unsynced_hits_count_from_their_own_times() {
 /// Unsynced reported hits are charged beyond N as they would have been at once, with the same bound.
 #[test]
 fn unsynced_costs_count_beyond_the_limit() {
-    use tidegate_redis::script::{Call, Whole};
+    use tidegate_redis::script::{Call, RequestSummary};
     let server = Server::start(&[]);
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
     for (number, algorithm) in Algorithm::OF_HITS.into_iter().enumerate() {
@@ -452,7 +452,7 @@ fn unsynced_costs_count_beyond_the_limit() {
             let costs: &[(u64, u64)] =
                 if algorithm.is_bucket() { &[(0, hits)] } else { &[(50, 6), (20, hits)] };
             let question = check(limit, counter, Hits::Take(0));
-            let mut call = Call::new(&Whole::default());
+            let mut call = Call::new(&RequestSummary::default());
             call.push(name.clone().into_bytes(), &question, false);
             for &(age, hits) in costs {
                 let report = Check { reported: true, ..check(limit, counter, Hits::Take(hits)) };
@@ -474,7 +474,7 @@ fn unsynced_costs_count_beyond_the_limit() {
 /// as if the request had never come.
 #[test]
 fn a_bucket_gets_back_all_that_was_charged() {
-    use tidegate_redis::script::{Answered, Call, DataId, Whole};
+    use tidegate_redis::script::{Answered, Call, DataId, RequestSummary};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
@@ -497,7 +497,7 @@ fn a_bucket_gets_back_all_that_was_charged() {
                 now += random.below(4 * SECOND);
                 others(&mut asked, now, random.below(2));
                 let denied = check(limit, counter, Hits::Take(1));
-                let mut call = Call::new(&Whole::default());
+                let mut call = Call::new(&RequestSummary::default());
                 call.push(name.clone().into_bytes(), &denied, false);
                 now += random.below(3_000);
                 let reply = asked.invoke(&call, now, now);
@@ -525,7 +525,7 @@ fn a_bucket_gets_back_all_that_was_charged() {
 /// stay, whatever drained or went back in between. The hits that do not go back for that reason are few, and drain.
 #[test]
 fn a_bucket_never_gets_back_hits_of_other_requests() {
-    use tidegate_redis::script::{Answered, Call, DataId, Whole};
+    use tidegate_redis::script::{Answered, Call, DataId, RequestSummary};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
@@ -546,7 +546,10 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
                 0 | 1 => {
                     let denied = check(limit, counter, Hits::Take(1 + random.below(5)));
                     // One of several ways through the script.
-                    let mut call = Call::new(&Whole { quotas: random.below(2) as u32, ..Whole::default() });
+                    let mut call = Call::new(&RequestSummary {
+                        quotas: random.below(2) as u32,
+                        ..RequestSummary::default()
+                    });
                     call.push(name.clone().into_bytes(), &denied, false);
                     let reply = asked.invoke(&call, now, now);
                     let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
@@ -590,7 +593,7 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
 /// A call that the server refuses because of one key did nothing to the others, so it may be repeated.
 #[test]
 fn a_call_that_is_refused_has_charged_nothing() {
-    use tidegate_redis::script::{Call, Whole};
+    use tidegate_redis::script::{Call, RequestSummary};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("HSET").arg("theirs").arg("a").arg("b").exec(asked.connection()).expect("Redis answers");
@@ -601,7 +604,7 @@ fn a_call_that_is_refused_has_charged_nothing() {
         // There are hits already, which the unsynced hits may be merged with.
         let taken = plan([check(limit, key(1), Hits::Take(2))]);
         asked.apply(&taken, |_| name.clone(), TODAY);
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(name.clone().into_bytes(), &question, false);
         call.add_unsynced((0, 3));
         call.push(b"theirs".to_vec(), &check(limit, key(2), Hits::Take(0)), false);
@@ -615,7 +618,7 @@ fn a_call_that_is_refused_has_charged_nothing() {
 /// included.
 #[test]
 fn a_counter_that_is_asked_alone_has_the_same_answer() {
-    use tidegate_redis::script::{Call, Whole, numbers};
+    use tidegate_redis::script::{Call, RequestSummary, numbers};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     for seed in 0..1_500 {
@@ -631,7 +634,7 @@ fn a_counter_that_is_asked_alone_has_the_same_answer() {
             let lease = leases.then(|| (2 + random.below(50), 1 + window / 10));
             // A descriptor in quota mode without a limit changes nothing, but the counter is not alone.
             let call = |name: &str, quotas| {
-                let mut call = Call::new(&Whole { quotas, ..Whole::default() });
+                let mut call = Call::new(&RequestSummary { quotas, ..RequestSummary::default() });
                 call.push(format!("{name}:{seed}").into_bytes(), &check, false);
                 lease.iter().for_each(|&(hits, micros)| call.lease(hits, micros));
                 call
@@ -657,7 +660,7 @@ fn a_counter_that_is_asked_alone_has_the_same_answer() {
 /// afterwards, whichever way they were asked before.
 #[test]
 fn leases_that_are_asked_for_together_are_the_same() {
-    use tidegate_redis::script::{Call, Whole};
+    use tidegate_redis::script::{Call, RequestSummary};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     let mut together = 0;
@@ -669,9 +672,9 @@ fn leases_that_are_asked_for_together_are_the_same() {
         let mut now = begin(&mut random, window);
         for _ in 0..1 + random.below(12) {
             now = next_time(&mut random, now, window);
-            let among_others = Whole { quotas: 1, ..Whole::default() };
+            let among_others = RequestSummary { quotas: 1, ..RequestSummary::default() };
             let (counter, way) =
-                (random.below(limits.len() as u64), random.pick(&[Whole::default(), among_others]));
+                (random.below(limits.len() as u64), random.pick(&[RequestSummary::default(), among_others]));
             let taken = check(
                 limits[counter as usize].0,
                 key(counter),
@@ -688,7 +691,7 @@ fn leases_that_are_asked_for_together_are_the_same() {
             let leases: Vec<_> =
                 limits.iter().map(|(_, window)| (2 + random.below(50), 1 + window / 10)).collect();
             let [renewals, decisions] =
-                [("one", Whole::default()), ("other", among_others)].map(|(name, whole)| {
+                [("one", RequestSummary::default()), ("other", among_others)].map(|(name, whole)| {
                     let mut call = Call::new(&whole);
                     for (counter, ((limit, _), &(hits, micros))) in limits.iter().zip(&leases).enumerate() {
                         call.push(
@@ -719,13 +722,13 @@ fn leases_that_are_asked_for_together_are_the_same() {
 /// One of several leases fails: it is none, and the others are taken once.
 #[test]
 fn leases_that_are_asked_for_together_fail_each_for_itself() {
-    use tidegate_redis::script::{Answered, Call, Whole};
+    use tidegate_redis::script::{Answered, Call, RequestSummary};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("RPUSH").arg("list").arg("x").exec(asked.connection()).unwrap();
     let limit = Limit::new(Algorithm::SlidingWindow, 1_000, 60 * 1_000_000_000);
     let question = check(limit, key(1), Hits::Take(0));
-    let mut call = Call::new(&Whole::default());
+    let mut call = Call::new(&RequestSummary::default());
     for name in ["one", "list", "other"] {
         call.push(name.into(), &question, false);
         call.lease(50, 100_000);
@@ -735,7 +738,7 @@ fn leases_that_are_asked_for_together_fail_each_for_itself() {
     let answered = Answered::read(&reply, [&question; 3]).expect("a reply to these");
     assert_eq!(answered.leases.iter().map(|lease| lease.hits).collect::<Vec<_>>(), [50, 0, 50]);
     let mut left = |name: &str| {
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(name.into(), &question, false);
         let reply = asked.invoke(&call, TODAY, TODAY);
         Answered::read(&reply, [&question]).expect("a reply to it").counters[0].verdict.remaining
@@ -752,12 +755,12 @@ fn calls_in_one_command_fail_each_for_itself() {
 
 fn fail_each_for_itself(server: &Server) {
     use redis::Value;
-    use tidegate_redis::script::{Call, Whole, numbers};
+    use tidegate_redis::script::{Call, RequestSummary, numbers};
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("text").arg("x").exec(asked.connection()).unwrap();
     let limit = Limit::new(Algorithm::SlidingLog, 3, 60 * 1_000_000_000);
     let call = |name: &str| {
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(name.as_bytes().to_vec(), &check(limit, key(1), Hits::Take(1)), false);
         call
     };

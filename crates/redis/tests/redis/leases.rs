@@ -3,7 +3,7 @@
 
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::Hits;
-use tidegate_redis::script::{Answered, Call, ChargeId, CounterAnswered, DataId, Granted, Whole};
+use tidegate_redis::script::{Answered, Call, ChargeId, CounterAnswered, DataId, Granted, RequestSummary};
 
 use crate::asking::{check, key};
 use crate::script::Asked;
@@ -34,7 +34,7 @@ impl Counter {
     /// Takes hits, and asks for a lease of so many more.
     fn take(&mut self, hits: u64, leased: Option<u64>, micros: u64) -> (CounterAnswered, Option<Granted>) {
         let check = check(self.limit, key(1), Hits::Take(hits));
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(b"counter".to_vec(), &check, false);
         leased.into_iter().for_each(|hits| call.lease(hits, T));
         let reply = self.asked.invoke(&call, u64::MAX, TODAY + micros);
@@ -46,7 +46,7 @@ impl Counter {
     /// Takes all hits back, as an operator's reset does.
     fn reset(&mut self, micros: u64) {
         let check = check(self.limit, key(1), Hits::GiveBack(u64::from(u32::MAX)));
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(b"counter".to_vec(), &check, false);
         self.asked.invoke(&call, u64::MAX, TODAY + micros);
     }

@@ -3,7 +3,7 @@
 use redis::Script;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::Hits;
-use tidegate_redis::script::{Call, Clock, MARK_LIFE, Whole, mark_source, mark_value, numbers};
+use tidegate_redis::script::{Call, Clock, MARK_LIFE, RequestSummary, mark_source, mark_value, numbers};
 
 use crate::asking::{check, key};
 use crate::script::Asked;
@@ -184,7 +184,7 @@ impl Calls {
 
     /// Asks. Returns since when nothing is missing, and whether the counter is cold.
     fn ask(&mut self, now: u64) -> (u64, bool) {
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(b"c".to_vec(), &check(self.limit, key(1), Hits::Take(1)), false);
         let reply = self.asked.invoke(&call, u64::MAX, now);
         (*reply.last().expect("a reply") as u64, reply[1] & 2 != 0)

@@ -4,7 +4,7 @@ use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Plan, Step};
 use tidegate_redis::script::{
-    Answered, Call, Clock, Lost, Purpose, Whole, cold_argument, mark_value, numbers, source,
+    Answered, Call, Clock, Lost, Purpose, RequestSummary, cold_argument, mark_value, numbers, source,
 };
 
 /// How far expiry is moved: no key expires while a test runs, at any time of the test's clock.
@@ -74,11 +74,11 @@ impl Asked {
         now_micros: u64,
     ) -> Verdicts {
         let unlimited = plan.steps.iter().filter(|step| matches!(step, Step::Unmatched | Step::Replaced(_)));
-        let whole = Whole {
+        let whole = RequestSummary {
             stop_increment_when_over: plan.modes.stop_increment_when_over,
             quota: plan.modes.quota,
             quotas: if plan.modes.quota { unlimited.count() as u32 } else { 0 },
-            ..Whole::default()
+            ..RequestSummary::default()
         };
         let mut call = Call::new(&whole);
         for (index, check) in checks(plan) {

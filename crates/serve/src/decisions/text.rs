@@ -110,7 +110,7 @@ impl<'a, 'r> DecisionText<'a, 'r> {
             write!(out, ", exception {}", one_line(&shown.text(own.as_ref())))?;
         }
         match self.overlay.records.map(|found| found.of(place)) {
-            None | Some(Finding { record: None, doubt: None }) => Ok(()),
+            None | Some(Finding { record: None, unconfirmed: None }) => Ok(()),
             Some(finding) => write!(out, ", record {}", finding.text(own.as_ref())),
         }
     }

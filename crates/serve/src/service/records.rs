@@ -30,7 +30,7 @@ use self::fetches::{Fetches, Flight, Landing};
 use super::{AllFound, BATCH_MAX};
 use tidegate_engine::key::{Key, KeySecret, KeySeed};
 use tidegate_engine::known::RecordCache;
-use tidegate_engine::overlay::{Doubt, Finding, Found, Record};
+use tidegate_engine::overlay::{Finding, Found, Record, Unconfirmed};
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::Rule;
@@ -278,12 +278,12 @@ impl<R: Runtime> KnownRecords<R> {
     /// What applies to a key while the store is away, with this last known record.
     fn without_store(&self, last: Option<Option<Record>>) -> Finding {
         self.stats.stale.fetch_add(1, Relaxed);
-        let (record, doubt) = match (self.options.stale_mode, last) {
-            (StaleMode::Last, Some(last)) => (last, Doubt::KnownLast),
-            (StaleMode::Last, None) | (StaleMode::Rule, _) => (None, Doubt::NotKnown),
-            (StaleMode::Deny, _) => (Some(Record::NOTHING_PASSES), Doubt::NotKnown),
+        let (record, unconfirmed) = match (self.options.stale_mode, last) {
+            (StaleMode::Last, Some(last)) => (last, Unconfirmed::KnownLast),
+            (StaleMode::Last, None) | (StaleMode::Rule, _) => (None, Unconfirmed::NotKnown),
+            (StaleMode::Deny, _) => (Some(Record::NOTHING_PASSES), Unconfirmed::NotKnown),
         };
-        Finding { record, doubt: Some(doubt) }
+        Finding { record, unconfirmed: Some(unconfirmed) }
     }
 
     /// The record of this key is now this one, or it has none.
@@ -320,7 +320,7 @@ impl<R: Runtime> KnownRecords<R> {
     }
 
     /// Whether changes were not followed for so long that cached records no longer count as confirmed.
-    pub fn doubt(&self, is_stale: bool) {
+    pub fn set_stale(&self, is_stale: bool) {
         self.is_stale.store(is_stale, Release);
     }
 

@@ -85,7 +85,7 @@ impl MatcherKind {
     /// The one field of `exact`, `prefix` and so on that is set, each name with this suffix.
     fn of(matcher: Node<'_, '_>, ending: &str) -> Result<Option<Self>, EnvoyError> {
         let text = |name: &str| matcher.text(&format!("{name}{ending}"));
-        let regex = matcher.get(&format!("safe_regex{ending}")).map(whole).transpose()?;
+        let regex = matcher.get(&format!("safe_regex{ending}")).map(full_match).transpose()?;
         let kinds = [
             text("exact").map(Self::Exact),
             text("prefix").map(Self::Prefix),
@@ -119,7 +119,7 @@ impl TextTest {
 }
 
 /// A `RegexMatcher`, which has to match all of a text. As in Envoy's RE2, classes such as `\d` are those of ASCII.
-pub(super) fn whole(matcher: Node<'_, '_>) -> Result<Regex, EnvoyError> {
+pub(super) fn full_match(matcher: Node<'_, '_>) -> Result<Regex, EnvoyError> {
     let pattern = matcher.text("regex").unwrap_or_default();
     let regex = RegexBuilder::new(&format!("^(?:{pattern})$")).unicode(false).build();
     regex.map_err(|_| matcher.needs(format!("the regular expression {pattern:?} is not understood")))

@@ -3,10 +3,10 @@
 //! In: a connection manager with its routes, and a request. Out: the virtual host and the route.
 
 use super::EnvoyError;
-use super::matchers::{headers_hold, parameters_hold, whole};
+use super::config::EnvoyConfig;
+use super::matchers::{full_match, headers_hold, parameters_hold};
 use super::seen::{Seen, split_port};
 use super::tree::Node;
-use super::whole::Whole;
 
 /// The conditions of a route that are understood.
 const CONDITIONS: [&str; 9] = [
@@ -45,7 +45,7 @@ impl Found<'_, '_> {
 
 /// The route of a request, if there is one.
 pub(super) fn find<'n, 't>(
-    whole: &Whole<'n, 't>,
+    config: &EnvoyConfig<'n, 't>,
     manager: Node<'n, 't>,
     seen: &Seen<'_>,
 ) -> Result<Option<Found<'n, 't>>, EnvoyError> {
@@ -53,7 +53,7 @@ pub(super) fn find<'n, 't>(
         return Err(scoped.needs("`scoped_routes` decide which routes apply"));
     }
     let config = match manager.get("rds") {
-        Some(rds) => whole.routes_of(rds)?,
+        Some(rds) => config.routes_of(rds)?,
         None => manager.get("route_config").ok_or_else(|| manager.bad("no `route_config` (expected one)"))?,
     };
     without(config, &["vhds", "vhost_header", "route_specifiers"])?;
@@ -130,15 +130,15 @@ fn path_matches(condition: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyE
     if let Some(prefix) = condition.text("prefix") {
         return Ok(path.starts_with(&fold(&prefix)));
     }
-    if let Some(whole) = condition.text("path") {
-        return Ok(path == fold(&whole));
+    if let Some(full) = condition.text("path") {
+        return Ok(path == fold(&full));
     }
     if let Some(prefix) = condition.text("path_separated_prefix") {
         let rest = path.strip_prefix(&fold(&prefix)).map(str::to_owned);
         return Ok(rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     }
     if let Some(pattern) = condition.get("safe_regex") {
-        return Ok(whole(pattern)?.is_match(seen.path().as_bytes()));
+        return Ok(full_match(pattern)?.is_match(seen.path().as_bytes()));
     }
     if condition.get("connect_matcher").is_some() {
         return Ok(seen.method() == "CONNECT");

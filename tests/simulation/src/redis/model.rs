@@ -117,7 +117,7 @@ impl Moment {
     /// A reply, with since when nothing is missing. A call that came too late has none.
     fn with_loss(&self, mut reply: Vec<u8>) -> Vec<u8> {
         if let Some(cold) = self.cold.as_ref().filter(|_| reply.len() > 8) {
-            reply.extend(doubles([cold.whole_since]));
+            reply.extend(doubles([cold.complete_since]));
         }
         reply
     }

@@ -70,12 +70,12 @@ impl Event {
         cold: ColdStart,
         random: &mut Random,
     ) -> Vec<(u64, Step)> {
-        let anew = if cold == ColdStart::Deny { Begin::Cold } else { Begin::Anew };
+        let empty = if cold == ColdStart::Deny { Begin::Cold } else { Begin::Empty };
         let turns =
             |from: u64| (0..proxies).map(move |proxy| (from + proxy as u64 * TURN_SECS, Step::Turn(proxy)));
         let turned = BEGINS_SECS + proxies as u64 * TURN_SECS;
         let dies =
-            |node, secs| [(BEGINS_SECS, Step::Kill(node)), (BEGINS_SECS + secs, Step::Begin(node, anew))];
+            |node, secs| [(BEGINS_SECS, Step::Kill(node)), (BEGINS_SECS + secs, Step::Begin(node, empty))];
         let steps: Vec<(u64, Step)> = match self {
             Self::Nothing => Vec::new(),
             Self::Rollout => (0..nodes)
@@ -86,14 +86,14 @@ impl Event {
                 .collect(),
             Self::Death => dies(random.below(nodes as u64) as usize, AWAY_SECS).to_vec(),
             Self::Zone => (0..nodes).step_by(3).flat_map(|node| dies(node, ZONE_SECS)).collect(),
-            Self::Grow => turns(BEGINS_SECS).chain([(turned, Step::Begin(nodes, anew))]).collect(),
+            Self::Grow => turns(BEGINS_SECS).chain([(turned, Step::Begin(nodes, empty))]).collect(),
             Self::GrowTooEarly => {
-                [(1, Step::Begin(nodes, anew))].into_iter().chain(turns(BEGINS_SECS)).collect()
+                [(1, Step::Begin(nodes, empty))].into_iter().chain(turns(BEGINS_SECS)).collect()
             }
             Self::Shrink => (0..nodes)
                 .map(|node| (BEGINS_SECS, Step::Kill(node)))
                 .chain(turns(BEGINS_SECS + 1))
-                .chain((0..nodes - 1).map(|node| (turned + 1, Step::Begin(node, anew))))
+                .chain((0..nodes - 1).map(|node| (turned + 1, Step::Begin(node, empty))))
                 .collect(),
         };
         let mut steps: Vec<_> = steps.into_iter().map(|(secs, step)| (secs * SECOND_NANOS, step)).collect();

@@ -26,7 +26,7 @@ pub enum Begin {
     /// Without counters, and with COLD_START=deny.
     Cold,
     /// Without counters, as COLD_START=allow begins.
-    Anew,
+    Empty,
 }
 
 /// What became of a request.

@@ -161,7 +161,7 @@ impl<'a> World<'a> {
             oracle: Oracle::new(size.users, &limit, bucket_nanos),
             random: Random::new(scenario.seed),
         };
-        (0..size.nodes).for_each(|node| world.step(Step::Begin(node, Begin::Anew), 0));
+        (0..size.nodes).for_each(|node| world.step(Step::Begin(node, Begin::Empty), 0));
         world
     }
 

@@ -165,7 +165,8 @@ impl Run {
         lock(&self.shelf.away).push((node, now, now + lasts));
         if lasts > STALE_MAX {
             let run = Arc::clone(self);
-            self.world.at(now + STALE_MAX, move |_| run.with_records(node, |records| records.doubt(true)));
+            self.world
+                .at(now + STALE_MAX, move |_| run.with_records(node, |records| records.set_stale(true)));
         }
     }
 
@@ -179,7 +180,7 @@ impl Run {
         if self.shelf.away_until(node, self.world.now()).is_none() {
             self.with_records(node, |records| {
                 records.follow(true);
-                records.doubt(false);
+                records.set_stale(false);
             });
         }
     }

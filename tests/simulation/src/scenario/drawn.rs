@@ -72,7 +72,7 @@ impl Scenario {
         let mut own = Random::new(seed ^ alone::OWN);
         if own.one_in(4) && may_be_alone {
             alone::make(&mut own, &mut scenario);
-            widened::anew(&mut Random::new(seed ^ widened::ANEW), &mut scenario);
+            widened::again(&mut Random::new(seed ^ widened::AGAIN), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
             mixed::add(&mut Random::new(seed ^ mixed::OWN), &mut scenario);
@@ -101,7 +101,7 @@ impl Scenario {
         batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
         if staged.is_none() {
             widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
-            widened::anew(&mut Random::new(seed ^ widened::ANEW), &mut scenario);
+            widened::again(&mut Random::new(seed ^ widened::AGAIN), &mut scenario);
             shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
             fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
             records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);

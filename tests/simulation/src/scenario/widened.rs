@@ -13,7 +13,7 @@ use crate::world::SECOND;
 /// Makes the draws of this file others than those of the rest.
 pub(super) const OWN: u64 = 0x7769_6465_6e65_6431;
 /// The same for the draws of scenarios with resets.
-pub(super) const ANEW: u64 = 0x7472_6961_6c30_3031;
+pub(super) const AGAIN: u64 = 0x7472_6961_6c30_3031;
 
 /// Half of all scenarios are wider.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
@@ -43,7 +43,7 @@ fn widen(random: &mut Random, limit: &mut LimitSpec) {
 
 /// A reset also sets the counters of candidates to zero, and refunds go to the new counters: half of the scenarios with
 /// resets have a candidate, and half of them have more refunds.
-pub(super) fn anew(random: &mut Random, scenario: &mut Scenario) {
+pub(super) fn again(random: &mut Random, scenario: &mut Scenario) {
     if !scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { .. })) {
         return;
     }

@@ -11,7 +11,9 @@ use tidegate_engine::limit::{Algorithm, BanTerms, HoldTerms, Limit, Share, Slot}
 use tidegate_engine::plan::{Candidate, Check, Hits, Origin, ReservationStep};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
-use tidegate_redis::script::{Call, ChargeId, Clock, DataId, Lost, Purpose, Whole, cold_argument, source};
+use tidegate_redis::script::{
+    Call, ChargeId, Clock, DataId, Lost, Purpose, RequestSummary, cold_argument, source,
+};
 use tidegate_simulation::random::Random;
 use tidegate_simulation::redis::database::{Database, Reply};
 use tidegate_simulation::redis::scripts::{RunBy, Scripts};
@@ -253,8 +255,8 @@ fn bound(limited: &Check<'static>, holds: &Check<'static>) -> Option<Check<'stat
 /// A server that may have lost what it counted before about now.
 fn cold(random: &mut Random, seed: u64, now: u64) -> Cold {
     let mark = format!("mark:{seed}").into_bytes();
-    let whole_since = now - random.below(2 * SECOND);
-    let argument = cold_argument(random.pick(&[0, SECOND, 3_600 * SECOND]), 100_000, whole_since, &mark);
+    let complete_since = now - random.below(2 * SECOND);
+    let argument = cold_argument(random.pick(&[0, SECOND, 3_600 * SECOND]), 100_000, complete_since, &mark);
     Cold { mark, argument, is_named: random.one_in(2) }
 }
 
@@ -297,7 +299,7 @@ fn sequence(both: &mut Both, seed: u64) {
                 let mut calls = Vec::new();
                 for _ in 0..2 + random.below(3) {
                     let Counter { key, limit, .. } = random.pick(&counters);
-                    let mut call = Call::new(&Whole::default());
+                    let mut call = Call::new(&RequestSummary::default());
                     call.push(key, &check(&mut random, limit), false);
                     calls.push(call);
                 }
@@ -307,7 +309,7 @@ fn sequence(both: &mut Both, seed: u64) {
                 both.call_all(Purpose::DecideEach, &keys, arguments, now);
             }
             2 => {
-                let mut call = Call::new(&Whole::default());
+                let mut call = Call::new(&RequestSummary::default());
                 for Counter { key, limit, .. } in
                     counters.iter().filter(|it| it.limit.algorithm().is_strict())
                 {
@@ -336,7 +338,7 @@ fn decide(
     counters: &[Counter],
     (deadline, now): (u64, u64),
 ) -> Vec<Charge> {
-    let mut call = Call::new(&Whole { any_over: random.one_in(9), ..Whole::default() });
+    let mut call = Call::new(&RequestSummary { any_over: random.one_in(9), ..RequestSummary::default() });
     let (mut asked, mut holds) = (Vec::new(), Vec::new());
     let reserving = Reserving::drawn(random);
     for place in 0..1 + random.below(3) as usize {
@@ -429,7 +431,7 @@ fn denials_count_in_whatever_order_nodes_report_them() {
         let (limit, key) = (Limit::ban(&terms), format!("ban:{number}").into_bytes());
         let mut over = false;
         for at in reported {
-            let mut call = Call::new(&Whole::default());
+            let mut call = Call::new(&RequestSummary::default());
             call.push(key.clone(), &asks(limit), false);
             call.add_unsynced(((10 - at) * SECOND, 1));
             let reply = both.call(Purpose::Decide, &call, TODAY + 11 * SECOND, TODAY + 10 * SECOND);

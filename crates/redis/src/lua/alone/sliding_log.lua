@@ -10,9 +10,9 @@ if alone == SLIDING_LOG and wanted <= requests then
   end
   local moves = not latest or now > latest
   -- No entry counts any more, or the oldest does not.
-  local anew = moves and hits > 0 and (not first or newest <= gone)
-  local drops = not anew and first and moves and first <= gone
-  if anew then
+  local starts = moves and hits > 0 and (not first or newest <= gone)
+  local drops = not starts and first and moves and first <= gone
+  if starts then
     base, sum, first, first_sum, newest = 0, 0, now, hits, now
   elseif drops then
     base, first, first_sum = first_sum, tonumber(head[5]), tonumber(head[6])
@@ -22,15 +22,15 @@ if alone == SLIDING_LOG and wanted <= requests then
   -- The oldest entry that counts brings room: nothing has to be searched.
   local at_once = first and (first > gone or not moves) and before + wanted - requests <= first_sum - base
   local leaves = reported and before and before + wanted > requests
-  if anew or at_once and now >= latest and not leaves then
+  if starts or at_once and now >= latest and not leaves then
     local left, over, charged, ends = requests > before and requests - before or 0, 0, hits
     if wanted > left then over, charged, lease = 1, 0, lease and 0 end
-    if anew and latest then call('UNLINK', KEYS[1]) end
+    if starts and latest then call('UNLINK', KEYS[1]) end
     if drops then call('LTRIM', KEYS[1], '2', '-1') end
-    if moves and not anew then call('LSET', KEYS[1], '0', now) end
+    if moves and not starts then call('LSET', KEYS[1], '0', now) end
     if charged > 0 then
       sum, left = sum + hits, left - hits
-      if anew then
+      if starts then
         call('RPUSH', KEYS[1], now, '0', now, sum)
         ends = now
       elseif now > newest then

@@ -257,12 +257,12 @@ async fn what_was_known_last_holds_until_it_is_too_old() {
         assert_eq!(shop.passing("alice", 1_000).await, 5);
         shop.source.0.is_away.store(true, Relaxed);
         assert_eq!(shop.passing("alice", 2_000).await, 5, "the last known");
-        shop.records.doubt(true);
+        shop.records.set_stale(true);
         assert_eq!(shop.passing("alice", 3_000).await, passing, "{mode:?}");
         let unknown = if mode == StaleMode::Deny { 0 } else { 3 };
         assert_eq!(shop.passing("bob", 3_000).await, unknown, "{mode:?}: nothing is known");
         shop.source.0.is_away.store(false, Relaxed);
-        shop.records.doubt(false);
+        shop.records.set_stale(false);
         assert_eq!(shop.passing("alice", 4_000).await, 5);
         assert_eq!(shop.passing("bob", 4_000).await, 3, "{mode:?}");
     }
@@ -276,13 +276,13 @@ async fn what_was_read_in_an_outage_is_not_confirmed_later() {
         let shop = Shop::with(mode, 100);
         shop.source.set("alice", of(5));
         assert!(shop.asks("alice", 1_000).await.0, "her record is known from here on");
-        shop.records.doubt(true);
+        shop.records.set_stale(true);
         shop.source.0.is_held.store(true, Relaxed);
         let comes_back = async {
             tokio::task::yield_now().await;
             shop.source.set("alice", of(0));
             shop.records.forget(&key("alice"));
-            shop.records.doubt(false);
+            shop.records.set_stale(false);
             shop.source.0.is_held.store(false, Relaxed);
             shop.source.0.released.notify_waiters();
         };
@@ -354,7 +354,7 @@ async fn an_explanation_says_what_is_not_known_and_what_holds_instead() {
             assert_eq!(shop.explains_record(user).await, (text.to_owned(), json.clone()), "{mode:?} {user}");
         }
         shop.source.0.is_away.store(true, Relaxed);
-        shop.records.doubt(true);
+        shop.records.set_stale(true);
         for (user, (text, json)) in [("alice", alice), ("bob", bob), ("carol", carol)] {
             assert_eq!(shop.explains_record(user).await, (text.clone(), json), "{mode:?} {user}");
         }

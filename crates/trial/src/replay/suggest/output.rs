@@ -109,15 +109,15 @@ fn comments(
     comments.extend(names.iter().zip(with).map(|(name, half)| denied(name, half)));
     let judgement = Judgement::of(promise, with);
     comments.push(judgement.words().to_owned());
-    let mut doubts = doubts(finding, promise, halves);
+    let mut caveats = caveats(finding, promise, halves);
     if matches!(judgement, Judgement::Disagrees | Judgement::TooFew) {
-        doubts.insert(0, judgement.words().to_owned());
-        comments.extend(doubts[1..].iter().cloned());
+        caveats.insert(0, judgement.words().to_owned());
+        comments.extend(caveats[1..].iter().cloned());
     } else {
-        comments.extend(doubts.iter().cloned());
+        comments.extend(caveats.iter().cloned());
     }
     let path = rule.path();
-    warnings.extend(doubts.iter().map(|doubt| format!("{}: {doubt}", one_line(&path))));
+    warnings.extend(caveats.iter().map(|caveat| format!("{}: {caveat}", one_line(&path))));
     comments
 }
 
@@ -180,28 +180,28 @@ fn denied(name: &str, half: &Measured) -> String {
 /// Facts that limit the meaning of the result, whatever the rules are.
 fn doubts_of_logs(halves: &Halves) -> Vec<String> {
     let Halves { late, uncounted, counts, .. } = halves;
-    let mut doubts = Vec::new();
+    let mut caveats = Vec::new();
     if let Some(first) = counts.shown.first() {
         let (count, lines) = (counts.unreadable, counts.lines);
-        doubts.push(format!("{count} of {lines} lines are not of the format; the first: {first}"));
+        caveats.push(format!("{count} of {lines} lines are not of the format; the first: {first}"));
     }
     let counted = [
         (counts.not_asked, "requests got no descriptor, because a value that the map needs was missing"),
         (*late, "requests were out of order by more than the bound, and count at a later time than theirs"),
         (*uncounted, "requests were not counted, because there was no memory for more counters"),
     ];
-    doubts.extend(
+    caveats.extend(
         counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
     );
-    doubts
+    caveats
 }
 
 /// Warnings that a suggestion is less reliable than it seems.
-fn doubts(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<String> {
+fn caveats(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<String> {
     let Finding { rule, without: [first, second], .. } = finding;
-    let mut doubts = Vec::new();
+    let mut caveats = Vec::new();
     if promise.of == Of::Keys && allowed(first.keys, promise.part).is_none() {
-        doubts.push(format!(
+        caveats.push(format!(
             "{} in the first half {} too few for the promise (expected {})",
             keys(first.keys),
             if first.keys == 1 { "is" } else { "are" },
@@ -209,22 +209,22 @@ fn doubts(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<Stri
         ));
     }
     if differ(&first.peaks, &second.peaks) {
-        doubts.push(
+        caveats.push(
             "the peaks CHANGED from the first half to the second: what the first half shows may not hold"
                 .to_owned(),
         );
     }
     let window = rule.limit.map_or(0, |limit| limit.window_nanos());
     if window > halves.middle.nanos_since(halves.first) {
-        doubts.push(
+        caveats.push(
             "the window is longer than half of the log: greater peaks may not have been seen".to_owned(),
         );
     }
     if window < RESOLUTIONS_MIN.saturating_mul(halves.counts.resolution_nanos) {
         let seconds = halves.counts.resolution_nanos as f64 / SECOND_NANOS as f64;
-        doubts.push(format!(
+        caveats.push(format!(
             "the window is short compared with the timestamps of the log, which are multiples of {seconds} s: its peaks are coarse"
         ));
     }
-    doubts
+    caveats
 }

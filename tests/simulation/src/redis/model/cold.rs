@@ -7,7 +7,7 @@ use crate::redis::database::{Database, Reply};
 
 /// Since when nothing is missing, and of which counters that matters.
 pub(super) struct Coldness {
-    pub(super) whole_since: i64,
+    pub(super) complete_since: i64,
     held_max: i64,
     mark: Vec<u8>,
 }
@@ -22,7 +22,7 @@ impl Coldness {
         let mut set = |value: &[u8], life: &[&[u8]]| {
             database.run(now as u64, &[&[b"SET", &mark[..], value], life].concat());
         };
-        let whole_since = match marked {
+        let complete_since = match marked {
             Reply::Bulk(marked) => {
                 let mut from = Reader::new(&marked);
                 let (since, lease) = (from.double(), from.double());
@@ -39,7 +39,7 @@ impl Coldness {
             }
             _ => known,
         };
-        Self { whole_since, held_max, mark }
+        Self { complete_since, held_max, mark }
     }
 
     pub(super) fn mark(&self) -> &[u8] {
@@ -58,6 +58,6 @@ impl Coldness {
         } else {
             check.window
         };
-        counts <= self.held_max && now < self.whole_since + counts
+        counts <= self.held_max && now < self.complete_since + counts
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::address::{Address, Servers};
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
-use crate::inspect::mark_whole;
+use crate::inspect::mark_complete;
 use crate::options::RedisOptions;
 use crate::runtime::Runtime;
 use crate::state::Shared;
@@ -23,13 +23,13 @@ pub struct Declared {
     pub server: Address,
     /// Since when its data is complete, in microseconds of its clock. 0: always. Otherwise a node has used it before,
     /// and its mark was left as it is.
-    pub whole_since_micros: u64,
+    pub complete_since_micros: u64,
 }
 
 /// Declares of every primary that nothing that was counted there is missing, whatever data it has. That is true of
 /// servers that no node has used, and of those that have lost nothing since.
 /// Fails when a server cannot be used. Servers before it in the list are declared already, and may be declared again.
-pub async fn declare_whole<R: Runtime>(
+pub async fn declare_complete<R: Runtime>(
     runtime: R,
     options: RedisOptions,
 ) -> Result<Vec<Declared>, ConnectError> {
@@ -56,6 +56,6 @@ async fn declare<R: Runtime>(
     }
     let own = |master: &&Master| master.address == *server;
     let holds = |slot| masters.iter().filter(own).any(|master| master.slots.contains(&slot));
-    let whole_since_micros = mark_whole(shared, &connection, holds).await?;
-    Ok(Declared { server: server.clone(), whole_since_micros })
+    let complete_since_micros = mark_complete(shared, &connection, holds).await?;
+    Ok(Declared { server: server.clone(), complete_since_micros })
 }

@@ -13,14 +13,14 @@ const LISTENERS: &str = ".ListenersConfigDump";
 const ROUTES: &str = ".RoutesConfigDump";
 
 /// A configuration.
-pub(super) struct Whole<'n, 't> {
+pub(super) struct EnvoyConfig<'n, 't> {
     pub(super) bootstrap: Node<'n, 't>,
     pub(super) listeners: Vec<Node<'n, 't>>,
     /// Routes that connection managers get from elsewhere (`rds`). `None`: the file does not have them.
     pub(super) routes: Option<Vec<Node<'n, 't>>>,
 }
 
-impl<'n, 't> Whole<'n, 't> {
+impl<'n, 't> EnvoyConfig<'n, 't> {
     pub(super) fn of(root: Node<'n, 't>) -> Result<Self, EnvoyError> {
         let parts = root.items("configs");
         let part = |kind: &str| parts.iter().find(|part| part.is_of_type(kind)).copied();
