@@ -187,7 +187,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 ],
             ),
             (
-                "whole",
+                "complete",
                 &[
                     "address",
                     "connect_error",

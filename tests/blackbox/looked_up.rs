@@ -211,9 +211,9 @@ fn what_was_known_holds_while_redis_is_away_and_then_the_mode_does() {
         let expected = if known == 9 { 9 } else { known };
         eventually_true("what is known to be too old", || limit_shown(&client, "acme") == expected);
         assert_eq!(limit_shown(&client, "unknown"), unknown, "{mode}");
-        let instead = if mode == "deny" { "nothing passes" } else { "the rule's limit holds" };
+        let instead = if mode == "deny" { "nothing passes" } else { "the rule's limit applies" };
         let away = "the store of records does not answer";
-        let expected = format!("record    not known: {away}, and {instead} until it does\n");
+        let expected = format!("record    not known: {away}; until it does, {instead}\n");
         let shown = asked_of(&limiter, "unknown");
         assert!(shown.contains(&expected), "{mode}: {shown}");
         let expected = match mode {

@@ -52,7 +52,7 @@ impl KeySecret {
         KeySeed(high, low)
     }
 
-    /// The constant part of the names that records have in caches whose descriptors have these keys.
+    /// What names records in the cache: the seed for those of a domain whose entries have these keys.
     pub fn records<'a>(&self, domain: &'a str, keys: impl IntoIterator<Item = &'a str>) -> KeySeed {
         self.seed(
             [b"records".as_slice(), domain.as_bytes()].into_iter().chain(keys.into_iter().map(str::as_bytes)),

@@ -47,7 +47,7 @@ impl Verb {
 const SLOTS: HeaderName = HeaderName::from_static("tidegate-slots");
 
 const GONE: &str =
-    "no slot was renewed: no rule counts calls here, or it has ended and there is no room for it\n";
+    "no slot was renewed: no rule counts calls here, or the slot has ended and all others are taken\n";
 
 /// How `/check` reads requests and answers.
 #[derive(Clone, Copy, Debug)]

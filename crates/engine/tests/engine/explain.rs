@@ -117,7 +117,7 @@ fn replaced_and_unlimited_rules_are_shown() {
     );
     assert!(shown.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"), "{shown}");
     assert!(shown.starts_with("shop: 1 hit would get OVER_LIMIT;"), "{shown}");
-    assert!(shown.contains("in quota mode that denies only"), "{shown}");
+    assert!(shown.contains("in quota mode the request is denied only if all"), "{shown}");
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl DenyCache {
         };
     }
 
-    /// Forgets one counter: hits are given back to it at `now`, or were.
+    /// Forgets one counter, because hits are being given back to it at `now`, or have been.
     pub(super) fn forget(&self, key: Key, now: Instant) {
         if let Some(shard) = self.shard(key) {
             let Shard { counters, of_classes, forgot, .. } = &mut *shard.lock();

@@ -15,8 +15,8 @@ const COUNTER_BYTES_MAX: u64 = 1 << 30;
 /// Expired counters are forgotten at most once in so many decisions.
 const SWEEP_INTERVAL_MIN: u64 = 1 << 16;
 
-/// A sweep visits all counters. There is one sweep for this part of them in decisions, so that it costs a decision a
-/// few counters.
+/// A sweep visits all counters. The next one comes after as many decisions as there are counters, divided by this: so
+/// each decision pays for this many visits.
 const COUNTERS_A_DECISION: u64 = 4;
 
 pub(super) struct Counters {
