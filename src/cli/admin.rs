@@ -59,7 +59,7 @@ pub(super) fn exception_command() -> Command {
     let end = Command::new("end").about("Ends an exception").arg(id()).args(author(false));
     let list = Command::new("list").about("Lists all exceptions");
     Command::new("exception")
-        .about("Makes, ends or lists exceptions of running limiters: other limits for some keys, for a while")
+        .about("Makes, ends or lists exceptions of running limiters")
         .subcommand_required(true)
         .subcommands([put, end, list].map(|command| everywhere(command).arg(answers::argument())))
 }

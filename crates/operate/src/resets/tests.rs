@@ -135,7 +135,7 @@ fn what_redis_has_and_is_none_of_ours_is_left_out() {
     let numbers = numbers.map(|(field, number)| (field.to_owned(), number.to_owned())).to_vec();
     let Theirs { epochs: read, left_out } = read_numbers(&numbers, 7);
     assert_eq!((read.len(), read.of(&user())), (1, 7));
-    assert!(left_out.is_some_and(|it| it.starts_with("2 that cannot be read")));
+    assert!(left_out.is_some_and(|it| it.starts_with("2 are ignored, because they cannot be read")));
     let early = read_numbers(&numbers, 6);
     assert!(early.epochs.is_empty() && early.left_out.is_some_and(|it| it.starts_with("3 ")));
     assert_eq!(greater(&read, &Epochs::default()), read);
