@@ -99,7 +99,7 @@ fn what_is_no_format_is_refused() {
         ("$a $b", "does not say when a request came (expected $time_local, $time_iso8601 or $msec)"),
         ("%START_TIME", "is no value of a format (expected %OPERATOR%"),
         ("%PROTOCOL%", "does not say when a request came (expected %START_TIME%)"),
-        ("%START_TIME(%Q)% x", "`%Q` cannot be read"),
+        ("%START_TIME(%Q)% x", "`%Q` is not supported in a format of timestamps"),
     ] {
         let error = Format::parse(format, None).expect_err(format).to_string();
         assert!(error.contains(expected), "{format}: {error}");
