@@ -40,7 +40,7 @@ pub(super) fn command() -> Command {
         Command::new(name).about(about).args(arguments_of(&settings_of(name)))
     };
     Command::new("state")
-        .about("Shows or checks the counters in STATE_DIR, or declares that there are none")
+        .about("Shows or checks the counters in STATE_DIR, or declares none")
         .subcommand_required(true)
         .subcommand(one("show", "Shows what the folder holds"))
         .subcommand(one("verify", "Reads all counters, and fails if something is damaged"))
