@@ -12,6 +12,7 @@
 mod algorithm;
 mod bytes;
 mod counter;
+mod debt;
 mod divisor;
 mod expiry;
 mod periods;
@@ -60,7 +61,7 @@ pub struct Limit {
     share: Share,
     window: Divisor,
     /// Buckets of `sliding_window` in `buckets_nanos`, as a reduced fraction: bucket = ⌊t · `buckets` / `buckets_nanos`⌋.
-    /// At most [`DEFAULT_BUCKETS`].
+    /// At most [`DEFAULT_BUCKETS`]. And the bit [`CARRIES`]: a field more would make limits a sixth larger.
     buckets: u8,
     /// `concurrency` and `holds`: the slot or hold that a check is about, or zeros. `ban`: its terms. Else the divisor
     /// `buckets_nanos`. Limits are copied several times a request: with both, a request of four descriptors took 4 % more
@@ -97,6 +98,12 @@ pub const BUCKETS_MAX: u64 = 3_600;
 
 /// The longest window, in nanoseconds: 366 days.
 pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
+
+/// The longest window that carries debts, in nanoseconds: 31 days. Longer budgets have calendar periods.
+pub const CARRYING_NANOS_MAX: u64 = 31 * 86_400 * SECOND_NANOS;
+
+/// The bit of `buckets` of a limit that carries its debts.
+const CARRIES: u8 = 1 << 7;
 
 /// The largest N of `sliding_log`: a counter keeps a time for each hit.
 pub const LOG_REQUESTS_MAX: u32 = 100_000;
@@ -202,9 +209,34 @@ impl Limit {
     #[must_use]
     pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
         let finest = self.window_nanos().div_ceil(BUCKETS_MAX);
-        self.buckets = 1;
+        self.buckets = self.buckets & CARRIES | 1;
         self.detail = Divisor::new(granularity_nanos.clamp(finest, self.window_nanos())).words();
         self
+    }
+
+    /// Carries its debts, which are what reported costs charge beyond N, to later windows or periods. A limit that
+    /// [cannot](Self::can_carry_debt) stays as it is.
+    #[must_use]
+    pub fn carrying_debt(mut self) -> Self {
+        if self.can_carry_debt() {
+            self.buckets |= CARRIES;
+        }
+        self
+    }
+
+    /// Its counters can hold hits of later windows or periods. A bucket carries its debts anyway, and the other algorithms
+    /// count in aligned windows.
+    pub fn can_carry_debt(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Calendar => true,
+            algorithm => algorithm.is_strict() && self.window_nanos() <= CARRYING_NANOS_MAX,
+        }
+    }
+
+    /// Whether it carries its debts.
+    #[inline]
+    pub fn carries_debt(&self) -> bool {
+        self.buckets & CARRIES != 0
     }
 
     /// Sets the capacity of `token_bucket` and `leaky_bucket`.
@@ -328,13 +360,15 @@ impl Limit {
         NonZeroU64::new(id).filter(|_| self.has_slots()).map(|id| Slot { id, number })
     }
 
-    /// N, and what it is for, given the window of its answers: `100 per 5 minutes`, `20 in flight, ttl 3600 s`.
+    /// N, and what it is for, given the window of its answers: `100 per 5 minutes`, `20 in flight, ttl 3600 s`,
+    /// `9 per hour, carry_debt`.
     pub fn counts<W: fmt::Display>(&self, window: W) -> impl fmt::Display + use<W> {
         let (requests, per, is_slots) =
             (self.requests, self.per(window), self.algorithm == Algorithm::Concurrency);
+        let debts = if self.carries_debt() { ", carry_debt" } else { "" };
         fmt::from_fn(move |out| match is_slots {
             true => write!(out, "{requests} in flight, ttl {per}"),
-            false => write!(out, "{requests} per {per}"),
+            false => write!(out, "{requests} per {per}{debts}"),
         })
     }
 
@@ -412,7 +446,7 @@ impl Limit {
     /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.
     #[inline]
     pub fn buckets(&self) -> (u64, u64) {
-        (u64::from(self.buckets), Divisor::of_words(self.detail).get())
+        (u64::from(self.buckets & !CARRIES), Divisor::of_words(self.detail).get())
     }
 }
 

@@ -609,7 +609,9 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
             current: u64::try_from(current).ok()?,
             previous: u32::try_from(other).ok()?,
         },
-        (Algorithm::Calendar, _) => RemoteState::Period(micros(other)?),
+        (Algorithm::Calendar, count) => {
+            RemoteState::Period { count: u64::try_from(count).ok()?, end: micros(other)? }
+        }
         (Algorithm::Concurrency, _) => RemoteState::Slots,
         (Algorithm::Holds, _) => RemoteState::Room,
         (Algorithm::Ban, end) => RemoteState::Banned(micros(end)?),

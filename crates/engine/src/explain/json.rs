@@ -144,6 +144,9 @@ fn limit(limited: &Limited<'_>) -> Value {
     if let Some(periods) = limited.limit.periods() {
         json["period"] = periods.to_string().into();
     }
+    if limited.limit.carries_debt() {
+        json["carry_debt"] = true.into();
+    }
     json
 }
 

@@ -9,6 +9,10 @@
 //!   later; the end never moves back, and the count stays. So from a hit until the end of its period at most N pass,
 //!   whatever changes. The price: hits of the old period may count until the new calendar's end. Denied hits move
 //!   nothing: otherwise nodes with other zone data could move the end of a full count for ever.
+//! - **Debts:** with `carry_debt`, each end of a period takes N from the count, down to zero. The N is the one in force then, or
+//!   at the first end the largest by which hits of its period were charged. How many periods
+//!   have ended follows from the last end, the begin of the running period and the mean length of one: Redis knows no more.
+//!   It is exact for all calendars as long as debts last.
 //! - **Error:** N hits pass just before an end, and N just after it. It is a budget, not a strict window.
 //!
 //! A limit without a table of periods has aligned windows of W as its periods.
@@ -28,23 +32,84 @@
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, look_at_count};
+use crate::limit::debt::DEBT_WINDOWS;
 use crate::limit::{Limit, Preview};
-use crate::time::Timestamp;
+use crate::time::{SECOND_NANOS, Timestamp};
 
-/// The state: 24 bytes.
+/// The state: 32 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Calendar {
     latest: Timestamp,
     count: u64,
     end: Timestamp,
+    /// If debts are carried: the largest N by which hits were charged in the running period. So hits that fitted are no debt
+    /// when N becomes smaller.
+    paid: u32,
+    /// How long after `end` the debts that are carried are paid, in seconds, or a period later; 0: there are none.
+    owed_secs: u32,
+}
+
+impl Calendar {
+    /// Begins the period of `latest`, after the end of another.
+    fn begin(&mut self, limit: &Limit) {
+        let (begin, end) = limit.period_around(self.latest);
+        let count = match limit.carries_debt() {
+            true => {
+                let further = ended(limit, self.end, begin) - 1;
+                let paid =
+                    self.paid_at_end(limit).saturating_add(limit.paid_at_once().saturating_mul(further));
+                self.count.saturating_sub(paid)
+            }
+            false => 0,
+        };
+        *self = Self { latest: self.latest, count, end, paid: 0, owed_secs: 0 };
+        if count > 0 {
+            self.note_debt(limit);
+        }
+    }
+
+    /// What the end of the running period takes from the count.
+    fn paid_at_end(&self, limit: &Limit) -> u64 {
+        limit.paid_at_once().max(self.paid.into())
+    }
+
+    fn note_debt(&mut self, limit: &Limit) {
+        let debt = self.count.saturating_sub(self.paid_at_end(limit));
+        let periods = debt.div_ceil(limit.paid_at_once()).min(DEBT_WINDOWS);
+        // Periods are longer than a mean one, but not many of them.
+        let nanos = if periods == 0 { 0 } else { (periods + 1).saturating_mul(limit.period_nanos()) };
+        self.owed_secs = u32::try_from(nanos.div_ceil(SECOND_NANOS)).unwrap_or(u32::MAX);
+    }
+}
+
+/// How many periods have ended since `end`, inclusive, when one has begun at `begin`.
+pub(crate) fn ended(limit: &Limit, end: Timestamp, begin: Timestamp) -> u64 {
+    let (since, period) = (u128::from(begin.nanos_since(end)), u128::from(limit.period_nanos()));
+    1 + ((2 * since + period) / (2 * period)) as u64
+}
+
+/// How long such hits wait at `latest` in a period with this end, in nanoseconds. Its end takes N from the count, as later
+/// ones do. Hits that never fit wait for its end.
+pub(super) fn wait_nanos(limit: &Limit, (latest, count, end): (Timestamp, u64, Timestamp), hits: u64) -> u64 {
+    let capacity = u64::from(limit.capacity());
+    let periods = match limit.carries_debt() {
+        true => {
+            count.saturating_add(hits.min(capacity)).saturating_sub(capacity).div_ceil(limit.paid_at_once())
+        }
+        false => 1,
+    };
+    let end = (1..periods.min(1 + DEBT_WINDOWS)).fold(end, |end, _| limit.period_around(end).1);
+    end.nanos_since(latest)
 }
 
 impl Counter for Calendar {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         self.latest = self.latest.max(now);
-        if self.count == 0 || self.end <= self.latest {
-            (self.count, self.end) = (0, limit.period_around(self.latest).1);
+        if self.count == 0 {
+            *self = Self { latest: self.latest, end: limit.period_around(self.latest).1, ..Self::default() };
+        } else if self.end <= self.latest {
+            self.begin(limit);
         }
     }
 
@@ -57,6 +122,14 @@ impl Counter for Calendar {
     fn charge(&mut self, limit: &Limit, hits: u64) {
         self.end = self.end.max(limit.period_around(self.latest).1);
         self.count = self.count.saturating_add(hits);
+        if limit.carries_debt() {
+            self.paid = self.paid.max(limit.requests());
+            self.note_debt(limit);
+        }
+    }
+
+    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
+        if limit.carries_debt() { limit.debt_room(pending.on(self.count)) } else { u64::MAX }
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {
@@ -64,17 +137,22 @@ impl Counter for Calendar {
     }
 
     #[inline]
-    fn wait_nanos(&self, _limit: &Limit, _hits: u64) -> u64 {
-        self.end.nanos_since(self.latest)
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        // As many as if N had been the same all the time.
+        let more = self.paid_at_end(limit) - limit.paid_at_once();
+        wait_nanos(limit, (self.latest, self.count.saturating_sub(more), self.end), hits)
     }
 
     #[inline]
-    fn reset_nanos(&self, limit: &Limit, _now: Preview, hits: u64, _over: bool) -> u64 {
-        self.wait_nanos(limit, hits)
+    fn reset_nanos(&self, limit: &Limit, _now: Preview, hits: u64, over: bool) -> u64 {
+        if over { self.wait_nanos(limit, hits) } else { self.end.nanos_since(self.latest) }
     }
 
     fn expires_at(&self) -> Timestamp {
-        if self.count == 0 { Timestamp::default() } else { self.end }
+        match self.count {
+            0 => Timestamp::default(),
+            _ => self.end.plus(u64::from(self.owed_secs) * SECOND_NANOS),
+        }
     }
 
     fn latest(&self) -> Timestamp {
@@ -83,16 +161,29 @@ impl Counter for Calendar {
 
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.latest.as_nanos());
+        // No count is 0: it says that debts are carried.
+        let carries = self.paid > 0 || self.owed_secs > 0;
+        if carries {
+            out.u64(0);
+        }
         out.u64(self.count);
         out.u64(self.end.as_nanos());
+        if carries {
+            out.u32(self.paid);
+            out.u32(self.owed_secs);
+        }
     }
 
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let latest = Timestamp::from_nanos(bytes.u64()?);
-        let (count, end) = (bytes.u64()?, Timestamp::from_nanos(bytes.u64()?));
+        let first = bytes.u64()?;
+        let carries = first == 0;
+        let count = if carries { bytes.u64()? } else { first };
+        let end = Timestamp::from_nanos(bytes.u64()?);
+        let (paid, owed_secs) = if carries { (bytes.u32()?, bytes.u32()?) } else { (0, 0) };
         match count {
             0 => Err("a period without hits"),
-            _ => Ok(Self { latest, count, end }),
+            _ => Ok(Self { latest, count, end, paid, owed_secs }),
         }
     }
 

@@ -38,6 +38,12 @@ pub(crate) trait Counter: Default {
     /// [`report_max`](Self::report_max).
     fn charge(&mut self, limit: &Limit, hits: u64);
 
+    /// Counts a reported cost of at most [`report_max`](Self::report_max). If the limit carries debts, what does not fit
+    /// counts in later windows or periods too.
+    fn charge_cost(&mut self, limit: &Limit, hits: u64) {
+        self.charge(limit, hits);
+    }
+
     /// A preview after these hits were charged.
     #[inline]
     fn after(&self, _limit: &Limit, now: Preview, hits: u64) -> Preview {
@@ -114,6 +120,11 @@ pub(crate) trait Counter: Default {
     fn growth_bytes_after_others(&self, limit: &Limit) -> usize {
         self.growth_bytes(limit)
     }
+
+    /// The same for a reported cost whose debt is carried.
+    fn growth_bytes_of_debt(&self, limit: &Limit) -> usize {
+        self.growth_bytes_after_others(limit)
+    }
 }
 
 /// The changes that earlier descriptors of the same request make to the same counter if the request passes. The
@@ -165,8 +176,9 @@ pub(crate) fn grown_capacity<T>(list: &Vec<T>, more: usize) -> usize {
 }
 
 /// The most hits that a report adds to a count of 32 bits.
-pub(crate) fn report_max_of_count(count: u64) -> u64 {
-    u64::from(u32::MAX).saturating_sub(count)
+pub(crate) fn report_max_of_count(limit: &Limit, count: u64) -> u64 {
+    let room = u64::from(u32::MAX).saturating_sub(count);
+    if limit.carries_debt() { room.min(limit.debt_room(count)) } else { room }
 }
 
 /// The preview of `hits` on a counter of `count` hits under a capacity. 0 hits ask whether 1 would fit.

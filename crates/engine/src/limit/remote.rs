@@ -3,6 +3,7 @@
 //! In: a few numbers of the counter's state after a check, and the limit. Out: the reset time, by the same functions
 //! as for a counter in memory. It changes no state.
 
+use crate::limit::calendar;
 use crate::limit::concurrency::RETRY_NANOS;
 use crate::limit::counter::Counter;
 use crate::limit::fixed_window::FixedWindow;
@@ -40,8 +41,13 @@ pub enum RemoteState {
         /// Of the window before; 0 for `fixed_window`.
         previous: u32,
     },
-    /// `calendar`: when its period ends.
-    Period(Timestamp),
+    /// `calendar`: the count of its period, and when that ends.
+    Period {
+        /// The count.
+        count: u64,
+        /// The end.
+        end: Timestamp,
+    },
     /// `concurrency`: nothing says when a slot is released.
     Slots,
     /// `ban`: when it ends, or ended.
@@ -70,7 +76,10 @@ impl RemoteCounter {
                     SlidingWindowWeighted::from_parts(latest, current, previous).status(limit, hits, over).1
                 }
             },
-            RemoteState::Period(end) | RemoteState::Banned(end) => end.nanos_since(latest),
+            RemoteState::Period { count, end } if over => {
+                calendar::wait_nanos(limit, (latest, count, end), hits)
+            }
+            RemoteState::Period { end, .. } | RemoteState::Banned(end) => end.nanos_since(latest),
             RemoteState::Slots => {
                 if over {
                     RETRY_NANOS

@@ -4,7 +4,8 @@
 //! N.
 //!
 //! - **Invariant:** the stamps are the times, in order, of the admitted hits (less those given back) that count at
-//!   `latest`, each with its number of hits. There are at most N; beyond that, a reported cost moves the newest one.
+//!   `latest`, each with its number of hits. There are at most N; beyond that, a reported cost moves the newest one. Those
+//!   of debts that are carried are in the future (`debt`), and there may be [`PIECES_MAX`] more.
 //!   Reads are binary searches over [`Stamps`], and changes touch one block of it, so the cost of a decision does not
 //!   depend on N.
 //! - **Error:** none. It is the definition.
@@ -28,6 +29,7 @@ mod stamps;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
+use crate::limit::debt::{self, AHEAD_NANOS_MAX, PIECES_MAX, Placed, WINDOWS_AHEAD};
 use crate::limit::expiry::Expiry;
 use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
@@ -41,8 +43,39 @@ pub(crate) struct SlidingLog {
 }
 
 impl SlidingLog {
-    fn note_expiry(&mut self, limit: &Limit, newest: Timestamp) {
-        self.stamps.set_expiry(Expiry::at(newest.plus(limit.window_nanos())));
+    /// Adds hits at a stamp. With so many stamps or more the newest is moved there.
+    #[inline]
+    fn add(&mut self, limit: &Limit, stamp: u64, hits: u64, stamps_max: usize) {
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        let newest = if self.stamps.len() < stamps_max {
+            self.stamps.push(stamp, hits)
+        } else {
+            self.stamps.move_newest(stamp, hits)
+        };
+        let gone_at = Timestamp::from_nanos(newest).plus(limit.window_nanos());
+        self.stamps.set_expiry(Expiry::at(gone_at));
+    }
+}
+
+impl Placed for SlidingLog {
+    fn hits(&self) -> u64 {
+        self.stamps.total()
+    }
+
+    fn place_now(&self, _limit: &Limit) -> u64 {
+        self.stamps.stamp_through(self.stamps.total()).unwrap_or_default().max(self.latest.as_nanos())
+    }
+
+    fn place_without(&self, limit: &Limit, hits: u64) -> u64 {
+        self.stamps.stamp_through(hits).unwrap_or_default().saturating_add(limit.window_nanos())
+    }
+
+    fn last_place(&self, limit: &Limit) -> u64 {
+        self.latest.plus(WINDOWS_AHEAD * limit.window_nanos()).as_nanos()
+    }
+
+    fn put(&mut self, limit: &Limit, place: u64, hits: u64) {
+        self.add(limit, place, hits, limit.capacity().max(1) as usize + PIECES_MAX);
     }
 }
 
@@ -62,18 +95,16 @@ impl Counter for SlidingLog {
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
-        let (now, hits) = (self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
         // Hits that fit find less than N stamps. A reported cost is added to the newest of N.
-        if self.stamps.len() < limit.capacity().max(1) as usize {
-            self.stamps.push(now, hits);
-        } else {
-            self.stamps.move_newest(now, hits);
-        }
-        self.note_expiry(limit, self.latest);
+        self.add(limit, self.latest.as_nanos(), hits, limit.capacity().max(1) as usize);
     }
 
-    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
-        report_max_of_count(pending.on(self.stamps.total()))
+    fn charge_cost(&mut self, limit: &Limit, hits: u64) {
+        if limit.carries_debt() { debt::charge(self, limit, hits) } else { self.charge(limit, hits) }
+    }
+
+    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(limit, pending.on(self.stamps.total()))
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {
@@ -128,7 +159,7 @@ impl Counter for SlidingLog {
                 break;
             }
             let stamp = bytes.u64()?;
-            if Some(stamp) <= before || stamp > latest {
+            if Some(stamp) <= before || stamp > latest.saturating_add(AHEAD_NANOS_MAX) {
                 return Err("the times are not in order");
             }
             total = total.checked_add(hits).ok_or("more hits than a counter holds")?;
@@ -143,7 +174,7 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
+    fn invariants(&self, limit: &Limit) -> Result<(), &'static str> {
         let total = self.stamps.total();
         if total == 0 || self.stamps.is_empty() {
             return if total == 0 && self.stamps.is_empty() {
@@ -154,7 +185,7 @@ impl Counter for SlidingLog {
         }
         let (oldest, newest) = (self.stamps.stamp_through(1), self.stamps.stamp_through(total));
         match (oldest, newest) {
-            (Some(oldest), Some(newest)) if oldest <= newest && newest <= self.latest.as_nanos() => Ok(()),
+            (Some(oldest), Some(newest)) if oldest <= newest && newest <= self.last_place(limit) => Ok(()),
             _ => Err("the times are not in order"),
         }
     }
@@ -169,6 +200,10 @@ impl Counter for SlidingLog {
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
         self.stamps.growth_bytes_max()
+    }
+
+    fn growth_bytes_of_debt(&self, _limit: &Limit) -> usize {
+        self.stamps.growth_bytes_of(PIECES_MAX)
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! - **Invariant:** the buckets held are those that count at `latest`, each with at least one hit, in order; `first`
 //!   inline, further ones in [`Cells`] with running sums. So every read is a binary search at most, whatever W, N and
-//!   g are.
+//!   g are. Debts that are carried are in buckets of the future (`debt`).
 //! - **Error:** never more than N in any window W; capacity comes back at most g late.
 //! - **Source:** the exact log (`sliding_log`), its timestamps rounded up to the end of their bucket.
 //!
@@ -27,10 +27,16 @@ mod cells;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
+use crate::limit::debt::{self, AHEAD_NANOS_MAX, PIECES_MAX, Placed, WINDOWS_AHEAD};
 use crate::limit::expiry::Expiry;
 use crate::limit::{BUCKETS_MAX, Limit, Preview};
 use crate::time::Timestamp;
 use cells::Cells;
+
+/// The most buckets from the first to the newest: those of a window, and those in which debts may be. A cell's number has 16
+/// bits.
+const SPAN_MAX: u64 = (1 + WINDOWS_AHEAD) * (BUCKETS_MAX + 2);
+const _: () = assert!(SPAN_MAX <= u16::MAX as u64);
 
 /// The state: 40 bytes, and 6 for each bucket after the first.
 #[derive(Debug, Default)]
@@ -51,8 +57,7 @@ impl SlidingWindow {
         self.first_count.saturating_add(self.more.total())
     }
 
-    /// The full number of a bucket, whose low 16 bits a cell holds. All that count lie within
-    /// [`BUCKETS_MAX`](crate::limit::BUCKETS_MAX) + 1 from the first.
+    /// The full number of a bucket, whose low 16 bits a cell holds. All that count lie within [`SPAN_MAX`] from the first.
     fn number(&self, low: u16) -> u64 {
         self.first + u64::from(low.wrapping_sub(self.first as u16))
     }
@@ -62,7 +67,7 @@ impl SlidingWindow {
         self.more.last().map_or(self.first, |low| self.number(low))
     }
 
-    /// Hits at `latest` belong to the newest bucket. No bucket is later than `latest`.
+    /// Hits at `latest` belong to the newest bucket: it holds `latest`, or is later.
     #[inline]
     fn newest_is_current(&self, limit: &Limit) -> bool {
         self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
@@ -79,12 +84,62 @@ impl SlidingWindow {
         self.more.get(index).map_or_else(|| self.newest(), |low| self.number(low))
     }
 
+    #[inline(always)]
+    fn add_to_newest(&mut self, hits: u32) {
+        match self.more.last() {
+            Some(_) => self.more.add_to_last(hits),
+            None => self.first_count = self.first_count.saturating_add(hits),
+        }
+    }
+
+    /// Adds a bucket after the newest.
+    #[inline(always)]
+    fn push(&mut self, limit: &Limit, bucket: u64, hits: u32) {
+        if self.first_count == 0 {
+            (self.first, self.first_count) = (bucket, hits);
+        } else {
+            self.more.push(bucket as u16, hits);
+        }
+        self.expiry = Expiry::at(counts_until(limit, bucket));
+    }
+
     /// Drops the buckets before `oldest`.
     fn drop_before(&mut self, oldest: u64) {
         let dead = self.more.partition_point(|low| self.number(low) < oldest);
         match self.more.take_front(dead) {
             Some((low, count)) => (self.first, self.first_count) = (self.number(low), count),
             None => self.first_count = 0,
+        }
+    }
+}
+
+/// Places are the numbers of buckets. A hit is gone in a bucket if it leaves the window within it.
+impl Placed for SlidingWindow {
+    fn hits(&self) -> u64 {
+        self.total().into()
+    }
+
+    fn place_now(&self, limit: &Limit) -> u64 {
+        let now = limit.bucket_of(self.latest);
+        if self.first_count == 0 { now } else { now.max(self.newest()) }
+    }
+
+    fn place_without(&self, limit: &Limit, hits: u64) -> u64 {
+        limit.bucket_of(counts_until(limit, self.bucket_through(hits)))
+    }
+
+    fn last_place(&self, limit: &Limit) -> u64 {
+        // A bucket stops to count so many buckets later.
+        let buckets = limit.bucket_of(Timestamp::from_nanos(limit.window_nanos())) + 1;
+        limit.bucket_of(self.latest).saturating_add(WINDOWS_AHEAD * buckets)
+    }
+
+    fn put(&mut self, limit: &Limit, place: u64, hits: u64) {
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        if self.first_count > 0 && place <= self.newest() {
+            self.add_to_newest(hits);
+        } else {
+            self.push(limit, place, hits);
         }
     }
 }
@@ -115,23 +170,18 @@ impl Counter for SlidingWindow {
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         if self.newest_is_current(limit) {
-            match self.more.last() {
-                Some(_) => self.more.add_to_last(hits),
-                None => self.first_count = self.first_count.saturating_add(hits),
-            }
-            return;
-        }
-        let bucket = limit.bucket_of(self.latest);
-        if self.first_count == 0 {
-            (self.first, self.first_count) = (bucket, hits);
+            self.add_to_newest(hits);
         } else {
-            self.more.push(bucket as u16, hits);
+            self.push(limit, limit.bucket_of(self.latest), hits);
         }
-        self.expiry = Expiry::at(counts_until(limit, bucket));
     }
 
-    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
-        report_max_of_count(pending.on(u64::from(self.total())))
+    fn charge_cost(&mut self, limit: &Limit, hits: u64) {
+        if limit.carries_debt() { debt::charge(self, limit, hits) } else { self.charge(limit, hits) }
+    }
+
+    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(limit, pending.on(u64::from(self.total())))
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {
@@ -189,14 +239,15 @@ impl Counter for SlidingWindow {
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let (latest, first) = (Timestamp::from_nanos(bytes.u64()?), bytes.u64()?);
         let (first_count, expiry) = (bytes.u32()?, Expiry::from_bits(bytes.u32()?));
-        let more = Cells::decode(bytes, first as u16, (first_count, BUCKETS_MAX))?;
+        let more = Cells::decode(bytes, first as u16, (first_count, SPAN_MAX))?;
         if first_count == 0 {
             return Err("a bucket has no hits");
         }
         // No bucket is shorter than a nanosecond, so none has a greater number than its time.
         let last = more.last().map_or(0, |low| low.wrapping_sub(first as u16));
-        if first.checked_add(u64::from(last)).is_none_or(|newest| newest > latest.as_nanos()) {
-            return Err("a bucket is later than the latest time");
+        let furthest = latest.plus(AHEAD_NANOS_MAX).as_nanos();
+        if first.checked_add(u64::from(last)).is_none_or(|newest| newest > furthest) {
+            return Err("a bucket is later than any debt");
         }
         Ok(Self { latest, first, first_count, expiry, more })
     }
@@ -205,11 +256,11 @@ impl Counter for SlidingWindow {
         if self.first_count == 0 {
             return if self.more.len() == 0 { Ok(()) } else { Err("buckets follow an empty one") };
         }
-        if self.newest() > limit.bucket_of(self.latest) {
-            return Err("a bucket is later than the latest time");
+        if self.newest() > self.last_place(limit) {
+            return Err("a bucket is later than any debt");
         }
-        if self.newest() - self.first > BUCKETS_MAX + 1 {
-            return Err("buckets span more than a window");
+        if self.newest() - self.first > SPAN_MAX {
+            return Err("buckets span more than a window and its debts");
         }
         self.more.invariants(self.first as u16)
     }
@@ -223,6 +274,10 @@ impl Counter for SlidingWindow {
     fn growth_bytes(&self, limit: &Limit) -> usize {
         let new_cell = self.first_count > 0 && !self.newest_is_current(limit);
         if new_cell { self.more.growth_bytes() } else { 0 }
+    }
+
+    fn growth_bytes_of_debt(&self, _limit: &Limit) -> usize {
+        self.more.growth_bytes_of(PIECES_MAX)
     }
 }
 

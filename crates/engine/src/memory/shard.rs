@@ -317,9 +317,11 @@ impl<S: Counter> Shard<S> {
         budget: &Budget,
     ) -> bool {
         let mut wanted = *reserved;
-        let growth = |state: &S| match pending == Pending::default() {
-            true => state.growth_bytes(&check.limit),
-            false => state.growth_bytes_after_others(&check.limit),
+        let carries = check.reported && check.limit.carries_debt();
+        let growth = |state: &S| match (carries, pending == Pending::default()) {
+            (true, _) => state.growth_bytes_of_debt(&check.limit),
+            (false, true) => state.growth_bytes(&check.limit),
+            (false, false) => state.growth_bytes_after_others(&check.limit),
         };
         wanted.heap_bytes += match slot {
             Some(slot) => growth(self.table.state(slot)) as u64,
@@ -525,7 +527,10 @@ impl<S: Counter> ShardOps for Shard<S> {
         let mut slot = slot;
         if charged > 0 {
             let at = self.slot_or_insert(slot, check, now);
-            self.change(at, limit, |state| state.charge(limit, charged));
+            self.change(at, limit, |state| match check.reported {
+                true => state.charge_cost(limit, charged),
+                false => state.charge(limit, charged),
+            });
             if slot.is_none() {
                 self.expect_end(at);
             }

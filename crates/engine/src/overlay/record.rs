@@ -89,7 +89,8 @@ impl Record {
         let limit = if is_same {
             *own
         } else {
-            Limit::new(algorithm, own.requests(), window).with_share(own.share())
+            let limit = Limit::new(algorithm, own.requests(), window).with_share(own.share());
+            if own.carries_debt() { limit.carrying_debt() } else { limit }
         };
         match self.granularity_nanos {
             Some(nanos) if algorithm == Algorithm::SlidingWindow => limit.with_granularity(nanos),

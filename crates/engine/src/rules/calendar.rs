@@ -136,9 +136,14 @@ impl fmt::Display for Calendar {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use sha2::{Digest as _, Sha256};
 
     use super::*;
+    use crate::limit::Limit;
+    use crate::limit::calendar::ended;
+    use crate::time::Timestamp;
 
     /// What another implementation says. See `periods.py` in the same folder.
     const EXPECTED: &str = include_str!("calendar/periods.txt");
@@ -173,6 +178,29 @@ mod tests {
             );
         }
         assert_eq!(EXPECTED.lines().count(), 40 * CalendarUnit::ALL.len());
+    }
+
+    /// Where nobody counts the ends of periods, their number follows from the time that has passed: see
+    /// `limit/calendar.rs`. It is exact for as long as a debt lasts.
+    #[test]
+    fn the_ends_that_have_passed_follow_from_the_time() {
+        let names: BTreeSet<_> = EXPECTED.lines().filter_map(|line| line.split(' ').next()).collect();
+        for (unit, step) in CalendarUnit::ALL.into_iter().zip([61, 23, 11, 5, 1]) {
+            let utc = Calendar { unit, zone: TimeZone::UTC, anchor: None };
+            let limit = Limit::calendar(1, unit.nanos_max(), utc.periods().expect("there is room"));
+            for (name, anchor) in
+                names.iter().flat_map(|name| anchors(unit).into_iter().map(move |it| (name, it)))
+            {
+                let begins = Calendar { unit, zone: zone(name).expect("a zone"), anchor }.begins();
+                let time = |place: usize| Timestamp::from_secs(begins[place].into());
+                for (end, further) in
+                    (0..begins.len() - 17).step_by(step).flat_map(|end| (0..17).map(move |it| (end, it)))
+                {
+                    let ended = ended(&limit, time(end), time(end + further));
+                    assert_eq!(ended, further as u64 + 1, "{name} {unit:?} {anchor:?} from {end}");
+                }
+            }
+        }
     }
 
     #[test]

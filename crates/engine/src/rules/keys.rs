@@ -52,7 +52,7 @@ pub(super) struct KnownKey {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 35] = [
+const KEYS: [(&str, &[Section]); 36] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -87,6 +87,7 @@ const KEYS: [(&str, &[Section]); 35] = [
     ("on_store_failure", &[Section::RateLimit]),
     ("cost", &[Section::RateLimit]),
     ("near", &[Section::RateLimit]),
+    ("carry_debt", &[Section::RateLimit]),
     (MERGE, &[]),
 ];
 

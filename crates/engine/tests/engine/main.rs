@@ -23,6 +23,7 @@ mod bans;
 mod calendars;
 mod classes;
 mod concurrency;
+mod debts;
 mod known;
 mod limits_changed;
 mod limits_examples;

@@ -165,6 +165,9 @@ fn limit(path: &str, rule: &Rule, Parts { ban, reserve }: &Parts) -> Value {
         if let Some(periods) = limit.periods() {
             shown["period"] = periods.to_string().into();
         }
+        if limit.carries_debt() {
+            shown["carry_debt"] = true.into();
+        }
         let cost = if rule.cost.is_reported() { Cost::Reported } else { Cost::Asked };
         shown["cost"] = json!({"said": rule.cost.said().name(), "means": cost.name()});
     }

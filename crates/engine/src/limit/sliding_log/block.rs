@@ -177,7 +177,7 @@ impl Block {
     pub(super) fn push_one(&mut self, stamp: u64) -> bool {
         let (head, end) = (self.head(), self.end());
         let may_shrink = head > 0 && (end - head) * 4 < self.words.len();
-        if !self.has_room() || may_shrink || end == head || self.words[end] == stamp {
+        if !self.has_room() || may_shrink || end == head || self.words[end] >= stamp {
             return false;
         }
         self.words[1 + end] = stamp;
@@ -191,9 +191,9 @@ impl Block {
         self.free() >= PUSH_WORDS
     }
 
-    /// Adds hits at `stamp`, which is not before any other.
-    pub(super) fn push(&mut self, stamp: u64, hits: u32) {
-        let again = self.last() == Some(stamp);
+    /// Adds hits at `stamp`, or at the newest one if that is later. Returns which.
+    pub(super) fn push(&mut self, stamp: u64, hits: u32) -> u64 {
+        let again = self.last() >= Some(stamp);
         let extra_hits = if again { hits } else { hits.saturating_sub(1) };
         self.make_room(usize::from(!again) + usize::from(extra_hits > 0));
         let end = self.end() + usize::from(!again);
@@ -204,6 +204,7 @@ impl Block {
         if extra_hits > 0 {
             self.add_extra(end - 1, extra_hits);
         }
+        self.words[end]
     }
 
     /// Adds hits beyond the first to the newest stamp, at `place`.
@@ -216,12 +217,13 @@ impl Block {
         self.put_extra(self.extras as usize - 1, place, sum);
     }
 
-    /// Moves the newest stamp to `stamp` and adds hits to it. There has to be one, and not a later one.
-    pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) {
+    /// Moves the newest stamp to `stamp`, unless it is later, and adds hits to it. There has to be one. Returns where it is.
+    pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) -> u64 {
         self.make_room(1);
         let end = self.end();
-        self.words[end] = stamp;
+        self.words[end] = stamp.max(self.words[end]);
         self.add_extra(end - 1, hits);
+        self.words[end]
     }
 
     /// Drops the oldest hits.

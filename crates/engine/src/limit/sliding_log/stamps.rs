@@ -107,12 +107,14 @@ impl Stamps {
         }
     }
 
-    /// Adds hits at `stamp`, which is not before any other.
-    pub(super) fn push(&mut self, stamp: u64, hits: u32) {
+    /// Adds hits at `stamp`, or at the newest one if that is later: carried debts are. Returns which.
+    pub(super) fn push(&mut self, stamp: u64, hits: u32) -> u64 {
         match self {
             Self::Few(block) if !block.is_full() => {
-                if hits != 1 || !block.push_one(stamp) {
-                    block.push(stamp, hits);
+                if hits == 1 && block.push_one(stamp) {
+                    stamp
+                } else {
+                    block.push(stamp, hits)
                 }
             }
             Self::Few(block) => {
@@ -120,19 +122,24 @@ impl Stamps {
                 let mut many = Box::new(Many::default());
                 many.oldest = block.oldest().unwrap_or(stamp);
                 many.add(block, 0);
-                many.push(stamp, hits);
+                let stamp = many.push(stamp, hits);
                 *self = Self::Many(many, expiry);
+                stamp
             }
             Self::Many(many, _) => many.push(stamp, hits),
         }
     }
 
-    /// Moves the newest stamp to `stamp` and adds hits to it. There has to be one, and not a later one. Its hits in
-    /// the block before, if any, keep their time.
-    pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) {
+    /// Moves the newest stamp to `stamp`, unless it is later, and adds hits to it. There has to be one. Its hits in the
+    /// block before, if any, keep their time. Returns where it is.
+    pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) -> u64 {
         match self {
             Self::Few(block) => block.move_newest(stamp, hits),
-            Self::Many(many, _) => many.change(many.parts.len() - 1, |block| block.move_newest(stamp, hits)),
+            Self::Many(many, _) => {
+                let mut newest = stamp;
+                many.change(many.parts.len() - 1, |block| newest = block.move_newest(stamp, hits));
+                newest
+            }
         }
     }
 
@@ -177,6 +184,11 @@ impl Stamps {
                 _ => part_bytes(many.places_more(), many.words_at_once()),
             },
         }
+    }
+
+    /// The same for so many pushes: at most one of them needs a new block.
+    pub(super) fn growth_bytes_of(&self, pushes: usize) -> usize {
+        self.growth_bytes_max() + pushes * (WORDS_MAX / 16 + PUSH_WORDS) * size_of::<u64>()
     }
 
     /// The same for one of the next pushes, after the others: the growth by a new block, which is more than that of a
@@ -267,24 +279,27 @@ impl Many {
         self.block_bytes / (16 * size_of::<u64>())
     }
 
-    fn push(&mut self, stamp: u64, hits: u32) {
+    fn push(&mut self, mut stamp: u64, hits: u32) -> u64 {
         if hits == 1 && self.parts.back_mut().is_some_and(|last| last.block.push_one(stamp)) {
             self.len += 1;
             self.total += 1;
-            return;
+            return stamp;
         }
         if self.parts.back().is_none_or(|last| last.block.is_full()) {
-            let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
+            let last = self.parts.back();
+            let sum = last.map_or(0, |last| last.sum.wrapping_add(last.block.total()));
+            stamp = last.and_then(|last| last.block.last()).map_or(stamp, |last| last.max(stamp));
             self.add(Block::with_words(self.words_at_once()), sum);
         }
         if let Some(Part { block, .. }) = self.parts.back_mut() {
             self.len -= block.len();
             self.block_bytes -= block.heap_bytes();
-            block.push(stamp, hits);
+            stamp = block.push(stamp, hits);
             self.len += block.len();
             self.block_bytes += block.heap_bytes();
             self.total += u64::from(hits);
         }
+        stamp
     }
 
     /// Changes a block, and updates the totals of stamps, hits and bytes.

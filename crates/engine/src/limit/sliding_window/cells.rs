@@ -160,8 +160,7 @@ impl Cells {
         }
     }
 
-    /// Reads the cells after bucket `first`, which has `first_count` hits. They span at most `span_max` buckets and
-    /// one more.
+    /// Reads the cells after bucket `first`, which has `first_count` hits. They span at most `span_max` buckets.
     pub(crate) fn decode(
         bytes: &mut Reader<'_>,
         first: u16,
@@ -175,7 +174,7 @@ impl Cells {
             if hits == 0 {
                 return Err("a bucket has no hits");
             }
-            if after_first <= before || u64::from(after_first) > span_max + 1 {
+            if after_first <= before || u64::from(after_first) > span_max {
                 return Err("buckets are not in order, or span more than a window");
             }
             total = total.checked_add(hits).ok_or("more hits than a counter holds")?;
@@ -219,6 +218,12 @@ impl Cells {
             return 0;
         }
         size_of::<u16>() * (grown(self.capacity()) * CELL + HEADER) - self.heap_bytes()
+    }
+
+    /// The same for so many pushes: the last of them may grow it by more than it needs.
+    pub(crate) fn growth_bytes_of(&self, pushes: usize) -> usize {
+        let capacity = self.capacity() + pushes;
+        size_of::<u16>() * (pushes + grown(capacity) - capacity) * CELL + HEADER * size_of::<u16>()
     }
 
     /// An eighth of the full block is dead: move down rather than grow. The cell before `head` moves too.

@@ -41,6 +41,7 @@ impl Checker<'_, '_> {
                 .map(|((unit, periods), requests)| Limit::calendar(requests, unit.nanos_max(), periods)),
             false => self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited),
         };
+        let limit = self.carry_debt(&fields, unlimited, limit);
         let candidate =
             if unlimited { self.no_candidate(&fields) } else { self.candidate(&fields, algorithm, limit) };
         Some(CheckedLimit {
@@ -205,6 +206,38 @@ impl Checker<'_, '_> {
         let limit = burst.map_or(limit, |burst| limit.with_burst(burst));
         self.bounds(fields, &limit);
         Some(limit)
+    }
+
+    /// The limit with `carry_debt`, if it says so and can. An error if it cannot.
+    fn carry_debt(&mut self, fields: &Fields, unlimited: bool, limit: Option<Limit>) -> Option<Limit> {
+        if !self.reader.flag(fields, "carry_debt") {
+            return limit;
+        }
+        let at = self.place(fields, "carry_debt");
+        if unlimited {
+            let message = "`carry_debt` with `unlimited: true` (expected a limit, whose debts are carried)";
+            self.reader.error(at, || message.to_owned());
+        }
+        let limit = limit?;
+        if !limit.can_carry_debt() {
+            self.reader.error(at, || match limit.algorithm() {
+                algorithm if algorithm.is_strict() => {
+                    "`carry_debt` on a window of over 31 days (expected a shorter one, or `period`)"
+                        .to_owned()
+                }
+                algorithm if algorithm.is_bucket() => {
+                    format!(
+                        "`carry_debt` on {} (expected none: a bucket always carries its debts)",
+                        algorithm.name()
+                    )
+                }
+                algorithm => format!(
+                    "`carry_debt` on {} (expected sliding_window, sliding_log or `period`)",
+                    algorithm.name()
+                ),
+            });
+        }
+        Some(limit.carrying_debt())
     }
 
     /// Refuses numbers that make a counter too large or too slow. They are those of these fields.
