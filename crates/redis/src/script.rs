@@ -133,7 +133,7 @@ fn as_function(decide: &str) -> String {
 fn algorithms() -> String {
     let names = Algorithm::ALL.map(|algorithm| algorithm.name().to_uppercase()).join(", ");
     let numbers = Algorithm::ALL.map(|algorithm| algorithm.number().to_string()).join(", ");
-    format!("local {names} = {numbers}\n")
+    format!("local {names} = {numbers}\nlocal CARRIES = {CARRIES}\n")
 }
 
 /// The counters of one algorithm.
@@ -174,6 +174,8 @@ const CANDIDATE: u8 = 32;
 const DETAIL: u8 = 64;
 /// The hits are held and not charged: another check holds them.
 const RESERVES: u8 = 128;
+/// In the byte of the algorithm: its limit carries debts. Then `burst` is N, and the numerator of a calendar says which one it is.
+const CARRIES: u8 = 128;
 /// The offsets in a packed check of the algorithm, the flags, the window, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
@@ -366,7 +368,10 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let (numerator, denominator) = match limit.algorithm() {
         // Its `burst` below is the share of a class.
         algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
-        Algorithm::Calendar => (0, limit.periods().map_or(0, |periods| periods.number().into())),
+        Algorithm::Calendar => {
+            let table = limit.periods().map_or(0, |periods| periods.number().into());
+            (if limit.carries_debt() { limit.calendar_number().into() } else { 0 }, table)
+        }
         Algorithm::SlidingWindow => buckets_per_micro(&limit),
         Algorithm::Holds => {
             (0, limit.hold_terms().map_or(0, |terms| u64::from(terms.after_secs) * 1_000_000))
@@ -378,11 +383,13 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let mut packed = Vec::with_capacity(64);
     packed.extend(place.to_le_bytes());
     let detail = detail(&limit);
-    packed.extend([limit.algorithm().number(), flags | detail.map_or(0, |_| DETAIL)]);
+    let carries = if limit.carries_debt() { CARRIES } else { 0 };
+    packed.extend([limit.algorithm().number() | carries, flags | detail.map_or(0, |_| DETAIL)]);
     // By most algorithms N is how many hits fit. A bucket drains by N, whatever the class. Holds have the places of checks.
     let (requests, burst) = match limit.algorithm() {
         Algorithm::Holds => (0, 0),
         algorithm if algorithm.is_bucket() => (limit.requests(), limit.capacity()),
+        _ if limit.carries_debt() => (limit.capacity(), limit.requests()),
         _ => (limit.capacity(), limit.capacity()),
     };
     packed.extend(requests.to_le_bytes());

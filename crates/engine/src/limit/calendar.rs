@@ -145,7 +145,7 @@ impl Counter for Calendar {
 
     #[inline]
     fn reset_nanos(&self, limit: &Limit, _now: Preview, hits: u64, over: bool) -> u64 {
-        if over { self.wait_nanos(limit, hits) } else { self.end.nanos_since(self.latest) }
+        if over { self.wait_nanos(limit, hits.max(1)) } else { self.end.nanos_since(self.latest) }
     }
 
     fn expires_at(&self) -> Timestamp {

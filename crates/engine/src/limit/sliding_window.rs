@@ -125,13 +125,11 @@ impl Placed for SlidingWindow {
     }
 
     fn place_without(&self, limit: &Limit, hits: u64) -> u64 {
-        limit.bucket_of(counts_until(limit, self.bucket_through(hits)))
+        self.bucket_through(hits).saturating_add(buckets_counted(limit))
     }
 
     fn last_place(&self, limit: &Limit) -> u64 {
-        // A bucket stops to count so many buckets later.
-        let buckets = limit.bucket_of(Timestamp::from_nanos(limit.window_nanos())) + 1;
-        limit.bucket_of(self.latest).saturating_add(WINDOWS_AHEAD * buckets)
+        limit.bucket_of(self.latest).saturating_add(WINDOWS_AHEAD * buckets_counted(limit))
     }
 
     fn put(&mut self, limit: &Limit, place: u64, hits: u64) {
@@ -279,6 +277,11 @@ impl Counter for SlidingWindow {
     fn growth_bytes_of_debt(&self, _limit: &Limit) -> usize {
         self.more.growth_bytes_of(PIECES_MAX)
     }
+}
+
+/// A bucket stops to count within the one that is so many later.
+fn buckets_counted(limit: &Limit) -> u64 {
+    limit.bucket_of(Timestamp::from_nanos(limit.window_nanos())) + 1
 }
 
 /// The first time at which `bucket` no longer counts.

@@ -18,10 +18,12 @@ local lease_time, reported, at = 0
 if #ARGV == 2 and any_over + denied + quotas == 0 then
   _, alone, flags, requests, burst, window, numerator, denominator, hits, at =
     parse('<I4BBI4I4dBdd', ARGV[2])
+  -- Only reported costs that do not fit make debts. The ends of periods are counted in decide.lua.
+  if alone >= CARRIES then alone = alone ~= CARRIES + CALENDAR and alone - CARRIES or nil end
   wanted = hits > 1 and hits or 1
   if flags >= 16 and (alone == SLIDING_LOG or alone == SLIDING_WINDOW) then lease, lease_time, at = parse('<dd', ARGV[2], at) end
   reported = flags % 4 > 1
   -- Without unsynced hits, and without hits to give back; nor one that may be cold.
   local is_plain = at > #ARGV[2] and flags % 2 == 0
-  if not is_plain or is_cold and is_cold(alone, requests, denominator, window) then alone = nil end
+  if not is_plain or alone and is_cold and is_cold(alone, requests, denominator, window) then alone = nil end
 end

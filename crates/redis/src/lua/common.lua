@@ -50,6 +50,41 @@ local function room_of_count(count)
   return max(4294967295 - count, 0)
 end
 
+-- A counter holds N, and debts of so many windows or periods: a bucket what drains in them. `pays` of a check: its limit carries debts, and each window
+-- or period pays so many hits of them. See the engine's debt.rs.
+local DEBT_WINDOWS = 16
+
+local function room_of_debt(c, count)
+  return max((1 + DEBT_WINDOWS) * c.pays - count, 0)
+end
+
+-- The most hits that a reported cost adds to the counter of a strict algorithm.
+local function report_room(c, count)
+  local room = room_of_count(count)
+  return c.pays and min(room, room_of_debt(c, count)) or room
+end
+
+-- The place of the first entry with at least this sum.
+local function place_through(s, sum, reaching)
+  return s.first_sum >= sum and s.first or reaching(s, sum)
+end
+
+-- Charges a reported cost: what fits at the newest place goes there, and then pieces of at most N each to the first
+-- place at which that many fit. debts.count(s, c, place): the hits that still count there; debts.after(c, place): where
+-- those of a place do not count any more; debts.put.
+local function charge_debt(s, c, cost, place, last, debts)
+  place = max(place, s.newest or 0)
+  local piece = min(cost, max(c.pays - debts.count(s, c, place), 0))
+  while true do
+    if piece > 0 then debts.put(s, c, place, piece) end
+    cost = cost - piece
+    if cost <= 0 then return end
+    piece = min(cost, c.pays)
+    local gone = place_through(s, s.sum + piece - c.pays, debts.reaching)
+    place = max(place, min(debts.after(c, gone), last))
+  end
+end
+
 -- The state of both strict algorithms: the place whose end brings room for `hits` (-1: there is room already, -2:
 -- never), and the newest place. reaching(s, sum) is the place of the first entry with at least this sum.
 local function place_state(s, c, hits, over, reaching)
@@ -58,8 +93,7 @@ local function place_state(s, c, hits, over, reaching)
   if hits > c.requests then return -2, s.newest or -1 end
   if total + hits <= c.requests then return -1, s.newest or -1 end
   local through = s.base + total + hits - c.requests
-  if s.first_sum >= through then return s.first, s.newest end
-  return reaching(s, through), s.newest
+  return place_through(s, through, reaching), s.newest
 end
 
 -- A state in one short string: `format` packs these fields. `kept` is set when its expiry moves. `rare`, if there is

@@ -108,6 +108,9 @@ for i = 2, #ARGV do
   local c, at = { packed = ARGV[i] }
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<I4BBI4I4dBdd', c.packed)
+  if c.algorithm >= CARRIES then
+    c.algorithm, c.pays, c.burst = c.algorithm - CARRIES, max(c.burst, 1), c.requests
+  end
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
   c.reserves = has(c.flags, RESERVES)
   if has(c.flags, DETAIL) then

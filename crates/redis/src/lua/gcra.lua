@@ -4,8 +4,6 @@
 --
 -- The capacity is in the denominator of a check; its burst is the share of it that the check's class may use.
 local function gcra()
-  -- A reported cost lifts the level above burst by at most what drains in so many windows.
-  local DEBT_WINDOWS = 16
   local kind = packed('<dddI4d', { 'latest', 'hits', 'rest', 'requests', 'taken_back' }, 'requests_above')
 
   -- Only differences of this number mean something, so it may begin again at 0.

@@ -66,22 +66,22 @@ kinds[SLIDING_LOG] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  function kind.report_max(s)
-    return room_of_count(after_ahead(s, s.sum - s.base))
+  function kind.report_max(s, c)
+    return report_room(c, after_ahead(s, s.sum - s.base))
   end
 
-  -- Whether the counter has as many entries as it may have. Hits that fit find fewer.
-  local function is_full(s, c)
-    local most = max(c.requests, 1)
+  -- Whether the counter has as many entries as it may have, `more` than N. Hits that fit find fewer.
+  local function is_full(s, c, more)
+    local most = max(c.requests, 1) + more
     return s.sum - s.base >= most and redis.call('LLEN', s.key) / 2 - 1 >= most
   end
 
   -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short. They also go
   -- there when there are as many entries as there may be; the entry takes their time then.
-  local function put(s, c, time, hits)
+  local function put(s, c, time, hits, more)
     hits = min(hits, room_of_count(s.sum - s.base))
     if hits < 1 then return end
-    local moves = s.first and time > s.newest and is_full(s, c)
+    local moves = s.first and time > s.newest and is_full(s, c, more or 0)
     s.sum = s.sum + hits
     if moves then
       if s.first == s.newest then s.first = time end
@@ -105,7 +105,31 @@ kinds[SLIDING_LOG] = function()
     expire(s.key, time + c.window)
   end
 
+  local function reaching(s, sum)
+    return at(s, first_over(s, 1, sum - 1), 0)
+  end
+
+  local debts = { reaching = reaching }
+
+  function debts.count(s, c, time)
+    local gone = time - c.window
+    if not s.first or s.newest <= gone then return 0 end
+    return s.sum - (s.first > gone and s.base or at(s, first_over(s, 0, gone) - 1, 1))
+  end
+
+  function debts.after(c, time)
+    return time + c.window
+  end
+
+  -- So many pieces has a cost at most.
+  function debts.put(s, c, time, hits)
+    put(s, c, time, hits, DEBT_WINDOWS + 3)
+  end
+
   function kind.charge(s, c, hits)
+    if c.pays and c.reported then
+      return charge_debt(s, c, hits, s.latest, s.latest + (1 + DEBT_WINDOWS) * c.window, debts)
+    end
     put(s, c, s.latest, hits)
   end
 
@@ -120,10 +144,6 @@ kinds[SLIDING_LOG] = function()
     if s.first_sum <= base then drop(s, first_over(s, 1, base)) end
     redis.call('LSET', s.key, 1, base)
     s.base = base
-  end
-
-  local function reaching(s, sum)
-    return at(s, first_over(s, 1, sum - 1), 0)
   end
 
   function kind.state(s, c, hits, over)

@@ -116,8 +116,8 @@ kinds[SLIDING_WINDOW] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  function kind.report_max(s)
-    return room_of_count(after_ahead(s, s.sum - s.base))
+  function kind.report_max(s, c)
+    return report_room(c, after_ahead(s, s.sum - s.base))
   end
 
   -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short.
@@ -136,8 +136,34 @@ kinds[SLIDING_WINDOW] = function()
     if s.first == s.newest then s.first_sum = s.sum end
   end
 
+  local function reaching(s, sum)
+    return (entry(s, first_over(s, 2, sum - 1)))
+  end
+
+  local debts = { reaching = reaching, put = put }
+
+  -- A bucket stops to count within the one that is so many later.
+  local function buckets_counted(c)
+    return bucket_of(c, c.window) + 1
+  end
+
+  function debts.count(s, c, bucket)
+    local gone = bucket - buckets_counted(c)
+    if not s.newest or s.newest <= gone then return 0 end
+    return s.sum - (s.first > gone and s.base or select(2, entry(s, first_over(s, 1, gone) - 1)))
+  end
+
+  function debts.after(c, bucket)
+    return bucket + buckets_counted(c)
+  end
+
   function kind.charge(s, c, hits)
-    put(s, c, bucket_of(c, s.latest), hits)
+    local bucket = bucket_of(c, s.latest)
+    if c.pays and c.reported then
+      local last = bucket + (1 + DEBT_WINDOWS) * buckets_counted(c)
+      return charge_debt(s, c, hits, bucket, last, debts)
+    end
+    put(s, c, bucket, hits)
   end
 
   function kind.charge_at(s, c, time, hits)
@@ -155,10 +181,6 @@ kinds[SLIDING_WINDOW] = function()
     end
     drop(s, first_over(s, 2, base))
     s.base = base
-  end
-
-  local function reaching(s, sum)
-    return (entry(s, first_over(s, 2, sum - 1)))
   end
 
   function kind.state(s, c, hits, over)

@@ -4,14 +4,16 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{ALGORITHM, DENOMINATOR, PERIOD, WINDOW, double};
+use super::{ALGORITHM, CARRIES, DENOMINATOR, PERIOD, WINDOW, double};
 use tidegate_engine::limit::{Algorithm, Limit, Periods};
 use tidegate_engine::time::Timestamp;
 
 /// The checks of a call with this deadline.
 pub(super) fn named(checks: &[Vec<u8>], deadline: Timestamp) -> Cow<'_, [Vec<u8>]> {
     let mut named = Cow::Borrowed(checks);
-    let is_of = |check: &Vec<u8>, of: Algorithm| check.get(ALGORITHM) == Some(&of.number());
+    let is_of = |check: &Vec<u8>, of: Algorithm| {
+        check.get(ALGORITHM).is_some_and(|algorithm| algorithm & !CARRIES == of.number())
+    };
     let is_budget = |check: &Vec<u8>| is_of(check, Algorithm::Calendar);
     let makes_hold = |check: &Vec<u8>| is_of(check, Algorithm::Holds) && check.len() >= PERIOD.end;
     if checks.iter().any(|check| is_budget(check) || makes_hold(check)) {

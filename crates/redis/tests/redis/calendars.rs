@@ -34,12 +34,16 @@ fn the_period_is_that_of_the_time_of_redis_and_not_of_the_deadline() {
     for seed in 0..200 {
         let (memory, mut random, mut now) = (store(), Random(seed), 300 * SECOND);
         let limits = [0, 0, 1, 30, 99].map(limit);
+        let limits = if seed % 2 == 0 { limits } else { limits.map(Limit::carrying_debt) };
         let name = format!("calendar{seed}");
         for step in 0..60 {
             now += random.pick(&[0, 1, SECOND, 9 * SECOND, 40 * SECOND]);
             let (limit, hits) = (random.pick(&limits), random.below(5));
             let hits = if random.one_in(8) { Hits::GiveBack(hits) } else { Hits::Take(hits) };
-            let check = check(limit, key(1), hits);
+            let mut check = check(limit, key(1), hits);
+            if check.hits != Hits::GiveBack(0) && random.one_in(4) {
+                (check.hits, check.reported) = (Hits::Take(1 + random.below(40)), true);
+            }
             let deadline = now + random.pick(&[0, 1, SECOND, 60 * SECOND]);
             let redis = ask(&mut asked, &name, &check, now, deadline).verdict;
             let memory = memory.apply(&plan([check]), Timestamp::from_nanos(now * 1_000))[0];
@@ -118,4 +122,29 @@ fn unsynced_hits_of_a_period_that_is_over_do_not_count() {
         let answered = Answered::read(&reply, [&question]).expect("a reply").counters[0];
         assert_eq!(answered.verdict.before, counted, "{age} s ago");
     }
+}
+
+/// A report of 25 is owed for three periods of ten. What a node admitted alone meanwhile is no debt, however much it is.
+#[test]
+fn only_reports_are_owed_after_a_period() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let limit = limit(0).carrying_debt();
+    let question = check(limit, key(1), Hits::Take(0));
+    let report = Check { hits: Hits::Take(25), reported: true, ..question };
+    for (name, unsynced) in [("alone", 12), ("both", 12), ("report", 0)] {
+        let mut call = Call::new(&Whole::default());
+        call.push(name.as_bytes().to_vec(), if name == "alone" { &question } else { &report }, false);
+        if unsynced > 0 {
+            call.add_unsynced((SECOND, unsynced));
+        }
+        asked.invoke(&call, 450 * SECOND, 450 * SECOND);
+    }
+    let before = |asked: &mut Asked, name| {
+        [499, 500, 600, 700]
+            .map(|second| ask(asked, name, &question, second * SECOND, second * SECOND).verdict.before)
+    };
+    assert_eq!(before(&mut asked, "report"), [25, 15, 5, 0]);
+    assert_eq!(before(&mut asked, "alone"), [12, 0, 0, 0]);
+    assert_eq!(before(&mut asked, "both"), [37, 25, 15, 5]);
 }

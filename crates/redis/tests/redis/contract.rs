@@ -44,7 +44,8 @@ fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
     let finest = window.div_ceil(3_600);
     let granularity = random.pick(&[finest, window / 7 + 1, window / 2 + 1, window]).clamp(finest, window);
     let granular = algorithm == Algorithm::SlidingWindow && random.one_in(2);
-    (if granular { limit.with_granularity(granularity * 1_000) } else { limit }, window)
+    let limit = if granular { limit.with_granularity(granularity * 1_000) } else { limit };
+    (if random.one_in(2) { limit.carrying_debt() } else { limit }, window)
 }
 
 /// The limit as a class of importance has it.

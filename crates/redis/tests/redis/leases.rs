@@ -2,7 +2,7 @@
 //! hits that go back.
 
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::plan::Hits;
+use tidegate_engine::plan::{Check, Hits};
 use tidegate_redis::script::{Answered, Call, ChargeId, CounterAnswered, DataId, Granted, RequestSummary};
 
 use crate::asking::{check, key};
@@ -181,5 +181,21 @@ fn a_key_lives_until_its_leases_count_no_more() {
         let without = lives(&mut counter);
         counter.take(1, Some(50), 0);
         assert_eq!(lives(&mut counter), without + T as i64 / 1_000, "{algorithm:?}");
+    }
+}
+
+/// A debt that is carried waits for room before anybody else does.
+#[test]
+fn there_is_no_lease_while_a_debt_waits() {
+    for algorithm in STRICT {
+        let mut counter = Counter::new(algorithm, 1_000);
+        counter.limit = counter.limit.carrying_debt();
+        let report = Check { reported: true, ..check(counter.limit, key(1), Hits::Take(2_500)) };
+        let mut call = Call::new(&Whole::default());
+        call.push(b"counter".to_vec(), &report, false);
+        counter.asked.invoke(&call, u64::MAX, TODAY);
+        let leased = [T, WINDOW - 1, WINDOW, 2 * WINDOW - 1, 2 * WINDOW + 100_000]
+            .map(|micros| counter.take(0, Some(80), micros).1.expect("an answer").hits);
+        assert_eq!(leased, [0, 0, 0, 0, 62], "{algorithm:?}");
     }
 }

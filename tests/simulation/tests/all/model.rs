@@ -121,6 +121,7 @@ fn limit(random: &mut Random) -> Limit {
         Algorithm::Ban => ban(random, requests, window),
         _ => Limit::new(algorithm, requests, window * 1_000),
     };
+    let limit = if random.one_in(2) { limit.carrying_debt() } else { limit };
     if algorithm.is_bucket() { limit.with_burst(random.pick(&[1, requests.max(1), 9])) } else { limit }
 }
 

@@ -5,6 +5,12 @@ use tidegate_engine::limit::Algorithm;
 /// Scripts count in doubles, which are exact up to here.
 pub(super) const MOST: i64 = 1 << 53;
 
+/// A counter holds N, and debts of so many times N.
+pub(super) const DEBT_WINDOWS: i64 = 16;
+
+/// In the byte of the algorithm: its limit carries debts.
+const CARRIES: u8 = 128;
+
 const GIVES: u8 = 1;
 const REPORTED: u8 = 2;
 const SHADOW: u8 = 4;
@@ -24,6 +30,8 @@ pub(super) struct Check<'a> {
     pub(super) requests: i64,
     /// How many hits fit for the class that asks: its share of the limit.
     pub(super) capacity: i64,
+    /// How many hits of a debt a window or period pays, if debts are carried.
+    pub(super) pays: Option<i64>,
     pub(super) window: i64,
     /// So many buckets of a sliding window last one `denominator`.
     pub(super) numerator: i64,
@@ -85,12 +93,15 @@ impl<'a> Check<'a> {
     }
 
     pub(super) fn read_front(from: &mut Reader<'a>) -> Self {
+        let (place, algorithm, flags) = (from.four() as usize - 1, from.byte(), from.byte());
+        let (requests, capacity, carries) = (from.four(), from.four(), algorithm & CARRIES > 0);
         Self {
-            place: from.four() as usize - 1,
-            algorithm: Algorithm::ALL[usize::from(from.byte())],
-            flags: from.byte(),
-            requests: from.four(),
-            capacity: from.four(),
+            place,
+            algorithm: Algorithm::ALL[usize::from(algorithm & !CARRIES)],
+            flags,
+            requests,
+            capacity: if carries { requests } else { capacity },
+            pays: carries.then_some(capacity.max(1)),
             window: from.double(),
             numerator: from.byte().into(),
             denominator: from.double(),
@@ -156,6 +167,16 @@ impl<'a> Check<'a> {
 
     pub(super) fn is_quota(&self) -> bool {
         self.has(QUOTA)
+    }
+
+    /// The most hits that a cost adds to a count, if debts are carried.
+    pub(super) fn room_of_debt(&self, count: i64) -> Option<i64> {
+        self.pays.map(|pays| ((1 + DEBT_WINDOWS) * pays - count).max(0))
+    }
+
+    /// How many hits of a debt a window pays, if this is a cost whose debt is carried.
+    pub(super) fn carries(&self) -> Option<i64> {
+        self.pays.filter(|_| self.is_reported())
     }
 
     /// The size of a bucket, of which classes have shares.

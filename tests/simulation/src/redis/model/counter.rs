@@ -145,7 +145,9 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
         }
         (Algorithm::Calendar, Value::Text(text)) => {
             let mut from = Reader::new(text);
-            Counter::Budget(Budget { latest: from.double(), count: from.double(), ends: from.double() })
+            let (latest, count, ends) = (from.double(), from.double(), from.double());
+            let paid = if from.is_empty() { 0 } else { from.four() };
+            Counter::Budget(Budget { latest, count, ends, paid })
         }
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, Value::Text(text)) => {
             let mut from = Reader::new(text);

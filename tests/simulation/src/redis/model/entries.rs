@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tidegate_engine::limit::Algorithm;
 
-use super::check::{Check, Stamp};
+use super::check::{Check, DEBT_WINDOWS, Stamp};
 use super::counter::{Ahead, Kind, Look, room_of_count};
 
 /// Hits go back to no entry that has more entries after it.
@@ -34,13 +34,13 @@ impl Entries {
     }
 
     /// Adds hits to the newest entry if it is not earlier, or else as a new one. A log with as many entries as it may
-    /// have moves its newest one.
-    fn put(&mut self, check: &Check<'_>, place: i64, hits: i64) -> Option<i64> {
+    /// have, `more` than N, moves its newest one.
+    fn put(&mut self, check: &Check<'_>, place: i64, hits: i64, more: i64) -> Option<i64> {
         let hits = hits.min(room_of_count(self.total));
         if hits < 1 {
             return None;
         }
-        let (most, total) = (check.requests.max(1), self.total);
+        let (most, total) = (check.requests.max(1) + more, self.total);
         let is_full =
             check.algorithm == Algorithm::SlidingLog && total >= most && self.entries.len() >= most as usize;
         self.total += hits;
@@ -53,6 +53,33 @@ impl Entries {
             _ => self.entries.push_back(Entry { place, hits }),
         }
         Some(check.counts_until(place))
+    }
+
+    /// Charges a cost of which each window pays so many hits: what fits at the newest place, and then pieces where they
+    /// fit first.
+    fn charge_debt(&mut self, check: &Check<'_>, mut cost: i64, pays: i64) -> Option<i64> {
+        let now = check.place_of(self.latest);
+        let windows = match check.algorithm {
+            Algorithm::SlidingLog => check.window,
+            _ => check.place_of(check.window) + 1,
+        };
+        let last = now + (1 + DEBT_WINDOWS) * windows;
+        let mut place = now.max(self.newest());
+        let counts = |entry: &&Entry| entry.place + windows > place;
+        let count: i64 = self.entries.iter().filter(counts).map(|entry| entry.hits).sum();
+        let (mut piece, mut kept) = (cost.min((pays - count).max(0)), None);
+        loop {
+            if piece > 0 {
+                kept = self.put(check, place, piece, DEBT_WINDOWS + 3).or(kept);
+            }
+            cost -= piece;
+            if cost == 0 {
+                return kept;
+            }
+            piece = cost.min(pays);
+            let gone = self.reaching(self.total + piece - pays).unwrap_or(place);
+            place = (gone + windows).min(last).max(place);
+        }
     }
 
     fn drop_oldest(&mut self) {
@@ -94,17 +121,21 @@ impl Kind for Entries {
         Look::at_count(check.requests, ahead.after(self.total), hits)
     }
 
-    fn report_max(&self, _: &Check<'_>, ahead: Ahead) -> i64 {
-        room_of_count(ahead.after(self.total))
+    fn report_max(&self, check: &Check<'_>, ahead: Ahead) -> i64 {
+        let (count, room) = (ahead.after(self.total), room_of_count(ahead.after(self.total)));
+        check.room_of_debt(count).map_or(room, |debt| room.min(debt))
     }
 
     fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
-        self.put(check, check.place_of(self.latest), hits)
+        match check.carries() {
+            Some(pays) => self.charge_debt(check, hits, pays),
+            None => self.put(check, check.place_of(self.latest), hits, 0),
+        }
     }
 
     fn charge_at(&mut self, check: &Check<'_>, time: i64, hits: i64, _: Ahead) -> Option<i64> {
         let place = check.place_of(time);
-        if place > check.gone_at(self.latest) { self.put(check, place, hits) } else { None }
+        if place > check.gone_at(self.latest) { self.put(check, place, hits, 0) } else { None }
     }
 
     fn refund(&mut self, _: &Check<'_>, mut hits: i64) -> Option<i64> {

@@ -1,6 +1,6 @@
 //! Counts of aligned windows: fixed ones, and the weighted sum of two. And the count of a calendar's period.
 
-use super::check::{Check, MOST, Stamp, ceil, muldiv};
+use super::check::{Check, DEBT_WINDOWS, MOST, Stamp, ceil, div_ceil, muldiv};
 use super::counter::{Ahead, Kind, Look, room_of_count};
 
 /// The count of a fixed window.
@@ -77,9 +77,33 @@ pub struct Budget {
     pub(super) latest: i64,
     pub(super) count: i64,
     pub(super) ends: i64,
+    /// What the end pays at least.
+    pub(super) paid: i64,
 }
 
+/// The mean length of a day, week, month, quarter and year, in microseconds.
+const MEANS: [i64; 5] = [86_400, 604_800, 2_629_746, 7_889_238, 31_556_952];
+
 impl Budget {
+    fn mean(check: &Check<'_>) -> i64 {
+        let number = usize::try_from(check.numerator - 1).ok();
+        let known = number.and_then(|number| MEANS.get(number)).map(|secs| secs * 1_000_000);
+        known.unwrap_or(check.denominator - check.window)
+    }
+
+    /// The count after the ends that have passed.
+    fn owed(&self, check: &Check<'_>, pays: i64) -> i64 {
+        let (since, mean) = ((check.window - self.ends).max(0), Self::mean(check));
+        let further = (2 * since + mean) / (2 * mean) - i64::from(self.latest < check.window);
+        (self.count - self.paid.max(pays) - pays * further.max(0)).max(0)
+    }
+
+    fn kept(&self, check: &Check<'_>) -> Option<i64> {
+        let periods = |pays: i64| div_ceil((self.count - self.paid.max(pays)).max(0), pays).min(DEBT_WINDOWS);
+        let periods = check.pays.map_or(0, periods);
+        Some(self.ends + if periods > 0 { (periods + 1) * Self::mean(check) } else { 0 })
+    }
+
     /// The end of the period of the check.
     fn own_end(&self, check: &Check<'_>) -> i64 {
         if self.latest < check.window { check.window } else { check.denominator }
@@ -99,32 +123,44 @@ impl Kind for Budget {
         self.latest = self.latest.max(now);
         let own = self.own_end(check);
         if self.ends <= self.latest || self.count == 0 && own > self.latest {
-            (self.count, self.ends) = (0, own);
+            self.count = check.pays.filter(|_| self.count > 0).map_or(0, |pays| self.owed(check, pays));
+            (self.ends, self.paid) = (own, 0);
         }
-        Some(self.ends)
+        if self.count == 0 {
+            self.paid = 0;
+        }
+        self.kept(check)
     }
 
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
         Look::at_count(check.requests, ahead.after(self.count).min(MOST), hits)
     }
 
-    fn report_max(&self, _: &Check<'_>, _: Ahead) -> i64 {
-        MOST
+    fn report_max(&self, check: &Check<'_>, ahead: Ahead) -> i64 {
+        check.room_of_debt(ahead.after(self.count).min(MOST)).unwrap_or(MOST)
     }
 
     fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
         (self.count, self.ends) = ((self.count + hits).min(MOST), self.ends.max(self.own_end(check)));
-        Some(self.ends)
+        self.paid = check.pays.map_or(self.paid, |pays| self.paid.max(pays));
+        self.kept(check)
     }
 
     fn charge_at(&mut self, check: &Check<'_>, time: i64, hits: i64, _: Ahead) -> Option<i64> {
         let is_over = time < check.window && check.window <= self.latest;
-        if is_over { None } else { self.charge(check, hits) }
+        if is_over {
+            return None;
+        }
+        self.charge(check, hits);
+        if check.pays.is_some() {
+            self.paid = (self.paid + (self.count - self.paid).max(0).min(hits)).min(u32::MAX.into());
+        }
+        self.kept(check)
     }
 
     fn refund(&mut self, _: &Check<'_>, hits: i64) -> Option<i64> {
         self.count = (self.count - hits).max(0);
-        Some(self.ends)
+        None
     }
 
     fn give_back(&mut self, check: &Check<'_>, stamp: Stamp) -> Option<i64> {
@@ -134,8 +170,9 @@ impl Kind for Budget {
         None
     }
 
-    fn state(&self, _: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
-        [Some(self.count), Some(self.ends), None]
+    fn state(&self, check: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
+        let count = check.pays.map_or(self.count, |pays| (self.count - self.paid.max(pays) + pays).max(0));
+        [Some(count), Some(self.ends), None]
     }
 }
 
