@@ -31,6 +31,7 @@ mod client_answers;
 mod clients;
 mod commands;
 mod connections;
+mod debts;
 mod debug_port;
 mod denied_by;
 mod documented;

@@ -106,10 +106,11 @@ fn line(path: &str, rule: &Rule, Parts { ban, reserve }: &Parts) -> String {
         }
         (Some(limit), None) => {
             let own = format!(
-                "unit_multiplier: {}, algorithm: {}{}",
+                "unit_multiplier: {}, algorithm: {}{}{}",
                 rule.counting.window.multiplier,
                 limit.algorithm().name(),
-                limit.periods().map(|periods| format!(", period: {periods}")).unwrap_or_default()
+                limit.periods().map(|periods| format!(", period: {periods}")).unwrap_or_default(),
+                if limit.carries_debt() { ", carry_debt: true" } else { "" }
             );
             (rule.counting.window.unit.name().to_uppercase(), limit.requests(), own)
         }

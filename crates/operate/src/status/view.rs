@@ -270,6 +270,7 @@ fn limit(rule: &Rule) -> Value {
         "requests": rule.limit.map(|limit| limit.requests()),
         "window": rule.limit.map_or_else(|| window.to_string(), |limit| limit.per(window).to_string()),
         "algorithm": rule.limit.map(|limit| limit.algorithm().name()),
+        "carries": rule.limit.is_some_and(|limit| limit.carries_debt()),
         "place": shown(&format!("{}:{}", rule.written.file, rule.written.line)),
         "shadow": rule.shadow_mode,
         "quota": rule.quota_mode,

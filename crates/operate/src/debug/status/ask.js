@@ -29,7 +29,8 @@ const limitOf = (limit) => {
   if (!limit) return 'none';
   const window = limit.unit_multiplier === 1 ? limit.unit : `${limit.unit_multiplier} ${limit.unit}s`;
   const burst = limit.burst === limit.requests_per_unit ? '' : `, burst ${count(limit.burst)}`;
-  return `${count(limit.requests_per_unit)} per ${window}, ${limit.algorithm}${burst}`;
+  const debts = limit.carry_debt ? ', carry_debt' : '';
+  return `${count(limit.requests_per_unit)} per ${window}${debts}, ${limit.algorithm}${burst}`;
 };
 
 const instead = (own, what) => (own ? ` instead of ${count(own[what])}` : '');

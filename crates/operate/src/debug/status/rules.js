@@ -34,6 +34,7 @@ const ruleRow = () => {
 
 const notes = ({ limit, more, shadow }) => [
   limit?.algorithm,
+  limit?.carries ? 'carry_debt' : null,
   limit?.shadow ? `shadow mode let ${count(shadow)} pass` : null,
   limit?.quota ? 'quota mode' : null,
   more > 0 ? `and ${count(more)} more rule${more === 1 ? '' : 's'} that count here` : null,
