@@ -100,7 +100,7 @@ pub struct Rule {
     pub limit: Option<Limit>,
     /// How many rules after it in the set are further limits of the same node.
     pub further: usize,
-    /// Its N is that of the first limit of its node times this, also under an exception. `None`: its N is its own.
+    /// It counts by one of several lengths of a prefix: its N is that of the longest one times this, also under an exception.
     pub factor: Option<u32>,
     /// Its candidate.
     pub candidate: Option<Box<CandidateLimit>>,

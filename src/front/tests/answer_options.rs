@@ -39,6 +39,9 @@ descriptors:
     prefix: {v4: {32: 1, 24: 2}, v6: {64: 1, 56: 4, 48: 16}}
     rate_limit: {unit: hour, requests_per_unit: 5, name: client}
     concurrency: {slots: 3, ttl: 1m, id: call}
+  - key: network
+    prefix: {v4: 24, v6: 64}
+    rate_limit: {unit: hour, requests_per_unit: 5, name: network}
   - key: budget
     rate_limit: {period: {calendar: month}, requests_per_unit: 9}
 ";
@@ -149,8 +152,8 @@ fn the_draft_has_all_limits_that_can_deny_those_that_do_first() {
 
 #[test]
 fn each_limit_of_a_rule_has_a_policy_of_its_own_name() {
-    let names = |address: &str| {
-        let mut asked = request(&["address"]);
+    let names_of = |key: &str, address: &str| {
+        let mut asked = request(&[key]);
         asked.descriptors[0].entries[0].value = address.to_owned();
         let [policy, limit, _] = described(&answer(&of_draft(false), &asked));
         let names = |field: &str| {
@@ -162,9 +165,11 @@ fn each_limit_of_a_rule_has_a_policy_of_its_own_name() {
         assert_eq!(names(&policy), names(&limit), "{policy} {limit}");
         names(&policy)
     };
+    let names = |address: &str| names_of("address", address);
     let slots = r#""shop.address/slots""#;
     assert_eq!(names("2001:db8::1"), [r#""client/48""#, r#""client/56""#, r#""client/64""#, slots]);
     assert_eq!(names("192.0.2.1"), [r#""client/24""#, r#""client/32""#, slots]);
+    assert_eq!(names_of("network", "192.0.2.1"), [r#""network""#], "a rule with one length has one limit");
 }
 
 #[test]

@@ -104,6 +104,8 @@ impl Effect {
     fn on_further(self, step: &Step<'_>) -> Option<Self> {
         let times = |number: Option<u32>, factor| number.map(|number| number.saturating_mul(factor));
         match self {
+            // It asks the counter of the first limit once more.
+            Self::Limit { .. } if matches!(step, Step::Check(check) if check.is_bound()) => Some(self),
             Self::Limit { requests, burst } => step
                 .rule()?
                 .factor

@@ -248,12 +248,13 @@ impl<'f> Compiler<'_, 'f> {
         if let Some(limit) = &node.limit {
             let rule = self.rule(scope, limit, level, path);
             let shorter = self.shorter(scope, &rule, path);
-            self.set.rules.push(rule);
+            let factor = (!shorter.is_empty()).then_some(1);
+            self.set.rules.push(Rule { factor, ..rule });
             self.set.rules.extend(shorter);
         }
         if let Some(slots) = &node.concurrency {
             let rule = self.rule(scope, slots, level, path);
-            self.set.rules.push(Rule { factor: None, ..rule });
+            self.set.rules.push(rule);
         }
         if let (Some(ban), Some(limited)) = (&node.ban, self.set.rules.get_mut(first)) {
             // Who spends a lease does not ask whether the key is banned.
@@ -329,7 +330,7 @@ impl<'f> Compiler<'_, 'f> {
 
     /// Refuses prefixes of several lengths for a limit with `reserve`.
     fn refuse_shorter(&mut self, scope: Scope<'_, '_>, first: usize, at: Place) {
-        if self.set.rules[first..].iter().any(|rule| rule.factor.is_some_and(|factor| factor > 1)) {
+        if self.set.rules[first..].iter().any(|rule| rule.factor.is_some()) {
             self.errors.add(scope.file, at, || {
                 "`reserve` with a `prefix` of several lengths (expected one length)".to_owned()
             });
@@ -412,7 +413,7 @@ impl<'f> Compiler<'_, 'f> {
         Rule {
             id: 0,
             further: 0,
-            factor: Some(1),
+            factor: None,
             domain: domain.clone(),
             written: scope.written(node.at),
             limit: checked.limit,

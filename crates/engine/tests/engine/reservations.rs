@@ -612,6 +612,10 @@ fn what_does_not_go_with_reservations_is_refused() {
             "rate_limit: {unit: hour, requests_per_unit: 10}, prefix: {v6: {64: 1, 48: 2}}, reserve: {ttl: 60s}",
             "`reserve` with a `prefix` of several lengths",
         ),
+        (
+            "rate_limit: {unit: hour, requests_per_unit: 10}, prefix: {v6: {64: 1, 48: 1}}, reserve: {ttl: 60s}",
+            "`reserve` with a `prefix` of several lengths",
+        ),
     ] {
         let refused = refused(format!("domain: d\ndescriptors: [{{key: user, {fields}}}]"));
         assert!(format!("{refused:?}").contains(expected), "{fields}: {refused:?}");
