@@ -137,10 +137,11 @@ impl Explained<'_> {
             writeln!(out, "  hits      {does} {hits}, by its own hits_addend")?;
         }
         let (fitting, verdict) = (u64::from(limited.limit.capacity()), &limited.verdict);
-        // Reported costs may count beyond the limit.
+        // Reported costs may count beyond the limit, hits of higher classes beyond the share of one.
+        let most = if self.class.is_some() { "the share of its class" } else { "the limit" };
         let beyond = match verdict.before.saturating_sub(fitting) {
             0 => String::new(),
-            beyond => format!(", {beyond} beyond the limit"),
+            beyond => format!(", {beyond} beyond {most}"),
         };
         writeln!(out, "  counter   {} counted, {} left{beyond}", verdict.before, limited.remaining())?;
         writeln!(out, "            {}", drawing::bar(verdict.before, fitting))?;

@@ -205,6 +205,31 @@ fn a_ban_is_about_the_entries_that_it_names() {
     assert_eq!(ask("1", "alice", 3.0), (Code::Ok, 0), "another user of the address");
 }
 
+/// Quota mode passes a request while another of its descriptors has room. A ban denies it all the same.
+#[test]
+fn with_quota_mode_a_ban_denies_by_itself() {
+    let limit = "rate_limit: {window: 60s, requests_per_unit: 1, algorithm: sliding_log}";
+    let ban = "ban: {after: 1, within: 60s, every: 0, for: 100s}";
+    let rules = loaded(&format!(
+        "domain: d\ndescriptors: [{{key: user, {limit}, {ban}}}, {{key: all, rate_limit: {{unit: day, requests_per_unit: 9}}}}]"
+    ))
+    .rules;
+    let store = store();
+    let ask = |with_room: bool, second: f64| {
+        let mut request = request(&[("user", "a")], 1);
+        if with_room {
+            request = request.descriptor(&[("all", "x")]);
+        }
+        let plan = rules.plan(&request, Modes { quota: true, ..Modes::default() });
+        let decision = conclude(&plan, &store.apply(&plan, at(second)));
+        (decision.code, decision.bans().len())
+    };
+    assert_eq!([0.0, 1.0].map(|second| ask(true, second)), [(Code::Ok, 0); 2], "one is over, but not all");
+    assert_eq!(ask(false, 2.0), (Code::OverLimit, 1), "all are over, so this denial begins a ban");
+    assert_eq!([3.0, 101.0].map(|second| ask(true, second)), [(Code::OverLimit, 1); 2]);
+    assert_eq!(ask(true, 102.0), (Code::Ok, 0));
+}
+
 #[test]
 fn only_denials_by_this_limit_count() {
     let (rules, store) = (strict("ban: {after: 2, within: 60s, every: 0, for: 100s}"), store());

@@ -198,6 +198,17 @@ fn an_explanation_names_the_class() {
     assert!(text.contains("\n  class     rest: 6 of 20\n"), "{text}");
 }
 
+#[test]
+fn an_explanation_says_of_what_higher_classes_have_used_more() {
+    let (rules, store) = (rules("unit: minute, requests_per_unit: 20"), store());
+    let now = Timestamp::from_secs(1_000);
+    store.apply(&rules.plan(&request("alice", Some("critical"), 9), Modes::default()), now);
+    let request = request("alice", Some("rest"), 1);
+    let plan = rules.plan(&request, Modes::default());
+    let text = explain(&rules, &request, &plan, store.look(&plan, now)).to_string();
+    assert!(text.contains("\n  counter   9 counted, 0 left, 3 beyond the share of its class\n"), "{text}");
+}
+
 /// A limit of every algorithm with classes, and its terms.
 fn random_limit(random: &mut Random, algorithm: Algorithm) -> (String, Terms) {
     let (secs, requests) = (random.pick(&[1, 7, 60, 3_600]), random.pick(&[0, 1, 2, 3, 7, 20, 100]));

@@ -108,6 +108,21 @@ async fn alone_a_descriptor_in_quota_mode_is_charged() {
     assert_eq!((unsynced(&store, &rules, "one"), unsynced(&store, &rules, "three")), (1, 3));
 }
 
+/// With `on_store_failure: deny` a key counts as banned when Redis does not say whether it is, and a ban is never in quota
+/// mode.
+#[tokio::test]
+async fn alone_a_rule_with_a_ban_denies_by_itself_in_quota_mode() {
+    let modes = Modes { quota: true, ..Modes::default() };
+    let code = async |ban: &str| {
+        let limit = "rate_limit: {unit: day, requests_per_unit: 1, on_store_failure: deny}";
+        let other = "{key: three, rate_limit: {unit: day, requests_per_unit: 3}}";
+        let rules = rules_of(&format!("domain: shop\ndescriptors: [{{key: user, {limit}{ban}}}, {other}]"));
+        ask(&store(), &rules, &["user", "three"], 1, modes).await.0
+    };
+    assert_eq!(code("").await, Code::Ok, "the other one has room");
+    assert_eq!(code(", ban: {after: 3, within: 60s, for: 100s}").await, Code::OverLimit);
+}
+
 /// Redis answers for one counter of a request, and not for another.
 #[test]
 fn a_local_log_keeps_its_hits_when_redis_answers_another_check() {
