@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
-    guards: SmallVec<[(LockOrder, Guard<'a>, &'a Due); 8]>,
+    guards: SmallVec<[(Guard<'a>, &'a Due); 8]>,
     /// For each place of the plan: its guard, and the first place of the same counter.
     targets: SmallVec<[Target; 8]>,
 }
@@ -35,20 +35,19 @@ impl<'a> Locked<'a> {
         let mut order = SmallVec::<[(LockOrder, Key, usize); 8]>::new();
         order.extend(plan.checks().map(|(index, check)| (kinds.place(check), check.key, index)));
         order.sort_unstable();
-        let mut locked =
-            Self { guards: SmallVec::new(), targets: smallvec![Target::default(); plan.places()] };
+        let mut guards = SmallVec::new();
+        let mut targets: SmallVec<[Target; 8]> = smallvec![Target::default(); plan.places()];
         let mut previous: Option<(LockOrder, Key, usize)> = None;
         for &(place, key, index) in &order {
-            if locked.guards.last().is_none_or(|&(last, ..)| last != place) {
-                let (shard, due) = kinds.lock(place);
-                locked.guards.push((place, shard, due));
+            if previous.is_none_or(|(last, ..)| last != place) {
+                guards.push(kinds.lock(place));
             }
             let same = previous.filter(|&(last, last_key, _)| (last, last_key) == (place, key));
             let first_place = same.map_or(index, |(_, _, first)| first);
-            locked.targets[index] = Target { guard: locked.guards.len() - 1, first_place };
+            targets[index] = Target { guard: guards.len() - 1, first_place };
             previous = Some((place, key, first_place));
         }
-        locked
+        Self { guards, targets }
     }
 
     /// Decides in the usual case: each check has a counter of its own, which exists, is warm, and needs no memory.
@@ -65,12 +64,13 @@ impl<'a> Locked<'a> {
         if !plan.candidates.is_empty() || plan.holds().next().is_some() {
             return false;
         }
+        let (guards, targets) = (&mut self.guards[..], &self.targets[..]);
         let mut seen: SmallVec<[Option<Usual>; 8]> = smallvec![None; plan.places()];
+        let seen = &mut seen[..];
         for (index, check) in plan.checks() {
-            let Target { guard, first_place } = self.targets[index];
+            let Target { guard, first_place } = targets[index];
             let is_warm = cold.nanos_left_of(&check.limit, now) == 0;
-            let usual =
-                (is_warm && first_place == index).then(|| self.guards[guard].1.see(check, now)).flatten();
+            let usual = (is_warm && first_place == index).then(|| guards[guard].0.see(check, now)).flatten();
             if usual.is_none() {
                 return false;
             }
@@ -82,7 +82,7 @@ impl<'a> Locked<'a> {
         for (index, check) in plan.checks() {
             let Some(usual) = usual_at(index) else { continue };
             let charged = settlement.charged(check, usual.preview.over);
-            let shard = &mut self.guards[self.targets[index].guard].1;
+            let (shard, _) = &mut guards[targets[index].guard];
             verdicts[index] = Some(shard.charge_seen(usual, check, charged));
         }
         true
@@ -94,7 +94,7 @@ impl<'a> Locked<'a> {
         plan.holds().any(|(.., check)| ends(check)).then(|| {
             let mut owed = plan.clone();
             for (place, of, holds) in plan.holds().filter(|(.., check)| ends(check)) {
-                let shard = &mut self.guards[self.targets[place].guard].1;
+                let (shard, _) = &mut self.guards[self.targets[place].guard];
                 let prepared =
                     shard.prepare(holds, now, Pending::default(), &mut Reserved::default(), budget);
                 if let Step::Check(Check { hits: Hits::Take(cost), .. }) = &mut owed.steps[of] {
@@ -116,7 +116,7 @@ impl<'a> Locked<'a> {
     ) {
         for (place, of, check) in plan.holds() {
             let Target { guard, .. } = self.targets[place];
-            let shard = &mut self.guards[guard].1;
+            let (shard, _) = &mut self.guards[guard];
             let prepared = shard.prepare(check, now, Pending::default(), &mut reserved[guard], budget);
             pending[self.targets[of].first_place] = Pending::held(prepared.preview.before);
             if let Some(bound) = plan.bound_of(of) {
@@ -155,7 +155,7 @@ impl<'a> Locked<'a> {
                 false => pending[first_place],
             };
             let mut prepared = self.guards[guard]
-                .1
+                .0
                 .prepare(check, now, before, &mut reserved[guard], budget)
                 .while_cold(check, cold.nanos_left_of(&check.limit, now))
                 .answered(full);
@@ -184,7 +184,7 @@ impl<'a> Locked<'a> {
         let mut looks: Looks = (0..plan.places()).map(|_| None).collect();
         for (index, check) in plan.checks() {
             let Target { guard, .. } = self.targets[index];
-            looks[index] = prepared[index].map(|prepared| self.guards[guard].1.look(check, now, &prepared));
+            looks[index] = prepared[index].map(|prepared| self.guards[guard].0.look(check, now, &prepared));
         }
         looks
     }
@@ -206,7 +206,7 @@ impl<'a> Locked<'a> {
             let Some(prepared) = prepared[index] else { continue };
             let candidate = (index + 1).saturating_sub(plan.steps.len());
             let Target { guard, first_place } = self.targets[index];
-            let (_, shard, due) = &mut self.guards[guard];
+            let (shard, due) = &mut self.guards[guard];
             let (slot, charge_max) = shard.find_report_max(check);
             let charged = prepared.charged(settlements[candidate], check, charge_max);
             let uncharged = prepared.pending.charged().saturating_sub(charged_so_far[first_place]);
