@@ -133,7 +133,7 @@ fn only_reports_are_owed_after_a_period() {
     let question = check(limit, key(1), Hits::Take(0));
     let report = Check { hits: Hits::Take(25), reported: true, ..question };
     for (name, unsynced) in [("alone", 12), ("both", 12), ("report", 0)] {
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(name.as_bytes().to_vec(), if name == "alone" { &question } else { &report }, false);
         if unsynced > 0 {
             call.add_unsynced((SECOND, unsynced));

@@ -191,7 +191,7 @@ fn there_is_no_lease_while_a_debt_waits() {
         let mut counter = Counter::new(algorithm, 1_000);
         counter.limit = counter.limit.carrying_debt();
         let report = Check { reported: true, ..check(counter.limit, key(1), Hits::Take(2_500)) };
-        let mut call = Call::new(&Whole::default());
+        let mut call = Call::new(&RequestSummary::default());
         call.push(b"counter".to_vec(), &report, false);
         counter.asked.invoke(&call, u64::MAX, TODAY);
         let leased = [T, WINDOW - 1, WINDOW, 2 * WINDOW - 1, 2 * WINDOW + 100_000]
