@@ -452,10 +452,11 @@ impl<R: Runtime> Service<R> {
         if request.reservation().is_some() {
             rules.observe_commit(request, plan, decision.found());
         }
-        self.metrics.observe(handles, request, &decision);
+        // Before anything is counted, because it may change which limit of a descriptor is shown.
         if overlay.exceptions.is_some() {
             self.exceptions.report(overlay, request, plan, &mut decision, || self.runtime.wall());
         }
+        self.metrics.observe(handles, request, &decision);
         if DecisionLog::is_on() {
             let context = Context { rules, denials, overlay, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);

@@ -4,9 +4,11 @@ use super::fixture::{metrics, rules, service_at};
 use super::*;
 use crate::clock::monotonic;
 use tidegate_engine::decision::{Code, Status};
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::plan::Hits;
 use tidegate_engine::request::{DescriptorOptions, Entry};
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -109,6 +111,39 @@ fn exceptions_that_are_met_are_counted_by_what_they_do() {
         other => panic!("{other:?} is no limit"),
     });
     assert_eq!((met, wait), (1, 3_600 * SECOND_NANOS));
+}
+
+/// An exception that ends soon denies one limit of a rule, and calls in flight deny for longer: these are shown.
+#[test]
+fn metrics_count_the_limit_that_is_shown_under_an_exception() {
+    const BOTH: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 9}, concurrency: {slots: 1, ttl: 60s, id: call}}
+";
+    let metrics = metrics();
+    let service = service_at(clock(), Some(BOTH), &metrics);
+    let shown_to = |call: &str| {
+        let mut batch = Batch::default();
+        batch.put(Request::new("shop", 5).descriptor(&[("user", "alice"), ("call", call)]));
+        let (live, mut shown) = (service.snapshot().expect("rules"), None);
+        service.decide(live.in_force(), &batch, |_, _, decision| {
+            if let Some(Status::Limited(limited)) = decision.map(|decision| decision.statuses[0]) {
+                shown = Some((limited.limit.algorithm(), limited.hits));
+            }
+        });
+        shown
+    };
+    assert_eq!(shown_to("1"), Some((Algorithm::SlidingWindow, Hits::Take(5))));
+    let entries = vec![PathEntry { key: "user".to_owned(), value: Some("alice".to_owned()) }];
+    let deny = Exception { path: Path { domain: "shop".into(), entries }, effect: Effect::Deny };
+    let ends = Label { id: "a".to_owned(), made: None, until: Some(Timestamp::from_secs(1)) };
+    service.except(Exceptions::new(&[deny]).labelled(vec![Arc::new(ends)]));
+    assert_eq!(shown_to("2"), Some((Algorithm::Concurrency, Hits::Take(1))));
+    let text: String = metrics.scrape().collect();
+    let samples = text.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{"));
+    let counts = samples.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    assert_eq!(counts.sum::<u64>(), 6, "{text}");
 }
 
 #[test]
