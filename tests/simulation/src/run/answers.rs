@@ -4,6 +4,7 @@
 //! its own, which is judged as any other.
 
 use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
@@ -235,7 +236,9 @@ impl Run {
             !limit.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny) && !is_banned;
         // Holds that may be lost count as full for their `ttl`.
         let ttl = limit.shape.reserve.map_or(0, |reserve| reserve.ttl);
-        if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(ttl).max(SECOND) {
+        // What may be lost counts as full until a time that the clock had before a boot set it back: for so much longer.
+        let lag = self.lag.load(Relaxed);
+        if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(ttl).max(SECOND) + lag {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is asked to wait {reset} us, of a window of {window} us"));
         }
