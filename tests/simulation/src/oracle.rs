@@ -343,7 +343,7 @@ fn too_fast(
     later.sort_by_key(|it| it.answered);
     let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
     let mut may_be_alone = Some(0);
-    let room = limit.burst.map_or(limit.most(), u64::from) * share / FULL;
+    let room = limit.own_burst().map_or(limit.most(), u64::from) * share / FULL;
     later.iter().find_map(|it| {
         if may_be_alone == Some(0) {
             may_be_alone = alone(rules, limit, |percent| percent, std::iter::once(*it));

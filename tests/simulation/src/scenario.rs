@@ -169,7 +169,12 @@ impl LimitSpec {
 
     /// How many hits fit at once where N is this.
     pub fn room(&self, requests: u32) -> u64 {
-        self.burst.unwrap_or(requests).into()
+        self.own_burst().unwrap_or(requests).into()
+    }
+
+    /// The size of a bucket, where it stays when an exception changes N: one that equals N follows N, as where a rule has none.
+    pub fn own_burst(&self) -> Option<u32> {
+        self.burst.filter(|&burst| burst != self.requests[0])
     }
 
     /// How many of them fit for a class of this share: its threshold, rounded down.

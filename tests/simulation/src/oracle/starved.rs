@@ -137,7 +137,7 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
         let denied = own.iter().enumerate().filter(|(_, it)| is_denied(it));
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
-            let room = limit.burst.map_or_else(|| rules.requests_of_denial(own, it), u64::from);
+            let room = limit.own_burst().map_or_else(|| rules.requests_of_denial(own, it), u64::from);
             let most = room * it.share / FULL;
             let wanted = it.hits.max(1);
             let there = there_at_most(rules, limit, (own, &counting), place);
