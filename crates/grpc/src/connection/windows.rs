@@ -165,6 +165,8 @@ impl<S: Serve> Connection<S> {
                 unblocked.push(stream.id);
             }
         }
+        // In the order of their ids: where a stream is kept depends on which ended before it, and so on how frames arrived.
+        unblocked.sort_unstable();
         unblocked.into_iter().for_each(|id| self.pump(id, out));
         Ok(())
     }
