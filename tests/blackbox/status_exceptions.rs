@@ -136,10 +136,14 @@ fn without_a_token_there_is_nothing_and_a_wrong_one_is_refused() {
     let limiter = setup().start();
     let mut browser = looking_at(&limiter);
     browser.wait("!document.querySelector('#exceptions').hidden");
-    for wrong in ["wrong", "", "schlüssel ✓"] {
+    for (wrong, problem) in [
+        ("wrong", "this is not the admin token"),
+        ("", "and none came"),
+        ("schlüssel ✓", "this is not the admin token"),
+    ] {
         fill(&mut browser, "token", wrong);
         browser.click("#unlock button");
-        await_problem(&mut browser, "token", "only with the admin token");
+        await_problem(&mut browser, "token", problem);
         browser.wait("!document.querySelector('#unlock button').disabled");
         assert_eq!(browser.eval("document.querySelector('#unlocked').hidden"), true);
     }
