@@ -12,7 +12,8 @@ use crate::limit::search::search;
 use crate::limit::{CARRYING_NANOS_MAX, Limit};
 use crate::time::SECOND_NANOS;
 
-/// A counter holds the debts of so many windows or periods.
+/// A counter holds the debts of so many windows or periods; a bucket, above `burst`, what drains in them. More is dropped: a
+/// cost that was reported by mistake could take a lifetime to pay.
 pub(super) const DEBT_WINDOWS: u64 = 16;
 
 /// The most pieces that a cost is cut into: what fits, and what each window takes.

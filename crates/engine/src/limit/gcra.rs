@@ -26,6 +26,7 @@
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending};
+use crate::limit::debt::DEBT_WINDOWS;
 use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 
@@ -50,10 +51,6 @@ const HAS_REQUESTS_ABOVE: u32 = 1 << 31;
 const MICRO_NANOS: u64 = 1_000;
 
 const LEVEL_MAX: u128 = (1 << 95) - 1;
-
-/// A reported cost raises the level above `burst` by at most what drains in this many windows. More is dropped: a
-/// cost that was reported by mistake could take a lifetime to drain.
-const DEBT_WINDOWS: u128 = 16;
 
 impl Gcra {
     /// A counter with this state, to compute its reset time.
@@ -169,7 +166,7 @@ impl Counter for Gcra {
         if requests == 0 {
             return 0; // It would never drain.
         }
-        let most = burst(limit) + DEBT_WINDOWS * requests * u128::from(limit.window_nanos());
+        let most = burst(limit) + u128::from(DEBT_WINDOWS) * requests * u128::from(limit.window_nanos());
         whole_hits(limit, most.saturating_sub(self.level_after(limit, pending)))
     }
 
