@@ -29,7 +29,7 @@ pub(crate) fn long_log() {
     for requests in [100, 1_000, 10_000, 100_000, 1_000_000_u32] {
         let mut ours = Ours::new(Algorithm::SlidingLog, 1 << 30);
         let (window, key) = (60 * SECOND_NANOS, user(1));
-        ours.check.limit = Limit::new(Algorithm::SlidingLog, requests, window);
+        ours.check.limit = Limit::new(Algorithm::SlidingLog, requests.into(), window);
         let (mut now, step) = (START, window / u64::from(requests));
         let mut times: Vec<u32> = (0..requests.max(100_000) * 3)
             .map(|call| {

@@ -40,7 +40,7 @@ pub(super) fn author(needs_why: bool) -> [Arg; 2] {
 pub(super) fn exception_command() -> Command {
     let id = || Arg::new("id").value_name("ID").required(true).help("its name");
     let number = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32)).help(help)
+        Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u64)).help(help)
     };
     let switch = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
@@ -87,7 +87,7 @@ pub(super) fn counter_command() -> Command {
     let top = Command::new("top")
         .about("Shows the fullest counters of rules, and those that deny most, since the first question about them")
         .args([domain, entries].map(|argument| argument.required(false)))
-        .arg(Arg::new("most").long("most").value_name("N").value_parser(value_parser!(u32)).help("so many at most"));
+        .arg(Arg::new("most").long("most").value_name("N").value_parser(value_parser!(u64)).help("so many at most"));
     let resets = Command::new("resets").about("Lists the last reset of each path");
     Command::new("counter")
         .about("Shows or resets counters of running limiters")

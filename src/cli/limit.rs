@@ -21,7 +21,7 @@ use tidegate_operate::bodies::asked::{DomainEntries, ListRecords};
 use tidegate_operate::bodies::{json, read};
 
 /// Records of a page that is fetched.
-const PAGE: u32 = 5_000;
+const PAGE: u64 = 5_000;
 
 /// The fields of a record that are text, by the names of the API.
 const WORDS: [(&str, &str, &str); 5] = [
@@ -41,7 +41,7 @@ const NUMBERS: [(&str, &str); 3] = [
 pub(super) fn command() -> Command {
     let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
     let number =
-        |(name, help)| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32)).help(help);
+        |(name, help)| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u64)).help(help);
     let shadow = Arg::new("shadow-mode").long("shadow-mode").value_name("BOOL");
     let put = Command::new("put")
         .about("Makes a record, or replaces the one of its key")
@@ -136,7 +136,7 @@ impl Asking {
 /// Prints records page by page, all of them or as many as are asked for. An export always has lines that `load`
 /// reads.
 fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
-    let most = given::<u32>(own, "most").map_or(u64::MAX, |most| u64::from(*most));
+    let most = given::<u64>(own, "most").copied().unwrap_or(u64::MAX);
     let all = asking.limiters.iter().map(|limiter| list_one(sent::page(own, PAGE), most, asking, limiter));
     match all.fold(true, |all, one| all & one.is_some()) {
         true => ExitCode::SUCCESS,
@@ -147,7 +147,7 @@ fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
 fn list_one(mut asked: ListRecords, most: u64, asking: &Asking, limiter: &Limiter) -> Option<()> {
     let (mut left, mut out) = (most, io::stdout().lock());
     while left > 0 {
-        asked.most = u32::try_from(left).map_or(PAGE, |left| left.min(PAGE)).into();
+        asked.most = left.min(PAGE).into();
         let body = json(&asked).to_string();
         let page = asking.post(limiter, "/admin/records/list".to_owned(), body)?;
         let page: Value = serde_json::from_str(&page).unwrap_or_default();

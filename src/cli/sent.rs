@@ -106,7 +106,7 @@ pub(super) fn delete(own: &ArgMatches) -> DeleteRecord {
 }
 
 /// The first page of records.
-pub(super) fn page(own: &ArgMatches, most: u32) -> ListRecords {
+pub(super) fn page(own: &ArgMatches, most: u64) -> ListRecords {
     let level = |key: String, value: Option<String>| KeyLevel { key, value };
     let (domain, entries) = (text(own, "domain"), List(entries(own, level)));
     ListRecords { domain, entries, after: None, most: most.into() }
@@ -125,7 +125,7 @@ fn flag(own: &ArgMatches, name: &str) -> bool {
 }
 
 fn number<const MIN: u64, const MAX: u64>(own: &ArgMatches, name: &str) -> Option<Number<MIN, MAX>> {
-    given::<u32>(own, name).map(|number| Number::from(*number))
+    given::<u64>(own, name).map(|number| Number::from(*number))
 }
 
 /// The entries, each a key and maybe a value.

@@ -155,10 +155,9 @@ impl Draft {
             let is_window = limited.limit.periods().is_none() && !is_slots;
             let window = is_window.then(|| limited.limit.window_nanos().div_ceil(SECOND_NANOS));
             let unit = is_slots.then_some("concurrent-requests");
-            let quota = [("q", limited.limit.requests().into())].into_iter();
+            let quota = [("q", limited.limit.requests())].into_iter();
             let policy = item(&name, quota.chain(window.map(|window| ("w", window))), unit, key);
-            let limit =
-                item(&name, [("r", limited.remaining().into()), ("t", limited.reset_secs())], None, key);
+            let limit = item(&name, [("r", limited.remaining()), ("t", limited.reset_secs())], None, key);
             if draft.policy.len().max(draft.limit.len()) + policy.len().max(limit.len()) > FIELD_BYTES_MAX {
                 break;
             }

@@ -159,7 +159,7 @@ fn checked<const IS_SHADOW: bool>(_: ClientOptions, request: &Request<'_>, decis
     let mut decision = decision.clone();
     for status in &mut decision.statuses {
         if let Status::Limited(limited) = status {
-            limited.verdict.over |= limited.remaining() < request.hits_addend();
+            limited.verdict.over |= limited.remaining() < request.hits_addend().into();
             if limited.is_denied() && !limited.quota && !IS_SHADOW {
                 decision.code = Code::OverLimit;
             }

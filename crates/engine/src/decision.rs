@@ -429,7 +429,7 @@ impl Limited<'_> {
     fn deny_for(&mut self, nanos: u64) {
         let Verdict { over, before, after, remaining, reset_nanos, .. } = &mut self.verdict;
         let hits = after.saturating_sub(*before);
-        let before_max = u64::from(self.limit.capacity()).max(*before);
+        let before_max = self.limit.capacity().max(*before);
         (*over, *before, *after) = (true, before_max, before_max.saturating_add(hits));
         (*remaining, *reset_nanos) = (0, nanos.max(*reset_nanos));
     }
@@ -463,10 +463,10 @@ impl Limited<'_> {
         self.verdict.over && !self.shadow
     }
 
-    /// `limit_remaining`: hits that would still pass.
+    /// Hits that would still pass.
     #[inline]
-    pub fn remaining(&self) -> u32 {
-        u32::try_from(self.verdict.remaining).unwrap_or(u32::MAX)
+    pub fn remaining(&self) -> u64 {
+        self.verdict.remaining
     }
 
     /// `duration_until_reset` in whole seconds, rounded up; at least 1 when denied.
@@ -487,7 +487,7 @@ mod tests {
         let reset_nanos = reset_secs * SECOND_NANOS;
         Limited {
             origin: Origin::Override { window: Window::of(Unit::Hour) },
-            limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Hour.nanos()),
+            limit: Limit::new(Algorithm::SlidingWindow, requests.into(), Unit::Hour.nanos()),
             hits: Hits::Take(1),
             verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos, is_counted: true },
             shadow: false,
@@ -501,7 +501,7 @@ mod tests {
         Decision { code, domain_known: true, statuses, ..Decision::empty() }
     }
 
-    fn tightest(limited: &[Limited<'static>]) -> Option<u32> {
+    fn tightest(limited: &[Limited<'static>]) -> Option<u64> {
         decision(Code::Ok, limited).tightest().map(|limited| limited.limit.requests())
     }
 

@@ -294,7 +294,7 @@ fn counted(limited: &Limited<'_>) -> String {
     };
     let room = match limited.verdict.over {
         false => return "there is room".to_owned(),
-        true if hits > u64::from(limited.limit.capacity()) => "so many never fit",
+        true if hits > limited.limit.capacity() => "so many never fit",
         true => "there is no room now",
     };
     let but = match (limited.shadow, limited.quota) {

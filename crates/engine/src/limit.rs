@@ -55,16 +55,16 @@ use divisor::Divisor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     algorithm: Algorithm,
-    requests: u32,
-    burst: u32,
+    /// N. `holds`: the seconds after an expiry, and what a call may cost at most, 32 bits each.
+    requests: u64,
     /// The share of a class of importance. `holds`: that of the limit which the worst cases may take.
     share: Share,
     window: Divisor,
     /// Buckets of `sliding_window` in `buckets_nanos`, as a reduced fraction: bucket = ⌊t · `buckets` / `buckets_nanos`⌋.
     /// At most [`DEFAULT_BUCKETS`]. And the bit [`CARRIES`]: a field more would make limits a sixth larger.
     buckets: u8,
-    /// `concurrency` and `holds`: the slot or hold that a check is about, or zeros. `ban`: its terms. Else the divisor
-    /// `buckets_nanos`. Limits are copied several times a request: with both, a request of four descriptors took 4 % more
+    /// Buckets: `burst`. `concurrency` and `holds`: the slot or hold that a check is about, or zeros. `ban`: its terms. Else
+    /// the divisor `buckets_nanos`. Limits are copied several times a request: with both, a request of four descriptors took 4 % more
     /// instructions.
     detail: [u64; 2],
     /// The periods of `calendar`, or those by which expired `holds` count.
@@ -105,8 +105,11 @@ pub const CARRYING_NANOS_MAX: u64 = 31 * 86_400 * SECOND_NANOS;
 /// The bit of `buckets` of a limit that carries its debts.
 const CARRIES: u8 = 1 << 7;
 
+/// The largest N of limits whose counters are one number. It and the next number are exact in Redis and in JSON.
+pub const COUNT_REQUESTS_MAX: u64 = (1 << 53) - 1;
+
 /// The largest N of `sliding_log`: a counter keeps a time for each hit.
-pub const LOG_REQUESTS_MAX: u32 = 100_000;
+pub const LOG_REQUESTS_MAX: u64 = 100_000;
 
 /// The most slots of `concurrency`: a counter keeps each, in order.
 pub const SLOTS_MAX: u32 = 10_000;
@@ -115,9 +118,10 @@ pub const SLOTS_MAX: u32 = 10_000;
 pub const FILL_NANOS_MAX: u128 = 500 * 365 * 86_400 * SECOND_NANOS as u128;
 
 impl Limit {
-    /// N = `requests` hits per `window_nanos`, clamped to 1..=[`WINDOW_NANOS_MAX`], with the algorithm's defaults:
-    /// `burst` = N, and buckets of a sixtieth of the window.
-    pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
+    /// N = `requests` hits per `window_nanos`, clamped to [`Algorithm::requests_max`] and 1..=[`WINDOW_NANOS_MAX`], with the
+    /// algorithm's defaults: `burst` = N, and buckets of a sixtieth of the window.
+    pub fn new(algorithm: Algorithm, requests: u64, window_nanos: u64) -> Self {
+        let requests = requests.min(algorithm.requests_max());
         let window_nanos = window_nanos.clamp(1, WINDOW_NANOS_MAX);
         // Times are whole nanoseconds, so buckets shorter than one mean the same as buckets of one.
         let buckets = DEFAULT_BUCKETS.min(window_nanos);
@@ -125,37 +129,39 @@ impl Limit {
         Self {
             algorithm,
             requests,
-            burst: requests,
             share: Share::FULL,
             window: Divisor::new(window_nanos),
             buckets: (buckets / divisor) as u8,
-            detail: Divisor::new(window_nanos / divisor).words(),
+            detail: match algorithm.is_bucket() {
+                true => [requests, 0],
+                false => Divisor::new(window_nanos / divisor).words(),
+            },
             periods: None,
         }
     }
 
     /// N = `requests` hits in each of these periods of a calendar. W is the length of a long one.
-    pub fn calendar(requests: u32, window_nanos: u64, periods: Periods) -> Self {
+    pub fn calendar(requests: u64, window_nanos: u64, periods: Periods) -> Self {
         Self { periods: Some(periods), ..Self::new(Algorithm::Calendar, requests, window_nanos) }
     }
 
     /// At most this many calls in flight, each for `ttl_nanos` at most.
     pub fn concurrency(slots: u32, ttl_nanos: u64) -> Self {
-        Self { detail: [0; 2], ..Self::new(Algorithm::Concurrency, slots, ttl_nanos) }
+        Self { detail: [0; 2], ..Self::new(Algorithm::Concurrency, slots.into(), ttl_nanos) }
     }
 
     /// A ban by these terms.
     pub fn ban(terms: &BanTerms) -> Self {
         let lengths = u64::from(terms.first_secs) << 32 | u64::from(terms.longest_secs);
         let detail = [terms.every_nanos, lengths];
-        Self { detail, ..Self::new(Algorithm::Ban, terms.strikes, terms.within_nanos) }
+        Self { detail, ..Self::new(Algorithm::Ban, terms.strikes.into(), terms.within_nanos) }
     }
 
     /// The terms of a `ban`.
     pub fn ban_terms(&self) -> Option<BanTerms> {
         let [every_nanos, lengths] = self.detail;
         let terms = BanTerms {
-            strikes: self.requests,
+            strikes: self.requests as u32,
             within_nanos: self.window_nanos(),
             every_nanos,
             first_secs: (lengths >> 32) as u32,
@@ -164,17 +170,18 @@ impl Limit {
         Some(terms).filter(|_| self.algorithm == Algorithm::Ban)
     }
 
-    /// Hits that are held by these terms. In place of N it has the seconds after an expiry, in place of `burst` what a call may
-    /// cost at most.
+    /// Hits that are held by these terms.
     pub fn holds(terms: &HoldTerms) -> Self {
         let HoldTerms { ttl_nanos, after_secs, periods, worst, share } = *terms;
-        let limit = Self::new(Algorithm::Holds, after_secs, ttl_nanos);
-        Self { detail: [0; 2], buckets: 0, burst: worst, share, periods, ..limit }
+        let requests = u64::from(after_secs) << 32 | u64::from(worst);
+        let limit = Self::new(Algorithm::Holds, 0, ttl_nanos);
+        Self { requests, detail: [0; 2], buckets: 0, share, periods, ..limit }
     }
 
     /// The terms of `holds`.
     pub fn hold_terms(&self) -> Option<HoldTerms> {
-        let &Self { requests: after_secs, burst: worst, share, periods, .. } = self;
+        let &Self { requests, share, periods, .. } = self;
+        let (after_secs, worst) = ((requests >> 32) as u32, requests as u32);
         let terms = HoldTerms { ttl_nanos: self.window_nanos(), after_secs, periods, worst, share };
         Some(terms).filter(|_| self.algorithm == Algorithm::Holds)
     }
@@ -239,39 +246,39 @@ impl Limit {
         self.buckets & CARRIES != 0
     }
 
-    /// Sets the capacity of `token_bucket` and `leaky_bucket`.
+    /// Sets the capacity of `token_bucket` and `leaky_bucket`. Other limits have none.
     #[must_use]
-    pub fn with_burst(mut self, burst: u32) -> Self {
-        self.burst = burst;
+    pub fn with_burst(mut self, burst: u64) -> Self {
+        if self.algorithm.is_bucket() {
+            self.detail = [burst.min(self.algorithm.requests_max()), 0];
+        }
         self
     }
 
-    /// Other numbers; `None`: its own. A `burst` that equals N follows N, and only buckets have another one. There are
-    /// at most [`SLOTS_MAX`] slots.
+    /// Other numbers, at most [`Algorithm::requests_max`]; `None`: its own. A `burst` that equals N follows N, and only
+    /// buckets have another one.
     #[must_use]
-    pub fn with_numbers(mut self, requests: Option<u32>, burst: Option<u32>) -> Self {
+    pub fn with_numbers(mut self, requests: Option<u64>, burst: Option<u64>) -> Self {
         self.set_numbers(requests, burst);
         self
     }
 
     /// [`with_numbers`](Self::with_numbers) in place.
     #[inline]
-    pub(crate) fn set_numbers(&mut self, requests: Option<u32>, burst: Option<u32>) {
-        let most = if self.algorithm == Algorithm::Concurrency { SLOTS_MAX } else { u32::MAX };
+    pub(crate) fn set_numbers(&mut self, requests: Option<u64>, burst: Option<u64>) {
+        let most = self.algorithm.requests_max();
         let requests = requests.unwrap_or(self.requests).min(most);
-        let own_burst = Some(self.burst).filter(|&burst| burst != self.requests);
-        self.burst =
-            if self.algorithm.is_bucket() { burst.or(own_burst).unwrap_or(requests) } else { requests };
+        if self.algorithm.is_bucket() {
+            let own_burst = Some(self.burst()).filter(|&burst| burst != self.requests);
+            self.detail = [burst.or(own_burst).unwrap_or(requests).min(most), 0];
+        }
         self.requests = requests;
     }
 
     /// Sets N, and leaves the `burst` of a bucket as it is.
     #[must_use]
-    pub fn with_requests(mut self, requests: u32) -> Self {
-        self.requests = requests;
-        if !self.algorithm.is_bucket() {
-            self.burst = requests;
-        }
+    pub fn with_requests(mut self, requests: u64) -> Self {
+        self.requests = requests.min(self.algorithm.requests_max());
         self
     }
 
@@ -303,14 +310,14 @@ impl Limit {
 
     /// N.
     #[inline]
-    pub fn requests(&self) -> u32 {
+    pub fn requests(&self) -> u64 {
         self.requests
     }
 
     /// The capacity of a bucket; N for every other algorithm. Classes of importance share it.
     #[inline]
-    pub fn burst(&self) -> u32 {
-        self.burst
+    pub fn burst(&self) -> u64 {
+        if self.algorithm.is_bucket() { self.detail[0] } else { self.requests }
     }
 
     /// The share of a class of importance. Without classes it is full.
@@ -321,8 +328,13 @@ impl Limit {
 
     /// How many hits fit: the share of `burst`, rounded down. For every algorithm but buckets `burst` is N.
     #[inline]
-    pub fn capacity(&self) -> u32 {
-        if self.share == Share::FULL { self.burst } else { self.share.of(self.burst) }
+    pub fn capacity(&self) -> u64 {
+        let burst = self.burst();
+        if self.share == Share::FULL {
+            burst
+        } else {
+            self.share.of(burst).min(self.algorithm.requests_max())
+        }
     }
 
     /// W, in nanoseconds.
@@ -337,7 +349,7 @@ impl Limit {
         if !self.algorithm.is_bucket() || self.requests == 0 {
             return window;
         }
-        let drained = (u128::from(self.burst) * u128::from(window)).div_ceil(u128::from(self.requests));
+        let drained = (u128::from(self.burst()) * u128::from(window)).div_ceil(u128::from(self.requests));
         u64::try_from(drained).unwrap_or(u64::MAX).max(window)
     }
 

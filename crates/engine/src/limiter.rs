@@ -45,9 +45,9 @@ pub struct Outcome {
     /// Whether it may pass.
     pub code: Code,
     /// N of the tightest limit. `None`, like the next two, when no counter was checked.
-    pub limit: Option<u32>,
+    pub limit: Option<u64>,
     /// Hits that would still pass.
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
     /// Denied: seconds until there is room again. Otherwise: seconds until capacity comes back.
     pub reset_secs: Option<u64>,
     /// Denied: seconds after which a retry makes sense.

@@ -45,16 +45,16 @@ impl Leaving {
         if !limit.algorithm().is_strict() || before == 0 || limit.capacity() == 0 {
             return None;
         }
-        let (first, last) = (wait(free + 1), wait(u64::from(limit.capacity())));
+        let (first, last) = (wait(free + 1), wait(limit.capacity()));
         let mut leaving = Self { slices: [0; SLICES], nanos: (first, last) };
         // The number of hits that fit grows with the wait. Hits beyond N leave before the first one that makes room.
         let mut fit = free;
         let mut gone = 0;
         for (slice, count) in (1_u128..).zip(&mut leaving.slices) {
             let until = (u128::from(last) * slice / SLICES as u128) as u64;
-            fit = most(fit, u64::from(limit.capacity()), |hits| wait(hits) <= until);
+            fit = most(fit, limit.capacity(), |hits| wait(hits) <= until);
             let left = match fit > free {
-                true => before.saturating_sub(u64::from(limit.capacity()) - fit),
+                true => before.saturating_sub(limit.capacity() - fit),
                 false => 0,
             };
             *count = left - gone;

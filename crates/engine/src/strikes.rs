@@ -61,7 +61,7 @@ pub fn spare(plan: &Plan<'_>, verdicts: &mut Verdicts) {
 /// The verdict of a counter that is not asked.
 pub fn spared(check: &Check<'_>) -> Verdict {
     let after = if let Hits::Take(hits) = check.hits { hits } else { 0 };
-    let remaining = u64::from(check.limit.capacity());
+    let remaining = check.limit.capacity();
     Verdict { over: false, before: 0, after, remaining, reset_nanos: 0, is_counted: false }
 }
 

@@ -48,8 +48,8 @@ fn a_counter_holds_the_bytes_that_the_store_counts() {
     let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let window = 3_600 * SECOND_NANOS;
     let algorithms = [
-        Limit::new(Algorithm::SlidingLog, u32::MAX, window),
-        Limit::new(Algorithm::SlidingWindow, u32::MAX, window).with_granularity(SECOND_NANOS),
+        Limit::new(Algorithm::SlidingLog, u32::MAX.into(), window),
+        Limit::new(Algorithm::SlidingWindow, u32::MAX.into(), window).with_granularity(SECOND_NANOS),
     ];
     for limit in algorithms {
         // The test harness's own thread allocates now and then.

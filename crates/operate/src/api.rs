@@ -199,7 +199,7 @@ impl AdminApi {
         let author = Author { who: record.who.clone(), caller };
         let warning = self.service.with_rules(|rules| match rules {
             Some(rules) => {
-                unmet::check_burst(&record.exception, rules)?;
+                unmet::check_numbers(&record.exception, rules)?;
                 Ok::<_, Mistake>(unmet::of_exception(&record.exception, rules))
             }
             None => Ok(None),

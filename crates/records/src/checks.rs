@@ -1,7 +1,9 @@
 //! The checks of a record: those of a rule's limit, as far as a record can be checked without its rule.
 
 use tidegate_engine::Algorithm;
-use tidegate_engine::limit::{BUCKETS_MAX, FILL_NANOS_MAX, LOG_REQUESTS_MAX, WINDOW_NANOS_MAX};
+use tidegate_engine::limit::{
+    BUCKETS_MAX, COUNT_REQUESTS_MAX, FILL_NANOS_MAX, LOG_REQUESTS_MAX, WINDOW_NANOS_MAX,
+};
 use tidegate_engine::overlay::Record;
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::Window;
@@ -28,13 +30,29 @@ pub fn checked(record: Record) -> Result<Record, BadRecord> {
     check_window(&record)?;
     check_granularity(&record)?;
     check_burst(&record)?;
-    if record.algorithm == Some(Algorithm::SlidingLog) && record.requests > LOG_REQUESTS_MAX {
-        return bad(format!(
-            "{} requests with sliding_log (expected at most {LOG_REQUESTS_MAX}, or sliding_window)",
-            record.requests
-        ));
-    }
+    check_requests(&record)?;
     Ok(record)
+}
+
+fn check_requests(record: &Record) -> Result<(), BadRecord> {
+    let requests = record.requests;
+    match record.algorithm {
+        Some(Algorithm::SlidingLog) if requests > LOG_REQUESTS_MAX => bad(format!(
+            "{requests} requests with sliding_log (expected at most {LOG_REQUESTS_MAX}, or sliding_window)"
+        )),
+        Some(algorithm) if requests > algorithm.requests_max() => {
+            let (name, most) = (algorithm.name(), algorithm.requests_max());
+            bad(format!("{requests} requests with {name} (expected at most {most})"))
+        }
+        _ if requests > COUNT_REQUESTS_MAX => {
+            bad(format!("{requests} requests (expected at most {COUNT_REQUESTS_MAX})"))
+        }
+        _ if requests > u32::MAX.into() && (record.burst.is_some() || record.granularity_nanos.is_some()) => {
+            let most = u32::MAX;
+            bad(format!("{requests} requests with `burst` or `granularity` (expected at most {most})"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn checked_unlimited(record: Record) -> Result<Record, BadRecord> {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use tidegate_engine::Algorithm;
+use tidegate_engine::limit::COUNT_REQUESTS_MAX;
 use tidegate_engine::overlay::Record;
 use tidegate_engine::unit::{Anchor, Unit, Window};
 
@@ -14,7 +15,8 @@ pub fn record() -> impl Strategy<Value = Record> {
     let window = window.prop_map(|(unit, multiplier)| Window { unit, multiplier });
     let algorithm = proptest::sample::select(&Algorithm::NAMED[..]);
     let modes = (any::<Option<bool>>(), proptest::bool::weighted(0.1));
-    let numbers = (any::<u32>(), proptest::option::of(1_u32..1_000), proptest::option::of(1_u64..u64::MAX));
+    let requests = prop_oneof![4 => any::<u32>().prop_map(u64::from), 1 => 0..=COUNT_REQUESTS_MAX];
+    let numbers = (requests, proptest::option::of(1_u64..1_000), proptest::option::of(1_u64..u64::MAX));
     let of_windows = (proptest::option::of(window), proptest::option::of(algorithm), Just(None));
     let anchored = (Just(None), Just(None), (1_u16..=404).prop_map(Anchor::numbered));
     let parts = (numbers, prop_oneof![3 => of_windows.boxed(), 1 => anchored.boxed()], modes);

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use tidegate_engine::Algorithm;
+use tidegate_engine::limit::COUNT_REQUESTS_MAX;
 use tidegate_engine::overlay::Record;
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_engine::time::SECOND_NANOS;
@@ -26,6 +27,9 @@ pub(crate) const FIELDS: [&str; 12] = [
     "shadow_mode",
     "unlimited",
 ];
+
+/// The largest `burst` and multiplier of a unit.
+const NUMBER_MAX: u64 = u32::MAX as u64;
 
 /// Reads a record with its key. Null counts as absent.
 ///
@@ -85,13 +89,13 @@ pub fn show(key: &RecordKey, record: &Record) -> Value {
 
 fn record(fields: &Map<String, Value>) -> Result<Record, BadRecord> {
     let unlimited = flag(fields, "unlimited")?.unwrap_or_default();
-    let requests = number(fields, "requests_per_unit")?;
+    let requests = number(fields, "requests_per_unit", COUNT_REQUESTS_MAX)?;
     if requests.is_none() && !unlimited {
         return bad("`requests_per_unit` is missing (expected a whole number, or `unlimited: true`)");
     }
     let record = Record {
         requests: requests.unwrap_or_default(),
-        burst: number(fields, "burst")?,
+        burst: number(fields, "burst", NUMBER_MAX)?,
         window: window(fields)?,
         algorithm: algorithm(fields)?,
         granularity_nanos: granularity(fields)?,
@@ -114,13 +118,17 @@ fn text<'v>(fields: &'v Map<String, Value>, name: &str) -> Result<Option<&'v str
     }
 }
 
-fn number(fields: &Map<String, Value>, name: &str) -> Result<Option<u32>, BadRecord> {
+fn number<T: TryFrom<u64>>(
+    fields: &Map<String, Value>,
+    name: &str,
+    most: u64,
+) -> Result<Option<T>, BadRecord> {
     let Some(value) = given(fields, name) else { return Ok(None) };
-    match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
+    match value.as_u64().filter(|number| *number <= most).and_then(|number| T::try_from(number).ok()) {
         Some(number) => Ok(Some(number)),
         None => {
             let shown = cut(&value.to_string());
-            bad(format!("`{name}` is {shown} (expected a whole number, 0 to {})", u32::MAX))
+            bad(format!("`{name}` is {shown} (expected a whole number, 0 to {most})"))
         }
     }
 }
@@ -166,7 +174,7 @@ fn anchor(fields: &Map<String, Value>) -> Result<Option<Anchor>, BadRecord> {
 }
 
 fn window(fields: &Map<String, Value>) -> Result<Option<Window>, BadRecord> {
-    let (unit, multiplier) = (text(fields, "unit")?, number(fields, "unit_multiplier")?);
+    let (unit, multiplier) = (text(fields, "unit")?, number(fields, "unit_multiplier", NUMBER_MAX)?);
     if let Some(text) = text(fields, "window")? {
         if unit.is_some() || multiplier.is_some() {
             return bad("`window` with `unit` or `unit_multiplier` (expected one of the two)");
@@ -305,7 +313,7 @@ mod tests {
             (json!({}), "`requests_per_unit` is missing (expected a whole number, or `unlimited: true`)"),
             (
                 json!({"requests_per_unit": "5"}),
-                "`requests_per_unit` is \"5\" (expected a whole number, 0 to 4294967295)",
+                "`requests_per_unit` is \"5\" (expected a whole number, 0 to 9007199254740991)",
             ),
             (json!({"requests": 5}), "\"requests\": is unknown (expected one of domain, "),
             (

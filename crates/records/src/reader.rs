@@ -315,7 +315,7 @@ mod tests {
                 r#"2: {"domain":"shop","entries":[{"key":"tenant","value":"a,\"b\""},{"key":"plan","value":"gold"}],"requests_per_unit":5,"unit":"day"}"#,
                 r#"3: {"domain":"shop","entries":[{"key":"tenant","value":"c"}],"requests_per_unit":7,"shadow_mode":true}"#,
                 "4! entry.tenant is empty, and a later entry is not (expected a value)",
-                "5! `requests_per_unit` is \"many\" (expected a whole number, 0 to 4294967295)",
+                "5! `requests_per_unit` is \"many\" (expected a whole number, 0 to 9007199254740991)",
                 "6! 2 cells (expected 6, as in the heading)",
                 "7! `unit` is \"fortnight\" (expected second, minute, hour, day, week, month, year)",
                 "8! a quote is not closed in its line",

@@ -44,9 +44,9 @@ fn of_batch(step: u32, at: u32) -> RecordKey {
 
 /// One step: a batch, the record of the last step, and one record less of the batch before.
 fn step(folder: &Folder, step: u32) {
-    let batch: Vec<_> = (0..BATCH).map(|at| (of_batch(step, at), Record::of(step))).collect();
+    let batch: Vec<_> = (0..BATCH).map(|at| (of_batch(step, at), Record::of(step.into()))).collect();
     folder.load(&batch).expect("written");
-    folder.put(&last(), &Record::of(step)).expect("written");
+    folder.put(&last(), &Record::of(step.into())).expect("written");
     if step > 0 {
         folder.delete(&of_batch(step - 1, 0)).expect("written");
     }
@@ -119,10 +119,10 @@ fn check(path: &Path, first: u32, said: u32) -> bool {
     let beyond = (0..BATCH).filter(|at| all.contains_key(&of_batch(said + 1, *at))).count() as u32;
     assert!(beyond == 0 || beyond == BATCH, "{beyond} records of a batch of {BATCH}");
     let last = all.get(&last()).map(|record| record.requests);
-    let is_next = last == Some(said + 1) && beyond == BATCH;
-    assert!(last == Some(said) || is_next, "{last:?} after {said}");
+    let is_next = last == Some((said + 1).into()) && beyond == BATCH;
+    assert!(last == Some(said.into()) || is_next, "{last:?} after {said}");
     for number in first..=said {
-        let has = |at: &u32| all.get(&of_batch(number, *at)) == Some(&Record::of(number));
+        let has = |at: &u32| all.get(&of_batch(number, *at)) == Some(&Record::of(number.into()));
         assert_eq!((1..BATCH).filter(has).count() as u32, BATCH - 1, "batch {number} of {said}");
         // The step after the last one may have come to its deletion.
         let is_right = if number < said { !has(&0) } else { has(&0) || is_next };

@@ -179,12 +179,12 @@ const CARRIES: u8 = 128;
 /// The offsets in a packed check of the algorithm, the flags, the window, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
-const REQUESTS: Range<usize> = 6..10;
-const BURST: Range<usize> = 10..14;
-const WINDOW: Range<usize> = 14..22;
-const NUMERATOR: usize = 22;
-const DENOMINATOR: Range<usize> = 23..31;
-const HITS: Range<usize> = 31..39;
+const REQUESTS: Range<usize> = 6..14;
+const BURST: Range<usize> = 14..22;
+const WINDOW: Range<usize> = 22..30;
+const NUMERATOR: usize = 30;
+const DENOMINATOR: Range<usize> = 31..39;
+const HITS: Range<usize> = 39..47;
 /// The period of a calendar, in a check that makes a hold.
 const PERIOD: Range<usize> = HITS.end + 16..HITS.end + 32;
 /// The bytes of a check that asks for a lease and holds no unsynced hits.
@@ -303,10 +303,10 @@ impl Call {
     /// Makes the last check one of the holds of the limit whose check is at `place`, counted from 0. The check that bounds its
     /// worst cases is at `bound`.
     pub fn holds_of(&mut self, place: usize, bound: Option<usize>) {
-        let number = |place: usize| u32::try_from(place + 1).unwrap_or_default().to_le_bytes();
+        let number = |place: usize| double(place as u64 + 1);
         if let Some(check) = self.args.last_mut() {
             check[REQUESTS].copy_from_slice(&number(place));
-            check[BURST].copy_from_slice(&bound.map(number).unwrap_or_default());
+            check[BURST].copy_from_slice(&bound.map_or(double(0), number));
         }
     }
 
@@ -367,7 +367,7 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
     let (numerator, denominator) = match limit.algorithm() {
         // Its `burst` below is the share of a class.
-        algorithm if algorithm.is_bucket() => (0, limit.burst().into()),
+        algorithm if algorithm.is_bucket() => (0, limit.burst()),
         Algorithm::Calendar => {
             let table = limit.periods().map_or(0, |periods| periods.number().into());
             (if limit.carries_debt() { limit.calendar_number().into() } else { 0 }, table)
@@ -392,8 +392,7 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
         _ if limit.carries_debt() => (limit.capacity(), limit.requests()),
         _ => (limit.capacity(), limit.capacity()),
     };
-    packed.extend(requests.to_le_bytes());
-    packed.extend(burst.to_le_bytes());
+    packed.extend([requests, burst].map(double).as_flattened());
     packed.extend(double(limit.window_nanos() / 1_000));
     packed.push(u8::try_from(numerator).expect("limits in whole microseconds have few buckets in one"));
     packed.extend(double(denominator));

@@ -266,7 +266,7 @@ impl<R: Runtime> SharedStore<R> {
             let Some(Ok(CounterAnswered { verdict, charged, .. })) = outcome else { continue };
             verdicts[index] = Some(*verdict);
             if let Some(check) = check_at(plan, index).filter(|_| verdict.over) {
-                let left = u64::from(check.limit.capacity()).saturating_sub(verdict.before);
+                let left = check.limit.capacity().saturating_sub(verdict.before);
                 self.reported.count(check, left, *charged);
             }
         }
@@ -544,7 +544,7 @@ fn check_at<'p, 'a>(plan: &'p Plan<'a>, index: usize) -> Option<&'p Check<'a>> {
 
 /// The verdict of a counter after so many hits have gone back.
 fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verdict {
-    let remaining = verdict.remaining.saturating_add(hits).min(u64::from(check.limit.capacity()));
+    let remaining = verdict.remaining.saturating_add(hits).min(check.limit.capacity());
     let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };
     Verdict { remaining, reset_nanos, ..*verdict }
 }

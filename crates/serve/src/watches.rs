@@ -169,7 +169,7 @@ impl Watch {
         if limited.is_denied() {
             seen.denied.add(key, 1, name);
         }
-        let limit = u64::from(limited.limit.capacity());
+        let limit = limited.limit.capacity();
         seen.note_full(key, Full { name: Box::default(), used, limit, at, until }, name);
     }
 

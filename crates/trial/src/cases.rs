@@ -93,7 +93,7 @@ struct Expected {
     code: Option<Code>,
     /// The name of the rule that decided, or its path.
     rule: Option<String>,
-    remaining: Option<u32>,
+    remaining: Option<u64>,
     /// In whole seconds.
     wait_secs: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! `tidegate check --records`: files of records, compared with the rules that read them.
 //!
-//! In: a file of JSON lines or CSV, and the sets of rules. Out: its bad lines, its records that no rule reads, and
-//! their anchors that no calendar has.
+//! In: a file of JSON lines or CSV, and the sets of rules. Out: its bad lines, its records that no rule reads, and what of
+//! them their rules cannot have.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -30,7 +30,7 @@ pub(super) fn check(path: &Path, sets: &[RuleSet]) -> io::Result<Problems> {
         match line.read {
             Err(error) => problems.add(number, || one_line(&error.to_string()).into_owned()),
             Ok((key, record)) => match sets.iter().find(|rules| reads(rules, &key)) {
-                Some(rules) => anchor_problem(rules, &key, &record)
+                Some(rules) => unmet_part(rules, &key, &record)
                     .into_iter()
                     .for_each(|problem| problems.add(number, || problem)),
                 None => problems.add(number, || why(&key, sets)),
@@ -52,9 +52,9 @@ fn reads(rules: &RuleSet, key: &RecordKey) -> bool {
     key.with_entries(|domain, entries| rules.reads_record(domain, entries))
 }
 
-/// Why the anchor of a record changes nothing, if so.
-fn anchor_problem(rules: &RuleSet, key: &RecordKey, record: &Record) -> Option<String> {
-    key.with_entries(|domain, entries| rules.why_not_anchored(domain, entries, record.anchor?))
+/// What of a record its rule cannot have, if anything.
+fn unmet_part(rules: &RuleSet, key: &RecordKey, record: &Record) -> Option<String> {
+    key.with_entries(|domain, entries| rules.why_in_part(domain, entries, record))
 }
 
 /// Why no set reads a record: according to the first set that has its domain, else to the first set.

@@ -39,7 +39,7 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
         Status::Unlimited(_) => number(out, LIMIT_REMAINING, u32::MAX.into()),
         Status::Limited(limited) => {
             nested(out, CURRENT_LIMIT, |out| encode_limit(limited, out));
-            number(out, LIMIT_REMAINING, limited.remaining().into());
+            number(out, LIMIT_REMAINING, saturated(limited.remaining()));
             let seconds = limited.reset_secs().min(i64::MAX as u64);
             nested(out, DURATION_UNTIL_RESET, |out| number(out, SECONDS, seconds));
         }
@@ -48,7 +48,7 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
 
 fn encode_limit(limited: &Limited<'_>, out: &mut Vec<u8>) {
     let (window, name) = (limited.origin.window(), limited.origin.rule().map_or("", |rule| &rule.name));
-    number(out, REQUESTS_PER_UNIT, limited.limit.requests().into());
+    number(out, REQUESTS_PER_UNIT, saturated(limited.limit.requests()));
     // Slots are no hits in a time.
     let has_window = limited.limit.algorithm() != Algorithm::Concurrency;
     if has_window {
@@ -60,6 +60,11 @@ fn encode_limit(limited: &Limited<'_>, out: &mut Vec<u8>) {
     if window.multiplier != 1 && has_window {
         nested(out, UNIT_MULTIPLIER, |out| number(out, VALUE, window.multiplier.into()));
     }
+}
+
+/// A number that has 32 bits on the wire.
+fn saturated(number: u64) -> u64 {
+    number.min(u32::MAX.into())
 }
 
 fn code(code: Code) -> u64 {
@@ -126,7 +131,7 @@ mod tests {
     use tidegate_serve::service::fixture::rules;
 
     fn limited<'r>(origin: Origin<'r>, requests: u32, verdict: Verdict) -> Status<'r> {
-        let limit = Limit::new(Algorithm::FixedWindow, requests, Unit::Hour.nanos());
+        let limit = Limit::new(Algorithm::FixedWindow, requests.into(), Unit::Hour.nanos());
         Status::Limited(Limited { origin, limit, hits: Hits::Take(1), verdict, shadow: false, quota: false })
     }
 

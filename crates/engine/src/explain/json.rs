@@ -158,7 +158,7 @@ fn counter(limited: &Limited<'_>, look: &Look) -> Value {
         Hits::Take(hits) => (hits, false),
         Hits::GiveBack(hits) => (hits, true),
     };
-    let fits = |hits: u64| hits <= u64::from(limited.limit.capacity());
+    let fits = |hits: u64| hits <= limited.limit.capacity();
     let wait_for_hits = if verdict.over { ceil_secs(verdict.reset_nanos) } else { 0 };
     let mut json = json!({
         "hits": hits,

@@ -136,7 +136,7 @@ impl Explained<'_> {
             };
             writeln!(out, "  hits      {does} {hits}, by its own hits_addend")?;
         }
-        let (fitting, verdict) = (u64::from(limited.limit.capacity()), &limited.verdict);
+        let (fitting, verdict) = (limited.limit.capacity(), &limited.verdict);
         // Reported costs may count beyond the limit, hits of higher classes beyond the share of one.
         let most = if self.class.is_some() { "the share of its class" } else { "the limit" };
         let beyond = match verdict.before.saturating_sub(fitting) {
@@ -209,7 +209,7 @@ fn says(record: &Record, own: Option<&Limit>) -> String {
 impl Exception {
     /// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z, made by jane: an order`. `own` is the limit of the rule.
     pub fn text(&self, own: Option<&Limit>) -> String {
-        let of = |number: Option<u32>, own: Option<u32>| match (number, own) {
+        let of = |number: Option<u64>, own: Option<u64>| match (number, own) {
             (Some(number), Some(own)) => Some(format!("{number} instead of {own}")),
             (number, _) => number.map(|number| number.to_string()),
         };
@@ -253,7 +253,7 @@ fn capacity(limited: &Limited<'_>, look: &Look) -> String {
     let one = format!("1 hit fits {}", wait(look.wait_one_nanos));
     let verdict = &limited.verdict;
     let asked = match limited.hits {
-        Hits::Take(hits @ 2..) if hits > u64::from(limited.limit.capacity()) => {
+        Hits::Take(hits @ 2..) if hits > limited.limit.capacity() => {
             format!(", {hits} hits never")
         }
         Hits::Take(hits @ 2..) if verdict.over => format!(", {hits} hits {}", wait(verdict.reset_nanos)),

@@ -1,8 +1,8 @@
-//! An entry of the cache in three bits, N, and two words for the fields that few records have:
+//! An entry of the cache in three bits, the lower half of N, and two words for the fields that few records have:
 //!
 //! | word | bits | |
 //! | --- | --- | --- |
-//! | 0 | 0 to 31 | `burst` |
+//! | 0 | 0 to 31 | `burst`; without one, the upper half of N |
 //! | | 32 to 56 | multiplier of the unit: 366 days are 25 bits of seconds |
 //! | | 57, 58 | it is unlimited; there is a `burst` |
 //! | | 59, 60 | there is a word on shadow mode; shadow mode |
@@ -50,16 +50,15 @@ pub(super) fn pack(record: Option<Record>) -> Packed {
     let Some(record) = record else { return Packed { flags: IS_KNOWN, ..Packed::default() } };
     let more = more(&record);
     let flags = IS_KNOWN | HAS_RECORD | if more == More::default() { 0 } else { HAS_MORE };
-    Packed { flags, requests: record.requests, more }
+    Packed { flags, requests: record.requests as u32, more }
 }
 
 fn more(record: &Record) -> More {
-    let &Record { requests: _, burst, window, algorithm, granularity_nanos, anchor, shadow, unlimited } =
-        record;
+    let &Record { requests, burst, window, algorithm, granularity_nanos, anchor, shadow, unlimited } = record;
     let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
     let (multiplier, unit) =
         window.map_or((0, 0), |Window { unit, multiplier }| (multiplier.into(), unit_place(unit)));
-    let first = u64::from(burst.unwrap_or(0))
+    let first = burst.unwrap_or(requests >> 32)
         | MULTIPLIER_MAX.min(multiplier) << MULTIPLIER_AT
         | flag(unlimited, UNLIMITED)
         | flag(burst.is_some(), HAS_BURST)
@@ -81,15 +80,16 @@ pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) 
         return None;
     }
     if flags & HAS_MORE == 0 {
-        return Some(Record::of(requests));
+        return Some(Record::of(requests.into()));
     }
     let has = |flag: u64| first & flag != 0;
     let place = |word: u64| ((word >> PLACE_AT) as usize).checked_sub(1);
     let multiplier = (first >> MULTIPLIER_AT & MULTIPLIER_MAX) as u32;
+    let (low, has_burst) = (first & u64::from(u32::MAX), has(HAS_BURST));
     let (last, has_anchor) = (second & GRANULARITY_MAX, second & HAS_ANCHOR != 0);
     Some(Record {
-        requests,
-        burst: has(HAS_BURST).then_some(first as u32),
+        requests: u64::from(requests) | if has_burst { 0 } else { low << 32 },
+        burst: has_burst.then_some(low),
         window: place(first).and_then(|unit| Some(Window { unit: *Unit::ALL.get(unit)?, multiplier })),
         algorithm: place(second).and_then(|algorithm| Algorithm::NAMED.get(algorithm).copied()),
         granularity_nanos: (last > 0 && !has_anchor).then_some(last),

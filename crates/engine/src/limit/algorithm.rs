@@ -1,5 +1,7 @@
 //! The algorithms, in one list: the enum, the names, the numbers and the memory store's tables all follow from it.
 
+use crate::limit::{COUNT_REQUESTS_MAX, LOG_REQUESTS_MAX, SLOTS_MAX};
+
 /// Calls a macro with every algorithm: documentation, variant (also the type of its counters) and module (also its
 /// name in rule files). The number of an algorithm is its place in this list. The last four cannot be named in rules.
 macro_rules! with_algorithms {
@@ -89,6 +91,17 @@ impl Algorithm {
     #[inline]
     pub const fn is_bucket(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+
+    /// The largest N, and `burst`, that its counters can hold.
+    #[inline]
+    pub const fn requests_max(self) -> u64 {
+        match self {
+            Self::FixedWindow | Self::Calendar => COUNT_REQUESTS_MAX,
+            Self::SlidingLog => LOG_REQUESTS_MAX,
+            Self::Concurrency => SLOTS_MAX as u64,
+            _ => u32::MAX as u64,
+        }
     }
 }
 

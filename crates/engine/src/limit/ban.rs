@@ -126,8 +126,7 @@ impl Counter for Ban {
     /// A banned key is over, for hits and for questions.
     fn look(&self, limit: &Limit, _pending: Pending, _hits: u64) -> Preview {
         let before = self.strikes.len() as u64;
-        let left =
-            if self.is_banned() { 0 } else { u64::from(limit.capacity()).saturating_sub(before).max(1) };
+        let left = if self.is_banned() { 0 } else { limit.capacity().saturating_sub(before).max(1) };
         Preview { over: self.is_banned(), left, before }
     }
 

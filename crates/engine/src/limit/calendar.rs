@@ -36,18 +36,23 @@ use crate::limit::debt::DEBT_WINDOWS;
 use crate::limit::{Limit, Preview};
 use crate::time::{SECOND_NANOS, Timestamp};
 
-/// The state: 32 bytes.
+/// The state: 36 bytes.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(4))]
 pub(crate) struct Calendar {
     latest: Timestamp,
     count: u64,
     end: Timestamp,
     /// If debts are carried: the largest N by which hits were charged in the running period. So hits that fitted are no debt
     /// when N becomes smaller.
-    paid: u32,
+    paid: u64,
     /// How long after `end` the debts that are carried are paid, in seconds, or a period later; 0: there are none.
     owed_secs: u32,
 }
+
+/// Files contain the upper half of [`Calendar::paid`] only if this bit of [`Calendar::owed_secs`] is set.
+const HAS_PAID_MORE: u32 = 1 << 31;
+const OWED_SECS_MAX: u32 = HAS_PAID_MORE - 1;
 
 impl Calendar {
     /// Begins the period of `latest`, after the end of another.
@@ -70,7 +75,7 @@ impl Calendar {
 
     /// What the end of the running period takes from the count.
     fn paid_at_end(&self, limit: &Limit) -> u64 {
-        limit.paid_at_once().max(self.paid.into())
+        limit.paid_at_once().max(self.paid)
     }
 
     fn note_debt(&mut self, limit: &Limit) {
@@ -78,7 +83,7 @@ impl Calendar {
         let periods = debt.div_ceil(limit.paid_at_once()).min(DEBT_WINDOWS);
         // Periods are longer than a mean one, but not many of them.
         let nanos = if periods == 0 { 0 } else { (periods + 1).saturating_mul(limit.period_nanos()) };
-        self.owed_secs = u32::try_from(nanos.div_ceil(SECOND_NANOS)).unwrap_or(u32::MAX);
+        self.owed_secs = nanos.div_ceil(SECOND_NANOS).min(OWED_SECS_MAX.into()) as u32;
     }
 }
 
@@ -91,7 +96,7 @@ pub(crate) fn ended(limit: &Limit, end: Timestamp, begin: Timestamp) -> u64 {
 /// How long such hits wait at `latest` in a period with this end, in nanoseconds. Its end takes N from the count, as later
 /// ones do. Hits that never fit wait for its end.
 pub(super) fn wait_nanos(limit: &Limit, (latest, count, end): (Timestamp, u64, Timestamp), hits: u64) -> u64 {
-    let capacity = u64::from(limit.capacity());
+    let capacity = limit.capacity();
     let periods = match limit.carries_debt() {
         true => {
             count.saturating_add(hits.min(capacity)).saturating_sub(capacity).div_ceil(limit.paid_at_once())
@@ -108,7 +113,7 @@ impl Counter for Calendar {
         self.latest = self.latest.max(now);
         if self.count == 0 {
             *self = Self { latest: self.latest, end: limit.period_around(self.latest).1, ..Self::default() };
-        } else if self.end <= self.latest {
+        } else if { self.end } <= { self.latest } {
             self.begin(limit);
         }
     }
@@ -160,17 +165,21 @@ impl Counter for Calendar {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        out.u64(self.latest.as_nanos());
+        out.u64({ self.latest }.as_nanos());
         // No count is 0: it says that debts are carried.
         let carries = self.paid > 0 || self.owed_secs > 0;
         if carries {
             out.u64(0);
         }
         out.u64(self.count);
-        out.u64(self.end.as_nanos());
+        out.u64({ self.end }.as_nanos());
         if carries {
-            out.u32(self.paid);
-            out.u32(self.owed_secs);
+            let more = (self.paid >> 32) as u32;
+            out.u32(self.paid as u32);
+            out.u32(self.owed_secs | if more > 0 { HAS_PAID_MORE } else { 0 });
+            if more > 0 {
+                out.u32(more);
+            }
         }
     }
 
@@ -180,7 +189,9 @@ impl Counter for Calendar {
         let carries = first == 0;
         let count = if carries { bytes.u64()? } else { first };
         let end = Timestamp::from_nanos(bytes.u64()?);
-        let (paid, owed_secs) = if carries { (bytes.u32()?, bytes.u32()?) } else { (0, 0) };
+        let (paid, owed) = if carries { (bytes.u32()?, bytes.u32()?) } else { (0, 0) };
+        let more = if owed & HAS_PAID_MORE != 0 { bytes.u32()? } else { 0 };
+        let (paid, owed_secs) = (u64::from(more) << 32 | u64::from(paid), owed & !HAS_PAID_MORE);
         match count {
             0 => Err("a period without hits"),
             _ => Ok(Self { latest, count, end, paid, owed_secs }),
@@ -189,7 +200,8 @@ impl Counter for Calendar {
 
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
         // Nothing is later than the end of time.
-        let is_running = self.latest < self.end || self.end == Timestamp::MAX;
+        let (latest, end) = (self.latest, self.end);
+        let is_running = latest < end || end == Timestamp::MAX;
         if is_running { Ok(()) } else { Err("the period is over") }
     }
 }

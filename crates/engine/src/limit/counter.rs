@@ -183,7 +183,7 @@ pub(crate) fn report_max_of_count(limit: &Limit, count: u64) -> u64 {
 
 /// The preview of `hits` on a counter of `count` hits under a capacity. 0 hits ask whether 1 would fit.
 #[inline]
-pub(crate) fn look_at_count(capacity: u32, count: u64, hits: u64) -> Preview {
-    let left = u64::from(capacity).saturating_sub(count);
+pub(crate) fn look_at_count(capacity: u64, count: u64, hits: u64) -> Preview {
+    let left = capacity.saturating_sub(count);
     Preview { over: hits.max(1) > left, left, before: count }
 }

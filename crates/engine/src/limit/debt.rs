@@ -9,7 +9,7 @@
 //! counts as 1 here.
 
 use crate::limit::search::search;
-use crate::limit::{CARRYING_NANOS_MAX, Limit};
+use crate::limit::{CARRYING_NANOS_MAX, COUNT_REQUESTS_MAX, Limit};
 use crate::time::SECOND_NANOS;
 
 /// A counter holds the debts of so many windows or periods; a bucket, above `burst`, what drains in them. More is dropped: a
@@ -32,12 +32,12 @@ const CALENDARS: [(u64, u64); 5] =
 impl Limit {
     /// How many hits of a debt a window or a period pays.
     pub(super) fn paid_at_once(&self) -> u64 {
-        u64::from(self.requests().max(1))
+        self.requests().max(1)
     }
 
     /// The most hits that reported costs add to a count, if debts are carried.
     pub(super) fn debt_room(&self, count: u64) -> u64 {
-        ((1 + DEBT_WINDOWS) * self.paid_at_once()).saturating_sub(count)
+        ((1 + DEBT_WINDOWS) * self.paid_at_once()).min(COUNT_REQUESTS_MAX).saturating_sub(count)
     }
 
     /// Which of the calendars it has, from 1: day, week, month, quarter, year. 0: none, its periods are aligned windows.

@@ -57,7 +57,7 @@ impl Counter for FixedWindow {
 
     #[inline]
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
-        let (limit, before) = (u64::from(limit.capacity()), pending.on(self.count));
+        let (limit, before) = (limit.capacity(), pending.on(self.count));
         Preview { over: before.saturating_add(hits) > limit, left: limit.saturating_sub(before), before }
     }
 

@@ -54,8 +54,8 @@ const LEVEL_MAX: u128 = (1 << 95) - 1;
 
 impl Gcra {
     /// A counter with this state, to compute its reset time.
-    pub(super) fn from_parts(latest: Timestamp, level: u128, requests: u32) -> Self {
-        let mut counter = Self { latest, requests, ..Self::default() };
+    pub(super) fn from_parts(latest: Timestamp, level: u128, limit: &Limit) -> Self {
+        let mut counter = Self { latest, requests: requests(limit), ..Self::default() };
         counter.set_level(level);
         counter
     }
@@ -74,7 +74,7 @@ impl Gcra {
     /// Drains at another N than before, or from above `burst`, and adopts the N of the limit.
     #[cold]
     fn advance_changed(&mut self, limit: &Limit, now: Timestamp) {
-        let (requests, burst) = (limit.requests(), burst(limit));
+        let (requests, burst) = (requests(limit), burst(limit));
         let mut nanos = now.nanos_since(self.latest);
         if requests == 0 || self.requests == 0 {
             self.drain(self.requests, nanos);
@@ -131,7 +131,7 @@ impl Gcra {
 impl Counter for Gcra {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
-        if self.requests != limit.requests() || self.requests_above > 0 {
+        if self.requests != requests(limit) || self.requests_above > 0 {
             return self.advance_changed(limit, now);
         }
         let latest = self.latest;
@@ -148,11 +148,8 @@ impl Counter for Gcra {
         let capacity = units(limit, limit.capacity());
         let fitting = whole_hits(limit, capacity.saturating_sub(level));
         let left = if limit.requests() == 0 { 0 } else { fitting };
-        let before = if level > capacity {
-            div_ceil(level, limit.window_nanos())
-        } else {
-            u64::from(limit.capacity()) - fitting
-        };
+        let before =
+            if level > capacity { div_ceil(level, limit.window_nanos()) } else { limit.capacity() - fitting };
         Preview { over: hits.max(1) > left, left, before }
     }
 
@@ -179,17 +176,17 @@ impl Counter for Gcra {
 
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
-        if hits > u64::from(limit.capacity()) || limit.requests() == 0 {
+        if hits > limit.capacity() || limit.requests() == 0 {
             return limit.window_nanos();
         }
         let wanted = u128::from(hits) * u128::from(limit.window_nanos());
         let (burst, capacity) = (burst(limit), units(limit, limit.capacity()));
         if self.requests_above > 0 && self.level() > burst {
-            let nanos = div_ceil(burst - capacity + wanted, u64::from(limit.requests()));
+            let nanos = div_ceil(burst - capacity + wanted, limit.requests());
             return nanos.saturating_add(self.above_nanos(burst));
         }
         let too_much = (self.level() + wanted).saturating_sub(capacity);
-        div_ceil(too_much, u64::from(limit.requests()))
+        div_ceil(too_much, limit.requests())
     }
 
     /// Later than the trait says while something is above `burst`, because the counter does not know `burst`.
@@ -235,6 +232,12 @@ impl Counter for Gcra {
     }
 }
 
+/// N, which takes 32 bits in the limits of buckets.
+#[inline]
+fn requests(limit: &Limit) -> u32 {
+    limit.requests() as u32
+}
+
 /// `burst` in units.
 fn burst(limit: &Limit) -> u128 {
     units(limit, limit.burst())
@@ -242,7 +245,7 @@ fn burst(limit: &Limit) -> u128 {
 
 /// Hits in units.
 #[inline]
-fn units(limit: &Limit, hits: u32) -> u128 {
+fn units(limit: &Limit, hits: u64) -> u128 {
     u128::from(hits) * u128::from(limit.window_nanos())
 }
 

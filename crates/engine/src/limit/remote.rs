@@ -87,9 +87,7 @@ impl RemoteCounter {
                     0
                 }
             }
-            RemoteState::Level(level) => {
-                Gcra::from_parts(latest, level, limit.requests()).status(limit, hits, over).1
-            }
+            RemoteState::Level(level) => Gcra::from_parts(latest, level, limit).status(limit, hits, over).1,
         }
     }
 }

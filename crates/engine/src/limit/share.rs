@@ -65,11 +65,11 @@ impl Share {
         self.0
     }
 
-    /// This share of so many hits, rounded down; at most as many as a limit may have.
+    /// This share of so many hits, rounded down. What fits a limit fits the products.
     #[inline]
-    pub(crate) const fn of(self, hits: u32) -> u32 {
-        let hits = hits as u64 * self.0 as u64 / PARTS as u64;
-        if hits > u32::MAX as u64 { u32::MAX } else { hits as u32 }
+    pub(crate) const fn of(self, hits: u64) -> u64 {
+        let (parts, share) = (PARTS as u64, self.0 as u64);
+        hits / parts * share + hits % parts * share / parts
     }
 }
 
@@ -95,9 +95,14 @@ mod tests {
         assert_eq!(of("0.58", 50), Some(29));
         assert_eq!(of("0.333333", 3_000_000), Some(999_999));
         assert_eq!(of("0.000001", 999_999), Some(0));
-        assert_eq!(of("0.999999", u32::MAX), Some(4_294_963_000));
+        assert_eq!(of("0.999999", u32::MAX.into()), Some(4_294_963_000));
+        assert_eq!(
+            of("0.999999", 1 << 53),
+            Some(9_007_190_247_541_737),
+            "9007199254740992 - 9007199254.740992"
+        );
         for one in ["1", "1.0", "1.000000", "1."] {
-            assert_eq!(of(one, u32::MAX), Some(u32::MAX), "{one}");
+            assert_eq!(of(one, 1 << 53), Some(1 << 53), "{one}");
         }
         assert_eq!([".5", "0.5", "0.500"].map(Share::parse), [Some(Share(500_000)); 3]);
     }
@@ -135,7 +140,7 @@ mod tests {
         assert_eq!(of("0.07", 100), Some(107), "in binary, 0.07 is a little more");
         assert_eq!(of("0.001", 999), Some(999));
         assert_eq!(of("10", 3), Some(33));
-        assert_eq!(of("10.000", u32::MAX), Some(u32::MAX));
+        assert_eq!(of("10.000", 1 << 53), Some(11 << 53));
         for text in ["", ".", ".5", "1.", "-0.5", "+1", "10.001", "11", "0.0005", "1e1", "0,5", "50%", "099"]
         {
             assert_eq!(Share::with_overdraft(text), None, "{text}");

@@ -112,7 +112,7 @@ impl Counter for SlidingLog {
     }
 
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
-        let capacity = u64::from(limit.capacity());
+        let capacity = limit.capacity();
         if hits > capacity {
             return limit.window_nanos();
         }

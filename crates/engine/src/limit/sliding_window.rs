@@ -196,7 +196,7 @@ impl Counter for SlidingWindow {
 
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
-        let capacity = u64::from(limit.capacity());
+        let capacity = limit.capacity();
         if hits > capacity {
             return limit.window_nanos();
         }

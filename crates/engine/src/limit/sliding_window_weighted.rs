@@ -114,7 +114,7 @@ impl Counter for SlidingWindowWeighted {
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let (window, elapsed) = (limit.window_nanos(), self.elapsed(limit));
-        let Some(room) = u64::from(limit.capacity()).checked_sub(hits) else { return window };
+        let Some(room) = limit.capacity().checked_sub(hits) else { return window };
         let (current, previous) = self.without(0);
         match room.checked_sub(current) {
             Some(room) => falls_to(previous, room, window).saturating_sub(elapsed),

@@ -73,7 +73,7 @@ fn full(check: &Check<'_>) -> Preview {
         Hits::GiveBack(_) => false,
         Hits::Take(hits) => hits > 0 || check.limit.algorithm() != Algorithm::FixedWindow,
     };
-    Preview { over, left: 0, before: u64::from(check.limit.capacity()) }
+    Preview { over, left: 0, before: check.limit.capacity() }
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl Prepared {
                 over: false,
                 before,
                 after,
-                remaining: u64::from(check.limit.capacity()),
+                remaining: check.limit.capacity(),
                 reset_nanos: 0,
                 is_counted: false,
             },

@@ -40,9 +40,9 @@ pub enum Effect {
     /// Another N, another `burst`, or both.
     Limit {
         /// N; `None`: the rule's.
-        requests: Option<u32>,
+        requests: Option<u64>,
         /// `burst`; `None`: the rule's own, or N if the rule has none.
-        burst: Option<u32>,
+        burst: Option<u64>,
     },
     /// Counted as before, and never denied: like a rule in shadow mode.
     Unlimited,
@@ -102,7 +102,8 @@ impl Exception {
 impl Effect {
     /// The effect on a further limit, if there is one: the first limit has its numbers, and denies for all.
     fn on_further(self, step: &Step<'_>) -> Option<Self> {
-        let times = |number: Option<u32>, factor| number.map(|number| number.saturating_mul(factor));
+        let times =
+            |number: Option<u64>, factor: u32| number.map(|number| number.saturating_mul(factor.into()));
         match self {
             // It asks the counter of the first limit once more.
             Self::Limit { .. } if matches!(step, Step::Check(check) if check.is_bound()) => Some(self),

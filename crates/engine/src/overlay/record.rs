@@ -4,7 +4,7 @@
 //! a record changes N, and never the counter. With others it is another counter: then the limit counts by other keys.
 
 use crate::key::SharedId;
-use crate::limit::{Algorithm, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
+use crate::limit::{Algorithm, FILL_NANOS_MAX, Limit};
 use crate::rule::{Counting, Rule};
 use crate::unit::{Anchor, Window};
 
@@ -12,9 +12,9 @@ use crate::unit::{Anchor, Window};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// N; without meaning if it is unlimited.
-    pub requests: u32,
+    pub requests: u64,
     /// `burst`; `None`: the rule's own, or N if the rule has none.
-    pub burst: Option<u32>,
+    pub burst: Option<u64>,
     /// The window.
     pub window: Option<Window>,
     /// The algorithm.
@@ -43,7 +43,7 @@ impl Record {
     };
 
     /// N of a limit that otherwise equals its rule's.
-    pub fn of(requests: u32) -> Self {
+    pub fn of(requests: u64) -> Self {
         Self { requests, ..Self::default() }
     }
 
@@ -55,7 +55,7 @@ impl Record {
 
     /// Puts the limit of a rule under the record.
     #[inline]
-    pub(super) fn apply(&self, limit: &mut Limit) {
+    pub(crate) fn apply(&self, limit: &mut Limit) {
         if self.unlimited {
             return;
         }
@@ -99,17 +99,12 @@ impl Record {
     }
 }
 
-/// Numbers that no counter can hold are cut: a record may apply to a rule that it was not made for.
+/// A `burst` that takes too long to drain is cut: a record may apply to a rule that it was not made for.
 #[inline]
 fn bound(limit: &mut Limit) {
-    match limit.algorithm() {
-        Algorithm::SlidingLog => *limit = limit.with_requests(limit.requests().min(LOG_REQUESTS_MAX)),
-        algorithm if algorithm.is_bucket() => {
-            let fitting =
-                FILL_NANOS_MAX * u128::from(limit.requests().max(1)) / u128::from(limit.window_nanos());
-            *limit = limit.with_burst(limit.burst().min(u32::try_from(fitting).unwrap_or(u32::MAX)));
-        }
-        _ => {}
+    if limit.algorithm().is_bucket() {
+        let fitting = FILL_NANOS_MAX * u128::from(limit.requests().max(1)) / u128::from(limit.window_nanos());
+        *limit = limit.with_burst(limit.burst().min(u64::try_from(fitting).unwrap_or(u64::MAX)));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::held_costs::HeldCosts;
 use crate::key::{Key, SharedId};
-use crate::limit::{Algorithm, LOG_REQUESTS_MAX, Limit};
+use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
 use crate::pattern::Matcher;
 use crate::prefix::Prefixes;
@@ -301,8 +301,8 @@ impl<'f> Compiler<'_, 'f> {
                     .to_owned()
             });
         }
-        let most = if limit.algorithm() == Algorithm::SlidingLog { LOG_REQUESTS_MAX } else { u32::MAX };
-        let times = |number: u32, factor| number.checked_mul(factor).filter(|number| *number <= most);
+        let most = limit.algorithm().requests_max();
+        let times = |number: u64, factor: u32| number.checked_mul(factor.into()).filter(|it| *it <= most);
         let mut rules = Vec::new();
         for (prefix, factor) in shorter {
             let factor = *factor;

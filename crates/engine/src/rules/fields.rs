@@ -4,10 +4,12 @@
 //! mappings the first one wins. Problems are reported with their place, and reading goes on.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use smallvec::SmallVec;
 
+use crate::limit::COUNT_REQUESTS_MAX;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::keys::{KnownKey, Section, misplaced_key};
 use crate::rules::quote::quote;
@@ -202,15 +204,15 @@ impl<'d> Reader<'d, '_> {
     }
 
     /// A whole number in a range.
-    pub(super) fn number(
+    pub(super) fn number<T: TryFrom<i128> + PartialOrd + fmt::Display>(
         &mut self,
         fields: &Fields,
         name: &str,
-        range: RangeInclusive<u32>,
-    ) -> Option<(Place, u32)> {
+        range: RangeInclusive<T>,
+    ) -> Option<(Place, T)> {
         let (at, scalar) = self.scalar(fields, name)?;
         let number =
-            scalar::int(scalar).and_then(|number| u32::try_from(number).ok()).filter(|it| range.contains(it));
+            scalar::int(scalar).and_then(|number| T::try_from(number).ok()).filter(|it| range.contains(it));
         if number.is_none() {
             self.error(at, || no_number(name, scalar, &range));
         }
@@ -294,7 +296,7 @@ impl Reader<'_, '_> {
 }
 
 /// The message for a value that is no number, or out of its range.
-fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> String {
+fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<impl fmt::Display>) -> String {
     if let Some(why) = hint::why_suspicious(&scalar.text) {
         return format!("`{name}` {why}");
     }
@@ -303,7 +305,10 @@ fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> St
     let instead = fraction.map(|(requests, units)| {
         format!("; `requests_per_unit: {requests}` with `unit_multiplier: {units}` is the same rate")
     });
-    let (number, instead) = (quote_scalar(scalar), instead.unwrap_or_default());
+    let is_large = |number: &i128| (u32::MAX.into()..=COUNT_REQUESTS_MAX.into()).contains(number);
+    let large = scalar::int(scalar).filter(|number| name == "requests_per_unit" && is_large(number));
+    let large = large.map(|_| format!("; with `period` or fixed_window to {COUNT_REQUESTS_MAX}"));
+    let (number, instead) = (quote_scalar(scalar), instead.or(large).unwrap_or_default());
     format!("`{name}` is {number} (expected a whole number from {least} to {most}{instead})")
 }
 

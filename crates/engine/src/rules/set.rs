@@ -396,7 +396,7 @@ impl RuleSet {
             reported,
             ..Check::new(
                 Origin::Override { window },
-                Limit::new(self.default_algorithm, requests_per_unit, window_nanos),
+                Limit::new(self.default_algorithm, requests_per_unit.into(), window_nanos),
                 key,
                 hits,
             )

@@ -48,7 +48,7 @@ impl TestCounter {
 
     /// N hits in `window_secs`.
     pub(crate) fn of(algorithm: Algorithm, requests: u32, window_secs: u64) -> Self {
-        Self::new(Limit::new(algorithm, requests, window_secs * SECOND_NANOS))
+        Self::new(Limit::new(algorithm, requests.into(), window_secs * SECOND_NANOS))
     }
 
     pub(crate) fn verdict(&self, hits: Hits, now: Timestamp) -> Verdict {

@@ -213,7 +213,7 @@ fn an_explanation_says_of_what_higher_classes_have_used_more() {
 fn random_limit(random: &mut Random, algorithm: Algorithm) -> (String, Terms) {
     let (secs, requests) = (random.pick(&[1, 7, 60, 3_600]), random.pick(&[0, 1, 2, 3, 7, 20, 100]));
     let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
-    let burst = if is_bucket { 1 + random.below(30) as u32 } else { requests };
+    let burst = if is_bucket { 1 + random.below(30) } else { requests };
     let written = if is_bucket { format!(", burst: {burst}") } else { String::new() };
     let name = algorithm.name();
     let text = format!("window: {secs}s, requests_per_unit: {requests}, algorithm: {name}{written}");
@@ -239,7 +239,7 @@ fn random_traffic_of_all_classes_is_decided_as_the_oracle_does() {
         for step in 0..60 {
             now = next_time(&mut random, now, terms.window);
             let (class, _, numerator, denominator) = random.pick(&CLASSES);
-            let part = |number: u32| (u64::from(number) * numerator / denominator) as u32;
+            let part = |number: u64| number * numerator / denominator;
             let own = match algorithm {
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                     Terms { burst: part(terms.burst), ..terms }

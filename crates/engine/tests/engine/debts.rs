@@ -242,8 +242,10 @@ fn debts_of_windows_are_as_defined() {
         let bucket = random.pick(&[None, Some(1), Some(7), Some(10), Some(60)]);
         let (window, n) = (60, 1 + random.below(12));
         let limit = |n: u64| match bucket {
-            None => Limit::new(Algorithm::SlidingLog, n as u32, window),
-            Some(bucket) => Limit::new(Algorithm::SlidingWindow, n as u32, window).with_granularity(bucket),
+            None => Limit::new(Algorithm::SlidingLog, (n as u32).into(), window),
+            Some(bucket) => {
+                Limit::new(Algorithm::SlidingWindow, (n as u32).into(), window).with_granularity(bucket)
+            }
         };
         let mut naive = Naive { window, bucket, n, latest: 0, hits: Vec::new() };
         let (mut now, mut history) = (1_000 + random.below(60), Vec::new());
@@ -280,8 +282,10 @@ fn in_the_long_run_n_a_window_is_charged() {
         let (window, n) = (6_000, 1 + random.below(30));
         let bucket = random.pick(&[None, Some(100), Some(700)]);
         let limit = match bucket {
-            None => Limit::new(Algorithm::SlidingLog, n as u32, window),
-            Some(bucket) => Limit::new(Algorithm::SlidingWindow, n as u32, window).with_granularity(bucket),
+            None => Limit::new(Algorithm::SlidingLog, (n as u32).into(), window),
+            Some(bucket) => {
+                Limit::new(Algorithm::SlidingWindow, (n as u32).into(), window).with_granularity(bucket)
+            }
         };
         let (store, limit, begin) = (small_store(), limit.carrying_debt(), 700_000 + random.below(700));
         let (mut now, mut charged) = (begin, 0);
@@ -379,7 +383,7 @@ fn debts_of_periods_are_as_defined() {
                 count = count.saturating_sub(n.max(fitted));
                 (period, fitted) = (period + 1, 0);
             }
-            limit = limit.with_requests(n as u32);
+            limit = limit.with_requests((n as u32).into());
             let time = Timestamp::from_secs(now);
             // A counter is kept until its debt is paid by the N of its last change.
             if n == kept_by && random.one_in(8) {

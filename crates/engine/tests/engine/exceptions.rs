@@ -45,7 +45,7 @@ fn exception(path: &[(&str, Option<&str>)], effect: Effect) -> Exception {
 }
 
 fn limit(requests: u32) -> Effect {
-    Effect::Limit { requests: Some(requests), burst: None }
+    Effect::Limit { requests: Some(requests.into()), burst: None }
 }
 
 /// How many of 20 requests pass at one moment.

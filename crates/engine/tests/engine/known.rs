@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tidegate_engine::Algorithm;
 use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::known::RecordCache;
-use tidegate_engine::limit::WINDOW_NANOS_MAX;
+use tidegate_engine::limit::{COUNT_REQUESTS_MAX, WINDOW_NANOS_MAX};
 use tidegate_engine::overlay::Record;
 use tidegate_engine::unit::{Anchor, Unit, Window};
 
@@ -30,7 +30,8 @@ fn keys() -> impl Iterator<Item = Key> {
 
 fn record() -> impl Strategy<Value = Record> {
     let granularity = proptest::option::of(1..=WINDOW_NANOS_MAX);
-    let numbers = (any::<u32>(), any::<Option<u32>>(), granularity);
+    let requests = prop_oneof![any::<u32>().prop_map(u64::from), 0..=COUNT_REQUESTS_MAX];
+    let numbers = (requests, any::<Option<u32>>(), granularity);
     let window = proptest::option::of((1..=366 * 86_400_u32, proptest::sample::select(Unit::ALL.to_vec())));
     let window = window.prop_map(|said| said.map(|(multiplier, unit)| Window { unit, multiplier }));
     let algorithm = proptest::option::of(proptest::sample::select(Algorithm::NAMED.to_vec()));
@@ -39,7 +40,8 @@ fn record() -> impl Strategy<Value = Record> {
     (numbers, window, algorithm, anchor, modes).prop_map(
         |((requests, burst, granularity_nanos), window, algorithm, anchor, (shadow, unlimited))| Record {
             requests,
-            burst,
+            // Larger limits have none.
+            burst: burst.filter(|_| requests <= u32::MAX.into()).map(u64::from),
             window,
             algorithm,
             granularity_nanos: granularity_nanos.filter(|_| anchor.is_none()),
@@ -103,7 +105,7 @@ fn all_that_there_is_room_for_is_found() {
     let known = RecordCache::new(ALL as usize);
     let found = |of: u64| (0..of).filter(|&number| known.get(key(number)).is_some()).count();
     for number in 0..ALL {
-        known.insert(key(number), Some(Record::of(number as u32)));
+        known.insert(key(number), Some(Record::of((number as u32).into())));
         if (number + 1).is_multiple_of(9_973) {
             assert_eq!((found(number + 1) as u64, known.len() as u64), (number + 1, number + 1));
         }
@@ -146,12 +148,12 @@ fn nobody_reads_half_of_an_entry() {
     const KEYS: u64 = 64;
     let (known, is_over) = (&RecordCache::new(KEYS as usize / 2), &AtomicBool::new(false));
     let version = |number: u32| {
-        let burst = Some(number);
+        let burst = Some(number.into());
         Record {
             burst,
             window: Some(Window { unit: Unit::Hour, multiplier: number }),
             granularity_nanos: Some(1 + u64::from(number)),
-            ..Record::of(number)
+            ..Record::of(number.into())
         }
     };
     std::thread::scope(|scope| {
@@ -159,7 +161,7 @@ fn nobody_reads_half_of_an_entry() {
             scope.spawn(move || {
                 while !is_over.load(Relaxed) {
                     for record in (0..KEYS).filter_map(|number| known.get(key(number)).flatten()) {
-                        assert_eq!(record, version(record.requests));
+                        assert_eq!(record, version(record.requests.try_into().unwrap()));
                     }
                 }
             });

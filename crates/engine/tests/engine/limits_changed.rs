@@ -15,13 +15,13 @@ const MICRO: u64 = 1_000;
 
 /// N a minute.
 fn a_minute(algorithm: Algorithm, requests: u32) -> Limit {
-    Limit::new(algorithm, requests, MINUTE)
+    Limit::new(algorithm, requests.into(), MINUTE)
 }
 
 /// Runs an example for both algorithms, on a counter with this limit.
 fn each_bucket(requests: u32, burst: u32, example: impl Fn(TestCounter, &dyn Fn(u32) -> Limit)) {
     for algorithm in BUCKETS {
-        let own_burst = |requests| a_minute(algorithm, requests).with_burst(burst);
+        let own_burst = |requests| a_minute(algorithm, requests).with_burst(burst.into());
         example(TestCounter::new(own_burst(requests)), &own_burst);
     }
 }
@@ -190,7 +190,7 @@ impl Naive {
         if !self.exists {
             *self = Self { latest: now, ..Self::default() };
         }
-        let (n, before) = (limit.requests(), self.requests);
+        let (n, before) = (limit.requests() as u32, self.requests);
         let at = now.max(self.latest);
         let nanos = at - self.latest;
         let is_changed = n != before || self.largest > before;
@@ -209,15 +209,15 @@ impl Naive {
     /// Hits that fit, and hits that count, rounded up.
     fn counts(&self, limit: &Limit, level: u128) -> (u64, u64) {
         let before = level.div_ceil(limit.window_nanos().into()) as u64;
-        let left = u64::from(limit.burst()).saturating_sub(before);
+        let left = limit.burst().saturating_sub(before);
         (if limit.requests() == 0 { 0 } else { left }, before)
     }
 
     fn wait(&self, limit: &Limit, hits: u64) -> u64 {
-        if hits > u64::from(limit.burst()) || limit.requests() == 0 {
+        if hits > limit.burst() || limit.requests() == 0 {
             return limit.window_nanos();
         }
-        let slow = limit.requests();
+        let slow = limit.requests() as u32;
         let is_above = self.largest > slow;
         let after = |nanos| match is_above {
             true => self.drained(limit, slow, nanos).0,
@@ -295,7 +295,7 @@ fn changes_of_n_and_burst_are_as_defined() {
             let earlier = now.saturating_sub(random.below(window));
             let later = now + random.below(window / 10 + 2);
             now = random.pick(&[now, now, now + 1, now + MICRO, later, later, now + window, earlier]);
-            let burst = u64::from(limit.burst());
+            let burst = limit.burst();
             let hits = random.pick(&[0, 1, 1, 2, burst / 2, burst, burst + 1, 400]);
             let gives = random.one_in(8);
             let mut check =

@@ -9,8 +9,8 @@ use tidegate_engine::limit::Algorithm;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) algorithm: Algorithm,
-    pub(crate) requests: u32,
-    pub(crate) burst: u32,
+    pub(crate) requests: u64,
+    pub(crate) burst: u64,
     pub(crate) window: u64,
     /// Buckets of this many nanoseconds; none: a sixtieth of the window each.
     pub(crate) granularity: Option<u64>,
@@ -181,7 +181,7 @@ impl Naive {
 
     /// The least wait after which the hits fit.
     fn wait(&self, terms: &Terms, at: u64, hits: u64) -> u64 {
-        if hits > u64::from(terms.capacity()) || terms.requests == 0 {
+        if hits > terms.capacity() || terms.requests == 0 {
             return terms.window;
         }
         let (mut low, mut high) = (0, u64::MAX - at);
@@ -230,7 +230,7 @@ impl Naive {
 }
 
 impl Terms {
-    pub(crate) fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.burst,
             _ => self.requests,

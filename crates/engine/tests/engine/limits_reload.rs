@@ -8,7 +8,7 @@ use crate::asking::TestCounter;
 const BUCKETS: [Algorithm; 2] = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
 fn limit(algorithm: Algorithm, requests: u32) -> Limit {
-    Limit::new(algorithm, requests, 10 * SECOND_NANOS)
+    Limit::new(algorithm, requests.into(), 10 * SECOND_NANOS)
 }
 
 #[test]

@@ -24,8 +24,8 @@ pub(crate) fn terms(random: &mut Random, algorithm: Algorithm) -> Terms {
     let tiny = 1 + random.below(200);
     let window =
         random.pick(&[tiny, 60, 600, 1_000_000, SECOND_NANOS, 60 * SECOND_NANOS, 3_600 * SECOND_NANOS, YEAR]);
-    let (some, other) = (1 + random.below(12) as u32, 1 + random.below(100) as u32);
-    let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, u32::MAX]);
+    let (some, other) = (1 + random.below(12), 1 + random.below(100));
+    let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, algorithm.requests_max()]);
     let burst = random.pick(&[requests, requests, 1, some * 2, other]).max(1);
     let finest = window.div_ceil(3_600);
     let granularity = (window > 1)
@@ -53,7 +53,7 @@ pub(crate) fn next_time(random: &mut Random, now: u64, window: u64) -> u64 {
 }
 
 pub(crate) fn next_hits(random: &mut Random, terms: &Terms) -> u64 {
-    let capacity = u64::from(terms.capacity());
+    let capacity = terms.capacity();
     random.pick(&[0, 1, 1, 1, 1, 2, 3, capacity / 2, capacity, capacity + 1, u64::MAX])
 }
 
@@ -74,7 +74,7 @@ fn run(store: &MemoryStore, algorithm: Algorithm, seed: u64) {
     for _ in 0..1 + random.below(STEPS_MAX) {
         now = next_time(&mut random, now, terms.window);
         if !buckets && random.one_in(10) {
-            terms.requests = random.below(12) as u32;
+            terms.requests = random.below(12);
         }
         let (hits, reported) = (next_hits(&mut random, &terms), random.one_in(4));
         let giving_back = random.one_in(6);

@@ -48,7 +48,7 @@ fn worst_of(algorithm: Algorithm, sequences: u64, steps: u64) -> f64 {
         }
         let most = most_in_any_window(&admitted, terms.window);
         if terms.requests > 0 {
-            worst = worst.max(most as f64 / f64::from(terms.requests));
+            worst = worst.max(most as f64 / terms.requests as f64);
         } else {
             assert_eq!(most, 0, "seed {seed}: N = 0 admits nothing");
         }
@@ -83,7 +83,7 @@ fn worst_beside_refunds(algorithm: Algorithm) -> f64 {
     let (store, mut worst) = (small_store(), 0_f64);
     for seed in 0..3_000 {
         let mut random = Random(seed ^ 0x5EF);
-        let terms = Terms { requests: 1 + random.below(12) as u32, ..terms(&mut random, algorithm) };
+        let terms = Terms { requests: 1 + random.below(12), ..terms(&mut random, algorithm) };
         let (mut now, mut admitted) = (3 * terms.window, Vec::<(u64, u64)>::new());
         for _ in 0..60 {
             now = next_time(&mut random, now, terms.window).max(now);
@@ -101,14 +101,14 @@ fn worst_beside_refunds(algorithm: Algorithm) -> f64 {
                     ask(Hits::GiveBack(back));
                 }
                 false => {
-                    let hits = 1 + random.below(u64::from(terms.requests));
+                    let hits = 1 + random.below(terms.requests);
                     let over = ask(Hits::Take(hits)).over;
                     admitted.extend((!over).then_some((now, hits)));
                 }
             }
         }
         let most = most_in_any_window(&admitted, terms.window);
-        worst = worst.max(most as f64 / f64::from(terms.requests));
+        worst = worst.max(most as f64 / terms.requests as f64);
     }
     worst
 }

@@ -192,8 +192,8 @@ fn what_no_counter_can_hold_is_cut() {
         let Step::Check(check) = &plan.steps[0] else { panic!("no check") };
         check.limit
     };
-    assert_eq!(limit(("log", "x"), Record::of(u32::MAX)).requests(), 100_000);
-    let slow = Record { burst: Some(u32::MAX), ..Record::of(1) };
+    assert_eq!(limit(("log", "x"), Record::of(u32::MAX.into())).requests(), 100_000);
+    let slow = Record { burst: Some(u32::MAX.into()), ..Record::of(1) };
     assert_eq!(limit(("tokens", "x"), slow).burst(), 500 * 365 * 24 * 60, "500 years, a hit a minute");
 }
 
@@ -352,7 +352,7 @@ mod strict {
                         in_force.push((now, n.unwrap_or(3)));
                     }
                     Event::Ask => {
-                        let found = found(&shop.rules, &request, record.map(Record::of));
+                        let found = found(&shop.rules, &request, record.map(|n| Record::of(n.into())));
                         let plan = shop.rules.plan_under(&request, Modes::default(), over(&found));
                         let verdicts = shop.store.apply(&plan, Timestamp::from_secs(now));
                         if conclude(&plan, &verdicts).code == Code::Ok {

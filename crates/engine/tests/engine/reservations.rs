@@ -70,6 +70,8 @@ fn remaining(of: (&RuleSet, &MemoryStore), second: f64) -> u32 {
     ask(of, &request(&["a"], options), at(second), |decision| {
         decision.tightest().expect("a limit").remaining()
     })
+    .try_into()
+    .unwrap()
 }
 
 #[test]

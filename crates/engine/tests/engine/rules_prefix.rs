@@ -299,7 +299,7 @@ fn several_lengths_and_what_lies_over_their_rule() {
     assert_eq!(numbers(&rules, &below, None), [(5, 7, false), (10, 14, false)]);
     let to = |requests, burst| Some(Effect::Limit { requests, burst });
     assert_eq!(numbers(&rules, &ip, to(Some(8), Some(9))), [(8, 9, false), (80, 90, false)]);
-    assert_eq!(numbers(&rules, &ip, to(Some(u32::MAX), None))[1].0, u32::MAX);
+    assert_eq!(numbers(&rules, &ip, to(Some(u32::MAX.into()), None))[1].0, u64::from(u32::MAX));
     assert_eq!(numbers(&rules, &ip, Some(Effect::Unlimited)), [(5, 7, true), (50, 70, true)]);
     assert_eq!(numbers(&rules, &ip, Some(Effect::Deny))[0], (0, 0, false));
 

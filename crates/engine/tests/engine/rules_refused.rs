@@ -124,12 +124,26 @@ fn what_is_no_limit() {
         limit("unit: fortnight\nrequests_per_unit: 1"),
         &["5:11: `unit` is `fortnight` (expected second, minute, hour, day, week, month, year)"],
     );
-    for (number, text) in [("-1", "`-1`"), ("4294967296", "`4294967296`"), ("'5'", "the text `5`")] {
+    let large = "; with `period` or fixed_window to 9007199254740991";
+    for (number, text, more) in [
+        ("-1", "`-1`", ""),
+        ("4294967296", "`4294967296`", large),
+        ("9007199254740992", "`9007199254740992`", ""),
+        ("'5'", "the text `5`", ""),
+    ] {
         check(
             limit(&format!("unit: minute\nrequests_per_unit: {number}")),
-            &[&format!("6:24: `requests_per_unit` is {text} (expected a whole number from 0 to 4294967295)")],
+            &[&format!(
+                "6:24: `requests_per_unit` is {text} (expected a whole number from 0 to 4294967295{more})"
+            )],
         );
     }
+    check(
+        limit("unit: minute\nalgorithm: fixed_window\nrequests_per_unit: 9007199254740992"),
+        &[
+            "7:24: `requests_per_unit` is `9007199254740992` (expected a whole number from 0 to 9007199254740991)",
+        ],
+    );
     for name in ["unit: minute", "window: 5s", "unit_multiplier: 2"] {
         let key = name.split(':').next().unwrap();
         let at = format!("6:{}", 7 + key.len());

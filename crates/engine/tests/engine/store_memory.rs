@@ -126,7 +126,7 @@ fn one_large_counter_is_bounded_too() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow] {
         let store = MemoryStore::new(MemoryOptions::new(12_000));
         let hour = 3_600 * SECOND_NANOS;
-        let limit = Limit::new(algorithm, u32::MAX, hour).with_granularity(SECOND_NANOS);
+        let limit = Limit::new(algorithm, u32::MAX.into(), hour).with_granularity(SECOND_NANOS);
         let passed = (0..3_000).take_while(|&second| {
             let answer = take(&store, limit, 1, 1, Timestamp::from_secs(3_600 + second));
             assert!(store.bytes() <= 12_000);
@@ -144,7 +144,7 @@ fn one_large_counter_is_bounded_too() {
 /// bytes that nobody paid.) Every bound near the size at which the log gets a second block: only then nothing is paid ahead.
 #[test]
 fn a_counter_that_a_request_charges_several_times_is_bounded_too() {
-    let limit = Limit::new(Algorithm::SlidingLog, u32::MAX, 3_600 * SECOND_NANOS);
+    let limit = Limit::new(Algorithm::SlidingLog, u32::MAX.into(), 3_600 * SECOND_NANOS);
     for max_bytes in (4_000..8_000).step_by(16) {
         for times in 2..=4 {
             let store = MemoryStore::new(MemoryOptions::new(max_bytes));

@@ -64,7 +64,7 @@ fn a_restart_changes_no_answer() {
                 history.push("restart".to_owned());
             }
             if !buckets && random.one_in(10) {
-                terms.requests = random.below(12) as u32;
+                terms.requests = random.below(12);
             }
             let (hits, giving_back) = (next_hits(&mut random, &terms), random.one_in(6));
             let asked = if giving_back { Hits::GiveBack(hits) } else { Hits::Take(hits) };

@@ -21,7 +21,7 @@ fn store(max_bytes: u64) -> Arc<MemoryStore> {
 
 /// N hits an hour. All times of a test lie in the same hour.
 fn limit(algorithm: Algorithm, requests: u32) -> Limit {
-    Limit::new(algorithm, requests, 3_600 * SECOND_NANOS)
+    Limit::new(algorithm, requests.into(), 3_600 * SECOND_NANOS)
 }
 
 const NOW: Timestamp = Timestamp::from_secs(7);
@@ -142,8 +142,8 @@ fn a_sweep_beside_decisions_lets_nothing_through_twice() {
 #[test]
 fn nobody_reads_half_of_what_is_known() {
     fn version(number: u32) -> Record {
-        let (burst, window) = (Some(number), Some(Window { unit: Unit::Hour, multiplier: number }));
-        Record { burst, window, granularity_nanos: Some(number.into()), ..Record::of(number) }
+        let (burst, window) = (Some(number.into()), Some(Window { unit: Unit::Hour, multiplier: number }));
+        Record { burst, window, granularity_nanos: Some(number.into()), ..Record::of(number.into()) }
     }
     explore(|| {
         let known = Arc::new(RecordCache::new(3));
@@ -155,7 +155,7 @@ fn nobody_reads_half_of_what_is_known() {
             writer.remove(keys[0]);
         });
         for terms in keys.iter().chain(&keys).filter_map(|&key| known.get(key).flatten()) {
-            assert_eq!(terms, version(terms.requests));
+            assert_eq!(terms, version(terms.requests as u32));
         }
         puts.join().expect("no panic");
         assert_eq!(known.get(keys[0]), None);
@@ -187,7 +187,7 @@ fn what_is_known_is_whole_while_the_map_is_emptied() {
     explore(|| {
         let known = Arc::new(RecordCache::new(11));
         let keys = || (0..13_u64).map(|number| Key(u128::from(number << 40) << 64 | u128::from(number)));
-        let terms = |number: u64| Some(Record::of(number as u32));
+        let terms = |number: u64| Some(Record::of((number as u32).into()));
         keys().zip(0..).take(10).for_each(|(key, number)| known.insert(key, terms(number)));
         let writer = Arc::clone(&known);
         let puts = thread::spawn(move || {

@@ -22,30 +22,36 @@ pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<Str
     Some(format!("{why}, so nothing changes"))
 }
 
-/// Refuses another `burst` of a bound on calls in flight, which has none. With a rate limit in the same rule it is that of the rate
-/// limit, which comes first.
-pub(super) fn check_burst(exception: &Exception, rules: &RuleSet) -> Result<(), Mistake> {
-    let Effect::Limit { burst: Some(_), .. } = exception.effect else { return Ok(()) };
+/// Refuses an N that the counters of the rule cannot hold, and another `burst` of a bound on calls in flight, which has none.
+/// With a rate limit in the same rule it is that of the rate limit, which comes first.
+pub(super) fn check_numbers(exception: &Exception, rules: &RuleSet) -> Result<(), Mistake> {
+    let Effect::Limit { requests, burst } = exception.effect else { return Ok(()) };
     let mut request = Request::new(&exception.path.domain, 1);
     request.push(exception.path.entries.iter().map(entry_of), DescriptorOptions::default());
     let plan = rules.plan(&request, Modes::default());
-    match plan.steps.first() {
-        Some(Step::Check(check)) if check.limit.algorithm() == Algorithm::Concurrency => {
-            Err(Mistake::of("burst", "expected requests_per_unit alone: this rule counts calls in flight"))
-        }
-        _ => Ok(()),
+    let Some(Step::Check(check)) = plan.steps.first() else { return Ok(()) };
+    let algorithm = check.limit.algorithm();
+    if burst.is_some() && algorithm == Algorithm::Concurrency {
+        return Err(Mistake::of(
+            "burst",
+            "expected requests_per_unit alone: this rule counts calls in flight",
+        ));
     }
+    let most = algorithm.requests_max();
+    if requests.is_some_and(|requests| requests > most) {
+        return Err(Mistake::of(
+            "requests_per_unit",
+            format!("expected at most {most} by this rule's algorithm"),
+        ));
+    }
+    Ok(())
 }
 
-/// Why a record or its anchor changes nothing now, if so.
+/// Why a record, its anchor or a part of its N changes nothing now, if so.
 pub(super) fn of_record(key: &RecordKey, record: &Record, rules: &RuleSet) -> Option<String> {
     let unread = key.with_entries(|domain, entries| rules.why_unread(domain, entries));
     let unread = unread.map(|why| format!("{why}, so nothing changes"));
-    unread.or_else(|| {
-        let why =
-            key.with_entries(|domain, entries| rules.why_not_anchored(domain, entries, record.anchor?))?;
-        Some(format!("{why}, so the anchor changes nothing"))
-    })
+    unread.or_else(|| key.with_entries(|domain, entries| rules.why_in_part(domain, entries, record)))
 }
 
 /// Whether a record changes anything now. It is cheap, so it can be called for millions.

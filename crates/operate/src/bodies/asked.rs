@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::reader::{Mistake, unless_null};
-use super::values::{Item, List, Number, Positive, Requests, ResetId, Text, Time, Words};
+use super::values::{Burst, Item, List, Number, Positive, Requests, ResetId, Text, Time, Words};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath};
 
@@ -91,7 +91,7 @@ pub struct Exception {
     pub requests_per_unit: Option<Requests>,
     /// Another burst, for token_bucket and leaky_bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<Requests>,
+    pub burst: Option<Burst>,
     /// Counted, and never denied.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unlimited: bool,

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use tidegate_engine::limit::COUNT_REQUESTS_MAX;
 use tidegate_engine::rules::Epoch;
 use tidegate_engine::stamp;
 use tidegate_engine::time::Timestamp;
@@ -29,8 +30,11 @@ pub struct Words(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Number<const MIN: u64, const MAX: u64>(u64);
 
-/// A number that a limit may have.
-pub type Requests = Number<0, { u32::MAX as u64 }>;
+/// N of a limit.
+pub type Requests = Number<0, COUNT_REQUESTS_MAX>;
+
+/// The `burst` of a limit.
+pub type Burst = Number<0, { u32::MAX as u64 }>;
 
 /// One that has to be above 0.
 pub type Positive = Number<1, { u32::MAX as u64 }>;
@@ -90,22 +94,20 @@ impl Words {
 }
 
 impl<const MIN: u64, const MAX: u64> Number<MIN, MAX> {
+    /// The number itself.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
     /// The number itself. The greatest one stands for those that this machine cannot count to.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
 
-impl Requests {
-    /// The number as limits have it.
-    pub fn as_u32(self) -> u32 {
-        u32::try_from(self.0).unwrap_or(u32::MAX)
-    }
-}
-
-impl<const MIN: u64, const MAX: u64> From<u32> for Number<MIN, MAX> {
-    fn from(number: u32) -> Self {
-        Self(number.into())
+impl<const MIN: u64, const MAX: u64> From<u64> for Number<MIN, MAX> {
+    fn from(number: u64) -> Self {
+        Self(number)
     }
 }
 

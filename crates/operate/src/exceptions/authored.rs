@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::bodies::answered::Listed;
 use crate::bodies::asked;
-use crate::bodies::values::{List, Requests, Text, Time, Words};
+use crate::bodies::values::{Burst, List, Requests, Text, Time, Words};
 use crate::bodies::{Mistake, json, read};
 use tidegate_engine::overlay::{Effect, Exception, Label, Made};
 use tidegate_engine::path::{Path, PathEntry};
@@ -119,7 +119,7 @@ impl Authored {
             domain: Words::from(domain.to_string()),
             entries: List(entries.iter().map(level).collect()),
             requests_per_unit: requests.map(Requests::from),
-            burst: burst.map(Requests::from),
+            burst: burst.map(Burst::from),
             unlimited: self.exception.effect == Effect::Unlimited,
             deny: self.exception.effect == Effect::Deny,
             who: Words::from(self.who.clone()),
@@ -176,7 +176,7 @@ impl Authored {
 
 /// The one effect of an exception.
 fn effect(asked: &asked::Exception) -> Result<Effect, Mistake> {
-    let [requests, burst] = [asked.requests_per_unit, asked.burst].map(|number| number.map(Requests::as_u32));
+    let (requests, burst) = (asked.requests_per_unit.map(Requests::get), asked.burst.map(Burst::get));
     match (requests.is_some() || burst.is_some(), asked.unlimited, asked.deny) {
         (true, false, false) => Ok(Effect::Limit { requests, burst }),
         (false, true, false) => Ok(Effect::Unlimited),

@@ -66,12 +66,12 @@ fn what_is_wrong_with_an_exception_is_named() {
         (
             "requests_per_unit",
             json!(-1),
-            "requests_per_unit: expected a whole number, 0 to 4294967295, not -1",
+            "requests_per_unit: expected a whole number, 0 to 9007199254740991, not -1",
         ),
         (
             "requests_per_unit",
-            json!(4_294_967_296_u64),
-            "requests_per_unit: expected a whole number, 0 to 4294967295, not 4294967296",
+            json!(1_u64 << 53),
+            "requests_per_unit: expected a whole number, 0 to 9007199254740991, not 9007199254740992",
         ),
         ("unlimited", json!(true), "effect: expected exactly one of"),
         ("deny", json!("yes"), "deny: expected true or false"),

@@ -143,14 +143,14 @@ impl Lease {
     pub(super) fn put_back(&mut self, hits: u64) {
         self.left += hits;
         // After a reset of the counter `remaining` may include these hits already, so the limit bounds it.
-        let most = u64::from(self.source.limit.capacity());
+        let most = self.source.limit.capacity();
         self.remaining = self.remaining.saturating_add(hits).min(most);
     }
 
     /// Spends hits of a counter of this limit.
     pub(super) fn spend(&mut self, limit: &Limit, hits: u64, now: u64) -> Verdict {
         debug_assert!(hits <= self.left, "a lease has only the hits that are left");
-        let before = u64::from(limit.capacity()).saturating_sub(self.remaining);
+        let before = limit.capacity().saturating_sub(self.remaining);
         self.left -= hits;
         self.remaining = self.remaining.saturating_sub(hits);
         let (after, remaining) = (before.saturating_add(hits), self.remaining);

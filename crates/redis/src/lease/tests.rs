@@ -16,7 +16,7 @@ fn millis(millis: u64) -> Duration {
 fn check(requests: u32, hits: u64) -> Check<'static> {
     Check::new(
         Origin::Override { window: Window { unit: Unit::Second, multiplier: 10 } },
-        Limit::new(Algorithm::SlidingLog, requests, WINDOW.as_nanos() as u64),
+        Limit::new(Algorithm::SlidingLog, requests.into(), WINDOW.as_nanos() as u64),
         Key(7),
         Hits::Take(hits),
     )
@@ -362,8 +362,10 @@ fn simulate(seed: u64, Course { bucket, from_reply, refunds }: Course) -> Vec<u6
         state ^= state << 17;
         state % bound
     };
-    let asked =
-        Check { limit: Limit::new(Algorithm::SlidingLog, N as u32, SHORT_WINDOW * 1_000_000), ..check(1, 1) };
+    let asked = Check {
+        limit: Limit::new(Algorithm::SlidingLog, (N as u32).into(), SHORT_WINDOW * 1_000_000),
+        ..check(1, 1)
+    };
     let tables: Vec<(Leases, u64)> = (0..3).map(|_| (Leases::new(T), below(1_000_000))).collect();
     let mut asking: Vec<Vec<Asking<'_>>> = tables.iter().map(|_| Vec::new()).collect();
     let (mut redis, mut admitted) = (Redis { bucket, places: Vec::new() }, Vec::new());

@@ -17,7 +17,7 @@ local alone, _, flags, requests, burst, window, numerator, denominator, hits, wa
 local lease_time, reported, at = 0
 if #ARGV == 2 and any_over + denied + quotas == 0 then
   _, alone, flags, requests, burst, window, numerator, denominator, hits, at =
-    parse('<I4BBI4I4dBdd', ARGV[2])
+    parse('<I4BBdddBdd', ARGV[2])
   -- Only reported costs that do not fit make debts. The ends of periods are counted in decide.lua.
   if alone >= CARRIES then alone = alone ~= CARRIES + CALENDAR and alone - CARRIES or nil end
   wanted = hits > 1 and hits or 1

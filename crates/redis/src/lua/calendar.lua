@@ -1,12 +1,12 @@
 -- calendar: the latest time, the count of the running period and the end of that period, 24 bytes; and if debts are
--- carried what that end pays at least, 4 bytes (see the engine's calendar.rs). A count begins at zero only when this clock has reached its end. A hit of another calendar moves the end, and only to a later time.
+-- carried what that end pays at least, 8 bytes (see the engine's calendar.rs). A count begins at zero only when this clock has reached its end. A hit of another calendar moves the end, and only to a later time.
 --
 -- The caller sends the period that holds the deadline of its call, by its own zone data: its begin in place of the
 -- window, its end in place of the denominator. This clock has not passed the deadline. So whatever the clock of the
 -- caller shows, this clock is in that period or before it. Before it, the begin is taken as the end: if this clock was
 -- set back by more than a period, that end is too late, and never too early.
 kinds[CALENDAR] = function()
-  local kind = packed('<ddd', { 'latest', 'count', 'ends' }, 'paid')
+  local kind = packed('<ddd', { 'latest', 'count', 'ends' }, 'paid', '<d')
 
   local function own_end(s, c)
     return s.latest < c.window and c.window or c.denominator
@@ -68,7 +68,7 @@ kinds[CALENDAR] = function()
   function kind.charge_at(s, c, time, hits)
     if time < c.window and s.latest >= c.window then return end
     kind.charge(s, c, hits)
-    if c.pays then s.paid = min(s.paid + min(max(s.count - s.paid, 0), hits), 4294967295) end
+    if c.pays then s.paid = min(s.paid + min(max(s.count - s.paid, 0), hits), MOST) end
     keep(s, c)
   end
 

@@ -55,7 +55,7 @@ end
 local DEBT_WINDOWS = 16
 
 local function room_of_debt(c, count)
-  return max((1 + DEBT_WINDOWS) * c.pays - count, 0)
+  return max(min((1 + DEBT_WINDOWS) * c.pays, MOST) - count, 0)
 end
 
 -- The most hits that a reported cost adds to the counter of a strict algorithm.
@@ -97,9 +97,9 @@ local function place_state(s, c, hits, over, reaching)
 end
 
 -- A state in one short string: `format` packs these fields. `kept` is set when its expiry moves. `rare`, if there is
--- such a field, is a number of four bytes behind them, which is left out when it is 0.
-local function packed(format, fields, rare)
-  local kind = {}
+-- such a field, is a number behind them, packed by `rare_format`, which is left out when it is 0.
+local function packed(format, fields, rare, rare_format)
+  local kind, rare_bytes = {}, rare and #struct.pack(rare_format, 0)
   function kind.open(key)
     local s = { key = key, latest = 0 }
     for _, field in ipairs(fields) do s[field] = 0 end
@@ -111,7 +111,7 @@ local function packed(format, fields, rare)
       for i, field in ipairs(fields) do s[field] = values[i] end
       -- Behind the values, unpack returns where the next one would be.
       local at = values[#values]
-      if rare and at <= #text then s[rare] = struct.unpack('<I4', text, at) end
+      if rare and #text - at + 1 >= rare_bytes then s[rare] = struct.unpack(rare_format, text, at) end
     end
     return s
   end
@@ -120,7 +120,7 @@ local function packed(format, fields, rare)
     local values = {}
     for i, field in ipairs(fields) do values[i] = s[field] end
     local text = struct.pack(format, unpack(values))
-    if rare and s[rare] > 0 then text = text .. struct.pack('<I4', s[rare]) end
+    if rare and s[rare] > 0 then text = text .. struct.pack(rare_format, s[rare]) end
     redis.call('SET', s.key, text, 'KEEPTTL')
     if s.kept then expire(s.key, s.kept) end
   end

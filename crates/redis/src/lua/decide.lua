@@ -107,7 +107,7 @@ end
 for i = 2, #ARGV do
   local c, at = { packed = ARGV[i] }
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
-    struct.unpack('<I4BBI4I4dBdd', c.packed)
+    struct.unpack('<I4BBdddBdd', c.packed)
   if c.algorithm >= CARRIES then
     c.algorithm, c.pays, c.burst = c.algorithm - CARRIES, max(c.burst, 1), c.requests
   end

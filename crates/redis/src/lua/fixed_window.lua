@@ -14,7 +14,7 @@ kinds[FIXED_WINDOW] = function()
 
   function kind.look(s, c, hits)
     local before = min(after_ahead(s, s.count), MOST)
-    return before + hits > c.requests, max(c.requests - before, 0), before
+    return hits > c.requests - before, max(c.requests - before, 0), before
   end
 
   function kind.charge(s, c, hits)

@@ -4,7 +4,7 @@
 --
 -- The capacity is in the denominator of a check; its burst is the share of it that the check's class may use.
 local function gcra()
-  local kind = packed('<dddI4d', { 'latest', 'hits', 'rest', 'requests', 'taken_back' }, 'requests_above')
+  local kind = packed('<dddI4d', { 'latest', 'hits', 'rest', 'requests', 'taken_back' }, 'requests_above', '<I4')
 
   -- Only differences of this number mean something, so it may begin again at 0.
   local ROUND = 4503599627370496

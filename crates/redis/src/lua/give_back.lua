@@ -29,7 +29,7 @@ end
 local made = {}
 local function give_back(key, packed)
   local _, algorithm, _, requests, burst, window, numerator, denominator, hits, stamp, level, rest, taken_back =
-    struct.unpack('<I4BBI4I4dBdddddd', packed)
+    struct.unpack('<I4BBdddBdddddd', packed)
   algorithm = algorithm % CARRIES
   if algorithm == SLIDING_WINDOW and from_newest(key, stamp, hits) then return end
   local kind = made[algorithm] or kinds[algorithm]()

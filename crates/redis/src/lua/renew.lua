@@ -5,7 +5,7 @@
 if now > parse('<d', ARGV[1]) then return pack('<d', now) end
 local replies, granted = { pack('<d', now) }, {}
 for i, key in ipairs(KEYS) do
-  local _, _, _, requests, _, window, numerator, denominator, _, lease, lease_time = parse('<I4BBI4I4dBdddd', ARGV[i + 1])
+  local _, _, _, requests, _, window, numerator, denominator, _, lease, lease_time = parse('<I4BBdddBdddd', ARGV[i + 1])
   local fine, reply, hits
   if not (is_cold and is_cold(SLIDING_WINDOW, requests, requests, window)) then
     fine, reply, hits = pcall(decide_window, key, requests, window, numerator, denominator, 0, lease, lease_time)

@@ -25,8 +25,8 @@ const ENTRY_BYTES: usize = 160;
 /// A counter that is over.
 #[derive(Clone, Copy, Debug)]
 struct Over {
-    requests: u32,
-    burst: u32,
+    requests: u64,
+    burst: u64,
     /// Requests for so many hits or more are denied.
     hits: u64,
     until: Instant,
@@ -115,7 +115,7 @@ impl DenyCache {
         let (over, hits) = shard.entry(check, now)?;
         shard.answered += 1;
         drop(shard);
-        let before = u64::from(check.limit.capacity());
+        let before = check.limit.capacity();
         let reset_nanos = u64::try_from((over.until - now).as_nanos()).unwrap_or(u64::MAX);
         Some(Verdict {
             over: true,
@@ -267,7 +267,7 @@ mod tests {
         cache.learn(&batch, &over(), asked, HOUR);
         assert_eq!(knows(), [false, true, false]);
         let before = cache.answer(&batch, asked).expect("over").before;
-        assert_eq!(before, u64::from(batch.limit.capacity()));
+        assert_eq!(before, batch.limit.capacity());
         cache.learn(&all, &over(), asked, HOUR);
         cache.learn(&Check { key: Key(8), ..batch }, &over(), asked, HOUR);
         assert_eq!((knows(), cache.totals().1), ([true, true, false], 3));

@@ -127,7 +127,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {
-        let share = |number: u32| (f64::from(number) * self.options.local_share).floor() as u32;
+        let share = |number: u64| (number as f64 * self.options.local_share).floor() as u64;
         let limit =
             check.limit.with_requests(share(check.limit.requests())).with_burst(share(check.limit.burst()));
         Check { limit, ..*check }
@@ -149,7 +149,7 @@ fn lets_nothing_pass(check: &Check<'_>) -> bool {
 /// has the same window; with a shorter one the log would drop hits.
 pub(super) fn decided_check<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
     let limit =
-        Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());
+        Limit::new(Algorithm::SlidingLog, if over { 0 } else { u64::MAX }, check.limit.window_nanos());
     Check { limit, hits: Hits::Take(0), reported: false, ..*check }
 }
 
@@ -171,14 +171,14 @@ fn hits_of(check: &Check<'_>) -> u64 {
 
 /// Over the limit, for one second.
 fn denied(check: &Check<'_>) -> Verdict {
-    let before = u64::from(check.limit.capacity());
+    let before = check.limit.capacity();
     let after = before.saturating_add(hits_of(check));
     Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS, is_counted: false }
 }
 
 /// Within the limit, uncounted.
 fn allowed(check: &Check<'_>) -> Verdict {
-    let remaining = u64::from(check.limit.capacity());
+    let remaining = check.limit.capacity();
     Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0, is_counted: false }
 }
 

@@ -59,8 +59,7 @@ impl<R: Runtime> SharedStore<R> {
         let mut used = vec![0; plan.places()];
         for (place, check) in plan.checks() {
             let now = now[place].filter(|now| check.limit.algorithm().is_strict() && now.before > 0);
-            used[place] =
-                now.map_or(0, |now| u64::from(check.limit.capacity()).saturating_sub(now.remaining));
+            used[place] = now.map_or(0, |now| check.limit.capacity().saturating_sub(now.remaining));
         }
         let steps = used.iter().copied().max().unwrap_or(0).min(STEPS);
         if steps == 0 {
@@ -71,7 +70,7 @@ impl<R: Runtime> SharedStore<R> {
                 0 => 0,
                 used => {
                     let part = (used * step).div_ceil(steps).max(1);
-                    u64::from(check.limit.capacity()) - used + part
+                    check.limit.capacity() - used + part
                 }
             };
             let said = self.say(request, plan, hits).await?;
@@ -152,15 +151,13 @@ const OVER: Verdict =
 
 /// A counter's verdict for a check, from its verdicts for the hits that were asked for instead, and for a single hit.
 fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
-    let (limit, is_fixed) =
-        (u64::from(check.limit.capacity()), check.limit.algorithm() == Algorithm::FixedWindow);
+    let (limit, is_fixed) = (check.limit.capacity(), check.limit.algorithm() == Algorithm::FixedWindow);
     let one_is_over = if is_fixed { one.before.saturating_add(1) > limit } else { one.over };
     let wait_one_nanos = if one_is_over { one.reset_nanos } else { 0 };
     let verdict = match check.hits {
         Hits::GiveBack(hits) => {
             let back = hits.min(one.before);
-            let (before, remaining) =
-                (one.before - back, (one.remaining + back).min(u64::from(check.limit.capacity())));
+            let (before, remaining) = (one.before - back, (one.remaining + back).min(check.limit.capacity()));
             let over = if is_fixed { before > limit } else { remaining == 0 };
             Verdict { over, before, after: before, remaining, ..one }
         }

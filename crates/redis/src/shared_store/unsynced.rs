@@ -253,7 +253,8 @@ impl Noted {
         // A bucket may take several windows to drain: at most a burst, and the hits that were reported beyond it.
         let reported = if limit.algorithm().is_bucket() { 16 } else { 0 };
         let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(1 + reported);
-        self.until = now.checked_add(window.saturating_mul(windows)).or(self.until);
+        self.until =
+            now.checked_add(window.saturating_mul(u32::try_from(windows).unwrap_or(u32::MAX))).or(self.until);
         let new = Admitted { began: now, last: now, hits: hits as f64 };
         let in_call = self.in_call();
         if !self.entries[in_call..].last_mut().is_some_and(|last| last.merges(&new, limit, parts)) {
@@ -316,8 +317,7 @@ impl Admitted {
 
     /// The hits that are still in a bucket at `now`.
     fn left(&self, limit: &Limit, now: Instant) -> f64 {
-        let drained =
-            now.saturating_duration_since(self.last).as_nanos() as f64 * f64::from(limit.requests());
+        let drained = now.saturating_duration_since(self.last).as_nanos() as f64 * limit.requests() as f64;
         (self.hits - drained / limit.window_nanos() as f64).max(0.0)
     }
 

@@ -1,6 +1,7 @@
 //! Calendar budgets in Redis: nodes with other calendars and other deadlines, and a clock that is set back.
 
-use tidegate_engine::limit::{Limit, Periods};
+use tidegate_engine::Algorithm;
+use tidegate_engine::limit::{COUNT_REQUESTS_MAX, Limit, Periods};
 use tidegate_engine::plan::{Check, Hits};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::script::{Answered, Call, CounterAnswered, RequestSummary};
@@ -48,6 +49,34 @@ fn the_period_is_that_of_the_time_of_redis_and_not_of_the_deadline() {
             let redis = ask(&mut asked, &name, &check, now, deadline).verdict;
             let memory = memory.apply(&plan([check]), Timestamp::from_nanos(now * 1_000))[0];
             assert_eq!(Some(redis), memory, "seed {seed}, step {step}, at {now} until {deadline}: {check:?}");
+        }
+    }
+}
+
+/// Doubles cannot tell 2^53 and 2^53 + 1 apart.
+#[test]
+fn the_largest_limit_is_exact_to_the_hit() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let (most, day) = (COUNT_REQUESTS_MAX, 86_400 * 1_000_000_000);
+    let fixed = Limit::new(Algorithm::FixedWindow, u64::MAX, day);
+    let calendar = limit(0).with_requests(u64::MAX);
+    for (place, limit) in [fixed, calendar, calendar.carrying_debt()].into_iter().enumerate() {
+        assert_eq!(limit.requests(), most);
+        for (step, (hits, over)) in
+            [(most - 1, false), (2, true), (1, false), (1, true)].into_iter().enumerate()
+        {
+            // A fixed window counts what it denies.
+            let over = over || step > 1 && limit.algorithm() == Algorithm::FixedWindow;
+            let (memory, now) = (store(), 300 * SECOND);
+            let check = check(limit, key(1), Hits::Take(hits));
+            let name = format!("largest{place}");
+            let redis = ask(&mut asked, &name, &check, now, now).verdict;
+            assert_eq!(redis.over, over, "{hits} of {limit:?}");
+            let before = Check { hits: Hits::Take(redis.before), reported: true, ..check };
+            memory.apply(&plan([before]), Timestamp::from_nanos(now * 1_000));
+            let memory = memory.apply(&plan([check]), Timestamp::from_nanos(now * 1_000))[0];
+            assert_eq!(Some(redis), memory, "{hits} of {limit:?}");
         }
     }
 }

@@ -22,11 +22,11 @@ const HITS_MAX: u64 = 1 << 48;
 fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
     let tiny = 1 + random.below(200);
     let window = random.pick(&[tiny, tiny, 60, 600, SECOND, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, YEAR]);
-    let some = 1 + random.below(12) as u32;
+    let some = 1 + random.below(12);
     if algorithm == Algorithm::Ban {
         let first_secs = 1 + random.below(100) as u32;
         let terms = BanTerms {
-            strikes: some,
+            strikes: some as u32,
             within_nanos: window * 1_000,
             every_nanos: random.pick(&[0, window / 7, window / 3]) * 1_000,
             first_secs,
@@ -34,13 +34,10 @@ fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
         };
         return (Limit::ban(&terms), window);
     }
-    let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, 1_000_003, u32::MAX]);
+    let requests =
+        random.pick(&[0, 1, 2, 3, some, some, some, 100, 1_000_003, algorithm.requests_max().min(1 << 46)]);
     let burst = random.pick(&[requests, requests, 1, some * 2, 97]).max(1);
-    let limit = Limit::new(algorithm, requests, window * 1_000).with_burst(if algorithm.is_bucket() {
-        burst
-    } else {
-        requests
-    });
+    let limit = Limit::new(algorithm, requests, window * 1_000).with_burst(burst);
     let finest = window.div_ceil(3_600);
     let granularity = random.pick(&[finest, window / 7 + 1, window / 2 + 1, window]).clamp(finest, window);
     let granular = algorithm == Algorithm::SlidingWindow && random.one_in(2);
@@ -69,7 +66,7 @@ fn next_time(random: &mut Random, now: u64, window: u64) -> u64 {
 }
 
 fn next_hits(random: &mut Random, limit: &Limit) -> u64 {
-    let capacity = u64::from(limit.burst());
+    let capacity = limit.burst();
     random.pick(&[0, 1, 1, 1, 1, 2, 3, capacity / 2, capacity, capacity + 1, HITS_MAX])
 }
 
@@ -93,7 +90,7 @@ fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static>
     }
     if limit.algorithm() == Algorithm::Ban {
         // Requests ask, strikes come one at a time, and an operator begins or lifts a ban.
-        let at_once = Hits::Take(u64::from(limit.requests()).max(2));
+        let at_once = Hits::Take(limit.requests().max(2));
         let (ask, strike, lift) = (Hits::Take(0), Hits::Take(1), Hits::GiveBack(1));
         let hits = random.pick(&[ask, ask, strike, strike, strike, strike, at_once, lift]);
         let mut check = check(limit, key(counter), hits);
@@ -137,7 +134,7 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         let memory = lost.as_ref().map_or(memory, |lost| &lost.memory);
         if random.one_in(if limits[0].0.algorithm().is_bucket() { 3 } else { 10 }) {
             let burst = random.pick(&[None, Some(1), Some(7), Some(97)]);
-            limits[0].0 = limits[0].0.with_numbers(Some(random.below(12) as u32), burst);
+            limits[0].0 = limits[0].0.with_numbers(Some((random.below(12) as u32).into()), burst);
         }
         let asks = if single { 1 } else { 1 + random.below(5) };
         let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
@@ -198,7 +195,7 @@ fn candidates(
         let Step::Check(check) = plan.steps[step] else {
             panic!("a step that checks nothing has no counter")
         };
-        let half = |number: u32| number / 2 + 1;
+        let half = |number: u64| number / 2 + 1;
         let limit =
             check.limit.with_requests(half(check.limit.requests())).with_burst(half(check.limit.burst()));
         let key = key(u64::MAX - seed.wrapping_mul(8) - counter);
@@ -397,7 +394,7 @@ fn long_logs_are_the_same_in_redis() {
             let many = if random.one_in(50) { 900 } else { hits };
             let hits = if random.one_in(9) { Hits::GiveBack(many) } else { Hits::Take(hits) };
             // With other counters it takes the long way through the script.
-            let other = Limit::new(Algorithm::FixedWindow, u32::MAX, YEAR * 1_000);
+            let other = Limit::new(Algorithm::FixedWindow, u32::MAX.into(), YEAR * 1_000);
             let beside = random.one_in(3).then(|| check(other, key(99), Hits::Take(1)));
             let plan = plan([check(limit, key(number as u64), hits)].into_iter().chain(beside));
             let answer: Verdicts = asked.apply(&plan, |step| format!("long{}", [number, 99][step]), now);
@@ -484,7 +481,7 @@ fn a_bucket_gets_back_all_that_was_charged() {
         for seed in 0..300 {
             let mut random = Random(seed);
             let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(9) as u32);
-            let limit = Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
+            let limit = Limit::new(algorithm, requests.into(), 10 * 1_000_000_000).with_burst(burst.into());
             let memory = store();
             let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
             // Other requests take hits before, between and after. Memory never sees the request that is denied
@@ -535,8 +532,8 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
         let mut random = Random(seed);
         let algorithm = random.pick(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);
         let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(20) as u32);
-        let limit = |requests| Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
-        let (mut limit, changed) = (limit(requests), limit(1 + random.below(30) as u32));
+        let limit = |requests| Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst.into());
+        let (mut limit, changed) = (limit(requests.into()), limit((1 + random.below(30) as u32).into()));
         let memory = store();
         let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
         let mut under_way = Vec::new();

@@ -36,7 +36,7 @@ impl Rows {
     }
 
     fn of(&mut self, algorithm: Algorithm, requests: u32, window_secs: u64) -> &mut Self {
-        self.counter(Limit::new(algorithm, requests, window_secs * SECOND_NANOS))
+        self.counter(Limit::new(algorithm, requests.into(), window_secs * SECOND_NANOS))
     }
 
     fn take(&mut self, hits: u64, seconds: f64) -> Verdict {

@@ -25,7 +25,7 @@ impl Counter {
     fn new(algorithm: Algorithm, requests: u32) -> Self {
         let server = Server::start(&[]);
         let asked = Asked::new(vec![server.connect()]);
-        let limit = Limit::new(algorithm, requests, WINDOW * 1_000);
+        let limit = Limit::new(algorithm, requests.into(), WINDOW * 1_000);
         let granular = algorithm == Algorithm::SlidingWindow;
         let limit = if granular { limit.with_granularity(20_000_000) } else { limit };
         Self { _server: server, asked, limit }

@@ -74,7 +74,7 @@ pub(super) struct KeyEvent {
     domain: String,
     /// The path of the rule. `None`: the request brought its limit.
     rule: Option<String>,
-    limit: u32,
+    limit: u64,
     window: Window,
     used: u64,
     /// False: shadow mode or quota mode admits the request.

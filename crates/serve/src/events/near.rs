@@ -27,7 +27,7 @@ impl Shares {
             Origin::Rule { rule, .. } => self.of_rules.get(rule.id).copied().unwrap_or(self.of_others),
             Origin::Override { .. } => self.of_others,
         };
-        limited.verdict.over || limited.verdict.after as f64 >= f64::from(limited.limit.capacity()) * share
+        limited.verdict.over || limited.verdict.after as f64 >= limited.limit.capacity() as f64 * share
     }
 }
 

@@ -85,7 +85,7 @@ impl Counts {
 }
 
 /// Hits beyond this count are near the limit: ⌊N × ratio⌋, in 32-bit floats like `envoyproxy/ratelimit`.
-fn near_limit(n: u32, ratio: f32) -> u64 {
+fn near_limit(n: u64, ratio: f32) -> u64 {
     // The conversion truncates, which is the floor of a positive number; negative numbers and NaN become 0.
     (n as f32 * ratio) as u64
 }
@@ -101,7 +101,7 @@ mod tests {
     fn limited(n: u32, hits: Hits, before: u64, after: u64, over: bool) -> Limited<'static> {
         Limited {
             origin: Origin::Override { window: Window::of(Unit::Second) },
-            limit: Limit::new(Algorithm::FixedWindow, n, 1),
+            limit: Limit::new(Algorithm::FixedWindow, n.into(), 1),
             hits,
             verdict: Verdict { over, before, after, remaining: 0, reset_nanos: 0, is_counted: true },
             shadow: false,
@@ -145,7 +145,7 @@ mod tests {
     fn near_is_a_floor_in_32_bit_floats() {
         assert_eq!(near_limit(10, 0.8), 8);
         assert_eq!(near_limit(10, 0.7), 7, "6.999… in 64 bits");
-        assert_eq!(near_limit(u32::MAX, 1.0), 1 << 32);
+        assert_eq!(near_limit(u32::MAX.into(), 1.0), 1 << 32);
         assert_eq!(near_limit(10, f32::NAN), 0);
     }
 

@@ -46,7 +46,7 @@ struct World {
 const N: u32 = 1_000;
 
 fn ask(store: &MemoryStore, clock: &Clock, hits: u64) -> u64 {
-    store.take(&Limit::new(Algorithm::SlidingWindow, N, HOUR), Key(1), hits, clock.now()).remaining
+    store.take(&Limit::new(Algorithm::SlidingWindow, N.into(), HOUR), Key(1), hits, clock.now()).remaining
 }
 
 /// Hits that count.

@@ -307,7 +307,7 @@ impl<'s, P: FnMut(Progress)> Searching<'s, P> {
     fn limits(&self, numbers: &[Option<u32>]) -> Vec<Option<Limit>> {
         let with = |(rule, number): (&Rule, &Option<u32>)| {
             let limit = rule.limit.filter(has_peaks)?;
-            number.map(|number| limit.with_requests(number))
+            number.map(|number| limit.with_requests(number.into()))
         };
         self.rules.rules().iter().zip(numbers).map(with).collect()
     }

@@ -150,7 +150,7 @@ impl<'a> World<'a> {
             let names: Vec<_> = (0..nodes).map(|node| format!("tidegate-{node}")).collect();
             users.places(&Ring::of(&names, POINTS))
         };
-        let limit = Limit::new(Algorithm::SlidingWindow, size.limit, size.window_secs * SECOND_NANOS);
+        let limit = Limit::new(Algorithm::SlidingWindow, size.limit.into(), size.window_secs * SECOND_NANOS);
         let bucket_nanos = limit.window_nanos() / tidegate_engine::limit::DEFAULT_BUCKETS;
         let mut world = Self {
             limit,

@@ -60,7 +60,9 @@ impl Run {
         let mut windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
         let other = |fault: &Fault| match fault.what {
             What::Record { terms: Some((requests, secs)), .. } => Some((Some(requests), secs)),
-            What::Except { effect: Effect::Limit { requests, .. }, .. } => Some((requests, None)),
+            What::Except { effect: Effect::Limit { requests, .. }, .. } => {
+                Some((requests.map(|requests| requests as u32), None))
+            }
             _ => None,
         };
         let others: Vec<_> = self.scenario.faults.iter().filter_map(other).collect();

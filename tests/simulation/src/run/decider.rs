@@ -137,7 +137,7 @@ impl Run {
             (Some(Effect::Deny), Some(_)) | (Some(Effect::Limit { .. }), Some((_, Further::Slots))) => own,
             (Some(Effect::Limit { requests, .. }), further) => {
                 let times = further.map_or(1, |(_, further)| further.factor());
-                let requests = requests.map_or(own.requests, |requests| requests * times);
+                let requests = requests.map_or(own.requests, |requests| requests as u32 * times);
                 Decider { requests, is_shadow: limit.is_shadow, ..own }
             }
             (Some(Effect::Deny), None) => {

@@ -109,7 +109,7 @@ impl RecordSource for Source {
 
 fn record((requests, window_secs): Terms) -> Record {
     let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
-    Record { window, ..Record::of(requests) }
+    Record { window, ..Record::of(requests.into()) }
 }
 
 impl Run {

@@ -125,7 +125,7 @@ impl Counter {
             remaining: limited.verdict.remaining,
             reset_nanos: limited.verdict.reset_nanos,
             by: Decider {
-                requests: limited.limit.requests(),
+                requests: limited.limit.requests() as u32,
                 window: limited.limit.window_nanos(),
                 is_shadow: limited.shadow,
                 is_quota: limited.quota,
@@ -180,7 +180,7 @@ impl Decided {
         Self {
             is_ok: decision.code == Code::Ok,
             is_full: false,
-            shown: decision.tightest().map(|it| (it.limit.requests(), it.verdict.remaining)),
+            shown: decision.tightest().map(|it| (it.limit.requests() as u32, it.verdict.remaining)),
             retry_after_secs: decision.retry_after_secs(),
             trials,
             tokens,

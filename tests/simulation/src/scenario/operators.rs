@@ -45,7 +45,7 @@ pub(super) fn except_whom(random: &mut Random, scenario: &mut Scenario, number: 
     ]);
     let limit = &mut scenario.limits[number];
     let most = if let Effect::Limit { requests: Some(requests), .. } = effect { requests } else { 0 };
-    limit.excepted = limit.excepted.max(Some(most));
+    limit.excepted = limit.excepted.max(Some(most as u32));
     let at = SECOND + random.below(ASKED / 2);
     let lasts = random.pick(&[50 * MILLI, SECOND, 5 * SECOND]);
     for node in 0..scenario.clocks.len() {

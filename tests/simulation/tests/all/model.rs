@@ -119,10 +119,10 @@ fn limit(random: &mut Random) -> Limit {
     let limit = match algorithm {
         Algorithm::Concurrency => Limit::concurrency(requests, window * 1_000),
         Algorithm::Ban => ban(random, requests, window),
-        _ => Limit::new(algorithm, requests, window * 1_000),
+        _ => Limit::new(algorithm, requests.into(), window * 1_000),
     };
     let limit = if random.one_in(2) { limit.carrying_debt() } else { limit };
-    if algorithm.is_bucket() { limit.with_burst(random.pick(&[1, requests.max(1), 9])) } else { limit }
+    if algorithm.is_bucket() { limit.with_burst(random.pick(&[1, requests.max(1).into(), 9])) } else { limit }
 }
 
 fn ban(random: &mut Random, strikes: u32, window: u64) -> Limit {
@@ -145,7 +145,7 @@ fn check(random: &mut Random, limit: Limit) -> Check<'static> {
     }
     if limit.algorithm() == Algorithm::Ban {
         // Requests ask, strikes come one at a time, and an operator begins or lifts a ban.
-        let at_once = u64::from(limit.requests()).max(2);
+        let at_once = limit.requests().max(2);
         let hits = Hits::Take(random.pick(&[0, 0, 1, 1, 1, 1, at_once]));
         let hits = if gives { Hits::GiveBack(1) } else { hits };
         return Check { hits, shadow: random.one_in(8), ..asks(limit) };

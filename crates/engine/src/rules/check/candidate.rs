@@ -22,13 +22,13 @@ impl Checker<'_, '_> {
             let message = "`candidate` without numbers (expected `requests_per_unit`, `burst` or both)";
             self.reader.error(numbers.at, || message.to_owned());
         }
-        let requests = self.reader.number(&numbers, "requests_per_unit", 0..=u32::MAX);
+        let requests = self.requests(&numbers, algorithm);
         let burst = self.burst(&numbers, algorithm);
         let own = own?;
-        let requests = requests.map_or(own.requests(), |(_, requests)| requests);
+        let requests = requests.unwrap_or(own.requests());
         let own_burst = self.reader.is_given(fields, "burst").then_some(own.burst());
         let limit = own.with_requests(requests).with_burst(burst.or(own_burst).unwrap_or(requests));
-        self.bounds(&numbers, &limit);
+        self.bounds(&numbers, &limit, requests);
         if limit == own {
             let message = "`candidate` has the numbers of its own limit (expected others, or no candidate)";
             self.reader.warning(numbers.at, || message.to_owned());

@@ -25,10 +25,14 @@ impl Checker<'_, '_> {
             (false, true) => period.map(|(unit, _)| unit.window()),
             (false, false) => self.window(&fields),
         };
-        let requests = self.requests(&fields, unlimited);
+        if !unlimited && !self.reader.is_given(&fields, "requests_per_unit") {
+            let message = "`requests_per_unit` is missing (expected a whole number)";
+            self.reader.error(fields.at, || message.to_owned());
+        }
         let name = self.reader.text(&fields, "name").map(|(_, name)| name.to_owned()).unwrap_or_default();
         let replaces = self.replaces(&fields, &name);
         let algorithm = if has_period { Algorithm::Calendar } else { self.algorithm(&fields) };
+        let requests = self.requests(&fields, algorithm);
         let sync = if has_period { None } else { self.sync(&fields, algorithm) };
         let on_store_failure = self.on_store_failure(&fields);
         let costs = Cost::ALL.map(|cost| (cost.name(), cost));
@@ -145,12 +149,10 @@ impl Checker<'_, '_> {
         Some(secs * SECOND_NANOS)
     }
 
-    fn requests(&mut self, fields: &Fields, unlimited: bool) -> Option<u32> {
-        if !unlimited && !self.reader.is_given(fields, "requests_per_unit") {
-            self.reader
-                .error(fields.at, || "`requests_per_unit` is missing (expected a whole number)".to_owned());
-        }
-        self.reader.number(fields, "requests_per_unit", 0..=u32::MAX).map(|(_, requests)| requests)
+    pub(super) fn requests(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u64> {
+        // `bounds` refuses what is too much for a `sliding_log`.
+        let most = algorithm.requests_max().max(u32::MAX.into());
+        self.reader.number(fields, "requests_per_unit", 0..=most).map(|(_, requests)| requests)
     }
 
     pub(super) fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<(Place, String)> {
@@ -196,7 +198,7 @@ impl Checker<'_, '_> {
         fields: &Fields,
         algorithm: Algorithm,
         window: Option<Window>,
-        requests: Option<u32>,
+        requests: Option<u64>,
     ) -> Option<Limit> {
         let granularity = self.granularity(fields, algorithm, window);
         let burst = self.burst(fields, algorithm);
@@ -204,7 +206,7 @@ impl Checker<'_, '_> {
         let limit = Limit::new(algorithm, requests, nanos);
         let limit = granularity.map_or(limit, |granularity| limit.with_granularity(granularity));
         let limit = burst.map_or(limit, |burst| limit.with_burst(burst));
-        self.bounds(fields, &limit);
+        self.bounds(fields, &limit, requests);
         Some(limit)
     }
 
@@ -240,9 +242,8 @@ impl Checker<'_, '_> {
         Some(limit.carrying_debt())
     }
 
-    /// Refuses numbers that make a counter too large or too slow. They are those of these fields.
-    pub(super) fn bounds(&mut self, fields: &Fields, limit: &Limit) {
-        let requests = limit.requests();
+    /// Refuses numbers that make a counter too large or too slow. They are those of these fields, N before it was clamped.
+    pub(super) fn bounds(&mut self, fields: &Fields, limit: &Limit, requests: u64) {
         if limit.algorithm() == Algorithm::SlidingLog && requests > LOG_REQUESTS_MAX {
             let at = self.place(fields, "requests_per_unit");
             self.reader.error(at, || {
@@ -281,18 +282,18 @@ impl Checker<'_, '_> {
         Some(nanos)
     }
 
-    pub(super) fn burst(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u32> {
+    pub(super) fn burst(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u64> {
         if !algorithm.is_bucket() {
             self.refuse(fields, "burst", || match algorithm {
                 Algorithm::Calendar => "`burst` with `period` (expected requests_per_unit alone)".to_owned(),
                 _ => format!("`burst` on {} (expected token_bucket or leaky_bucket)", algorithm.name()),
             });
         }
-        self.reader.number(fields, "burst", 1..=u32::MAX).map(|(_, burst)| burst)
+        self.reader.number(fields, "burst", 1..=u64::from(u32::MAX)).map(|(_, burst)| burst)
     }
 
     /// Refuses a bucket that takes longer to fill than times can hold.
-    fn fill_time(&mut self, fields: &Fields, burst: u32, window_nanos: u64, requests: u32) {
+    fn fill_time(&mut self, fields: &Fields, burst: u64, window_nanos: u64, requests: u64) {
         let fill_nanos = u128::from(burst) * u128::from(window_nanos) / u128::from(requests.max(1));
         if requests > 0 && fill_nanos > FILL_NANOS_MAX {
             let at = self.place(fields, "burst");

@@ -21,6 +21,7 @@ use crate::bodies::values::TEXT_BYTES_MAX;
 use crate::exceptions::{Author, Caller};
 use crate::page::parameter;
 use crate::records::{RecordStore, StoreError};
+use tidegate_engine::limit::SLOTS_MAX;
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
@@ -169,7 +170,9 @@ impl Progress {
     fn warn(&mut self, line: u64, key: &RecordKey, record: &Record, rules: &RuleSet) {
         let is_unread = !is_read(key, rules);
         self.report.unread += u64::from(is_unread);
-        if (is_unread || record.anchor.is_some()) && self.report.warnings.len() < WARNINGS_MAX {
+        // A smaller N fits all counters.
+        let may_fit_in_part = record.anchor.is_some() || record.requests > SLOTS_MAX.into();
+        if (is_unread || may_fit_in_part) && self.report.warnings.len() < WARNINGS_MAX {
             let warning = of_record(key, record, rules);
             self.report.warnings.extend(warning.map(|it| LineWarning { line, warning: Some(it) }));
         }

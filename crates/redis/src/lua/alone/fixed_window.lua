@@ -12,6 +12,6 @@ if alone == FIXED_WINDOW then
   end
   if text or hits > 0 then call('SET', KEYS[1], struct.pack('<dd', latest, count), 'KEEPTTL') end
   if kept then call('PEXPIREAT', KEYS[1], kept) end
-  local over, left = before + hits > requests and 1 or 0, requests > count and requests - count or 0
+  local over, left = hits > requests - before and 1 or 0, requests > count and requests - count or 0
   return pack('<ddddddddd', now, over, before, left, hits, latest, over == 1 and reported and 1 or wanted, count, 0)
 end

@@ -46,7 +46,7 @@ type Answer = (bool, Vec<u32>);
 
 fn answer(decision: &Decision<'_>) -> Answer {
     let limits = decision.statuses.iter().map(|status| match status {
-        Status::Limited(limited) => limited.limit.requests(),
+        Status::Limited(limited) => limited.limit.requests() as u32,
         other => panic!("{other:?} is no limit"),
     });
     (decision.code == Code::Ok, limits.collect())
@@ -123,11 +123,11 @@ async fn decided(service: &Service, places: &[BatchItem]) -> [Vec<(usize, Answer
 
 async fn judged(batches: Vec<Vec<BatchItem>>, has_exception: bool) -> Result<(), TestCaseError> {
     let shop = Shop::with(StaleMode::Deny, 100);
-    USERS.iter().for_each(|(user, n)| shop.source.set(user, n.map(Record::of)));
+    USERS.iter().for_each(|(user, n)| shop.source.set(user, n.map(|n| Record::of(n.into()))));
     let service = shop.service(1_000);
     if has_exception {
         let level = PathEntry { key: "user".to_owned(), value: Some(USERS[EXCEPTED.0].0.to_owned()) };
-        let effect = Effect::Limit { requests: Some(EXCEPTED.1), burst: None };
+        let effect = Effect::Limit { requests: Some(EXCEPTED.1.into()), burst: None };
         service.except(Exceptions::new(&[Exception {
             path: Path { domain: "shop".into(), entries: vec![level] },
             effect,

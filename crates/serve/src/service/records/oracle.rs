@@ -47,7 +47,7 @@ async fn judged(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Wait(seconds) => now += seconds,
             Step::Forget => shop.records.forget_all(),
             Step::Change(requests) => {
-                shop.source.set("alice", requests.map(Record::of));
+                shop.source.set("alice", requests.map(|requests| Record::of(requests.into())));
                 shop.records.forget(&key("alice"));
                 history.0.push((now, requests.unwrap_or(RULE)));
             }

@@ -156,7 +156,7 @@ async fn decided<'r>(service: &Service, request: &Request<'r>) -> (bool, bool) {
 }
 
 fn of(requests: u32) -> Option<Record> {
-    Some(Record::of(requests))
+    Some(Record::of(requests.into()))
 }
 
 #[tokio::test]
