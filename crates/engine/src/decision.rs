@@ -404,6 +404,15 @@ impl<'a> Decision<'a> {
 }
 
 impl Status<'_> {
+    /// The rule that it is about, if there is one.
+    pub fn rule(&self) -> Option<&Rule> {
+        match *self {
+            Self::Limited(Limited { origin, .. }) => origin.rule(),
+            Self::Unlimited(rule) | Self::Replaced(rule) => Some(rule),
+            Self::NoLimit => None,
+        }
+    }
+
     /// The check whose limit it shows, and the place of that in the plan. It is the status of this descriptor, by index.
     pub fn shown<'p, 'a>(&self, plan: &'p Plan<'a>, descriptor: usize) -> Option<(usize, &'p Check<'a>)> {
         let Self::Limited(limited) = self else { return None };

@@ -171,6 +171,14 @@ impl Matcher {
         }
     }
 
+    /// Whether it is of a kind that `envoyproxy/ratelimit` does not know.
+    pub(crate) fn is_of_tidegate(&self) -> bool {
+        match self {
+            Self::Any | Self::Exact(_) => false,
+            Self::Pattern(pattern) => !matches!(pattern.kind, PatternKind::Wildcard(_)),
+        }
+    }
+
     /// Whether it matches addresses as such: those of ranges, or every value.
     pub(crate) fn may_be_addresses(&self) -> bool {
         match self {

@@ -133,6 +133,8 @@ pub struct Rule {
     pub records: Option<KeySeed>,
     /// It has no classes, prefixes or slots: the values of its path alone name its counters, and each has its limit.
     pub is_plain: bool,
+    /// A level of its path has a prefix, or a pattern of a kind that `envoyproxy/ratelimit` does not know.
+    pub has_own_pattern: bool,
     /// Its classes of importance.
     pub classes: Option<Classes>,
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of

@@ -44,6 +44,19 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 5, name: network}
   - key: budget
     rate_limit: {period: {calendar: month}, requests_per_unit: 9}
+  - key: kind
+    value: w*
+    rate_limit: {unit: hour, requests_per_unit: 9}
+  - key: kind
+    value: {in: [x, y]}
+    rate_limit: {unlimited: true}
+  - key: kind
+    value: {cidr: 10.0.0.0/8}
+    share_threshold: true
+    rate_limit: {unit: hour, requests_per_unit: 0}
+  - key: kind
+    value: {regex: '^/a[0-9]'}
+    descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9, name: pages}}]
 ";
 
 fn handler(options: AnswerOptions) -> Handler {
@@ -212,6 +225,28 @@ fn metadata_holds_what_was_asked() {
     asked.descriptors[1].limit =
         Some(RateLimitOverride { requests_per_unit: 0, unit: 7, unit_multiplier: Some(2) });
     assert_eq!(metadata(&asked)["descriptors"][1]["limit"], "unit:WEEK unit_multiplier:{value:2}");
+}
+
+#[test]
+fn metadata_names_the_rule_of_a_pattern_that_envoyproxy_does_not_know() {
+    let named = |entries: &[(&str, &str)]| {
+        let entry = |&(key, value): &(&str, &str)| Entry { key: key.to_owned(), value: value.to_owned() };
+        let mut asked = request(&["user"]);
+        asked.descriptors[0].entries = entries.iter().map(entry).collect();
+        metadata(&asked)["descriptors"][0].get("rule").map(ToString::to_string)
+    };
+    for (entries, rule) in [
+        (&[("user", "x")][..], None),
+        (&[("kind", "word")], None),
+        (&[("kind", "none of them")], None),
+        (&[("kind", "y")], Some("shop.kind_x,y")),
+        (&[("kind", "10.1.2.3")], Some("shop.kind_10_0_0_0/8")),
+        (&[("kind", "/a7"), ("user", "alice")], Some("shop.kind_^/a[0-9].user")),
+        (&[("network", "2001:db8::1")], Some("shop.network")),
+        (&[("address", "2001:db8::1")], Some("shop.address")),
+    ] {
+        assert_eq!(named(entries), rule.map(|rule| format!("{rule:?}")), "{entries:?}");
+    }
 }
 
 #[test]

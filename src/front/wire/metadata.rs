@@ -80,9 +80,12 @@ fn of_descriptor(descriptor: &Descriptor<'_, '_>, status: &Status<'_>) -> Struct
         Status::Limited(limited) => limited.origin.rule().and_then(|rule| rule.class_of(entries)),
         _ => None,
     };
+    // Of other rules `envoyproxy/ratelimit` says nothing here.
+    let pattern = status.rule().filter(|rule| rule.has_own_pattern);
     let entries = entries.iter().map(|entry| text(&format!("{}={}", entry.key, entry.value)));
     let mut fields = vec![("entries", list(entries))];
     fields.extend(options.limit.as_ref().map(|limit| ("limit", text(&of_override(limit)))));
+    fields.extend(pattern.map(|rule| ("rule", text(&rule.path()))));
     fields.extend(class.map(|(name, _)| ("class", text(name))));
     fields.extend(options.hits_addend.map(|hits| ("hitsAddend", number(hits as f64))));
     of_fields(fields)

@@ -435,6 +435,7 @@ impl<'f> Compiler<'_, 'f> {
                 .classes
                 .as_ref()
                 .map(|CheckedClasses { key, shares }| Classes { key: key.clone(), shares: shares.clone() }),
+            has_own_pattern: prefixes.is_some() || path.iter().any(|level| level.node.value.is_of_tidegate()),
             is_plain: prefixes.is_none() && node.trailing_key().is_none(),
             prefixes,
             levels: path.len(),
