@@ -50,6 +50,7 @@ mod hooks;
 mod hostile_logs;
 mod hostile_text;
 mod inside;
+mod kinds;
 mod kubernetes;
 mod lane;
 mod lifecycle;

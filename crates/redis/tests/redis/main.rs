@@ -13,6 +13,7 @@ mod calendars;
 mod contract;
 mod examples;
 mod holds;
+mod kinds;
 mod leases;
 mod lost;
 mod script;
