@@ -153,6 +153,7 @@ impl MemoryStore {
         }
         verdicts.resize(plan.places(), None);
         match has_bans(plan) {
+            false if self.decide_two(plan, now, verdicts) => {}
             false => self.apply_checks(plan, now, verdicts),
             true => self.apply_with_bans(plan, now, verdicts),
         }
@@ -262,6 +263,50 @@ impl MemoryStore {
         self.count_full(&prepared);
         self.count_beyond(check, &prepared, charged);
         verdict
+    }
+
+    /// Decides a plan of two checks of one algorithm in the usual case, as [`Locked::decide_usual`] does any plan: without it
+    /// a decision with two lengths of a prefix takes a sixth more instructions. `false`: nothing was charged.
+    #[inline(never)] // The way of a request with one check stays short.
+    fn decide_two(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) -> bool {
+        let ([Step::Check(first), Step::Check(second)], true) = (&plan.steps[..], plan.candidates.is_empty())
+        else {
+            return false;
+        };
+        let checks = [first, second];
+        let [algorithm, other] = checks.map(|check| check.limit.algorithm());
+        macro_rules! decide {
+            ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
+                match algorithm {
+                    $( Algorithm::$variant => self.decide_two_in(&self.kinds.$module, plan, checks, now), )+
+                }
+            };
+        }
+        let decided = if algorithm == other { with_algorithms!(decide) } else { None };
+        if let Some(decided) = decided {
+            verdicts.iter_mut().zip(decided).for_each(|(verdict, decided)| *verdict = Some(decided));
+        }
+        decided.is_some()
+    }
+
+    fn decide_two_in<S: Counter>(
+        &self,
+        kind: &KindShards<S>,
+        plan: &Plan<'_>,
+        checks @ [first, second]: [&Check<'_>; 2],
+        now: Timestamp,
+    ) -> Option<[Verdict; 2]> {
+        let [mut first_shard, mut second_shard] = kind.lock_two(checks.map(|check| check.key))?;
+        if checks.iter().any(|check| self.cold.nanos_left_of(&check.limit, now) > 0) {
+            return None;
+        }
+        let seen = [first_shard.see_usual(first, now)?, second_shard.see_usual(second, now)?];
+        let settlement = settle(plan, |place| seen[place].preview.over);
+        let charged = |place: usize| settlement.charged(checks[place], seen[place].preview.over);
+        Some([
+            first_shard.charge_usual(&seen[0], first, charged(0)),
+            second_shard.charge_usual(&seen[1], second, charged(1)),
+        ])
     }
 
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {

@@ -135,6 +135,15 @@ impl<S: Counter> KindShards<S> {
         self.lock_shard(shard_of(key, self.chunks.len()))
     }
 
+    /// The shards of two keys, locked in ascending order, as all shards are. `None`: both are in one shard.
+    #[inline]
+    pub(super) fn lock_two(&self, keys: [Key; 2]) -> Option<[MutexGuard<'_, Shard<S>>; 2]> {
+        let [first, second] = keys.map(|key| shard_of(key, self.chunks.len()));
+        let (lower, _) = self.lock_shard(first.min(second));
+        let (upper, _) = (first != second).then(|| self.lock_shard(first.max(second)))?;
+        Some(if first < second { [lower, upper] } else { [upper, lower] })
+    }
+
     #[inline]
     fn lock_shard(&self, index: usize) -> (MutexGuard<'_, Shard<S>>, &Due) {
         let (chunk, index) = (index / CHUNK_SHARDS, index % CHUNK_SHARDS);

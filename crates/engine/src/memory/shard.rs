@@ -217,7 +217,7 @@ impl<S: Counter> Shard<S> {
     ///
     /// Always inlined, as [`charge_usual`](Self::charge_usual): with a hint alone a decision took a quarter longer.
     #[inline(always)]
-    fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
+    pub(super) fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
         let Hits::Take(hits) = check.hits else { return None };
         let (limit, now) = (&check.limit, now.max(self.swept_at));
         let slot = self.table.find(check.key)?;
@@ -235,7 +235,7 @@ impl<S: Counter> Shard<S> {
 
     /// Charges so many hits, which need no memory, to a counter that was just read.
     #[inline(always)]
-    fn charge_usual(&mut self, usual: &Usual, check: &Check<'_>, charged: u64) -> Verdict {
+    pub(super) fn charge_usual(&mut self, usual: &Usual, check: &Check<'_>, charged: u64) -> Verdict {
         let Usual { slot, preview, hits } = *usual;
         let (limit, state) = (&check.limit, self.table.state_mut(slot));
         if charged > 0 {
