@@ -168,11 +168,15 @@ impl Pending {
     }
 }
 
-/// The capacity of a list that takes so many items more. Lists grow by exactly this, so that counters from a file need no
-/// more room than before.
+/// The capacity of a list that takes so many items more: at most a quarter of it is free. Lists grow by exactly this, so that
+/// counters from a file need no more room than before.
 pub(crate) fn grown_capacity<T>(list: &Vec<T>, more: usize) -> usize {
     let needed = list.len() + more;
-    if needed <= list.capacity() { list.capacity() } else { needed.next_power_of_two() }
+    if needed <= list.capacity() {
+        list.capacity()
+    } else {
+        needed.next_multiple_of((needed.next_power_of_two() / 8).max(1))
+    }
 }
 
 /// The most hits that a report adds to a count of 32 bits.

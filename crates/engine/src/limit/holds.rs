@@ -10,8 +10,7 @@
 //!
 //! - **Invariant:** `held` and `worst` are the sums of all holds that count at `latest`.
 //! - **An id that has ended is remembered** for one `ttl`: who repeats a commit must not pay twice, and a reservation that
-//!   comes after its commit holds nothing. Then it is unknown, but keeps its place for a while: ids end one by one, and to
-//!   drop one takes as long as to drop many.
+//!   comes after its commit holds nothing.
 //! - **A hold has two names**, as a slot has: the id is chosen by the caller, the number is made for each attempt. Hits that a
 //!   slot of a Cluster gives back are those of one attempt.
 //! - **Error:** none. An expired hold of a bucket counts in full for the time in which a full bucket drains.
@@ -19,19 +18,19 @@
 //! A check takes the hits that it holds; with a name and [`Limit::ends_hold`] it ends the hold; otherwise it only looks.
 //! `before` of its verdict is what others hold, and `remaining` says what it [`Found`] under its id.
 
+mod tree;
+
 use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
-use crate::limit::counter::{Counter, Pending, grown_capacity};
+use crate::limit::counter::{Counter, Pending};
+use crate::limit::holds::tree::{Hold, Tree};
 use crate::limit::{Limit, Periods, Preview, Share, Slot};
 use crate::time::{SECOND_NANOS, Timestamp};
 
-/// The most holds and remembered ids of a counter: each is found and inserted in order.
+/// The most holds and remembered ids of a counter: all of them may change at one time.
 pub const HOLDS_MAX: usize = 100_000;
-
-/// Forgotten ids are dropped when this part of the time has passed after which all that are there will be forgotten.
-const DROP_AFTER_PART: u64 = 8;
 
 /// How holds of a limit end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,67 +128,37 @@ impl Found {
     }
 }
 
-/// A hold, or the id of one that has ended.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    slot: Slot,
-    /// When it expires. The beginning of time: it was ended.
-    expires: Timestamp,
-    /// Until when its hits count.
-    until: Timestamp,
-    /// When its id is forgotten.
-    forgotten: Timestamp,
-    hits: u32,
-    /// The most that the call may cost.
-    worst: u32,
-}
-
 impl Hold {
+    /// A hold of this time whose `next` is right.
+    fn at(self, now: Timestamp) -> Self {
+        Self { next: if self.until > now { self.until } else { self.forgotten }, ..self }
+    }
+
     fn is_ended(&self) -> bool {
         self.expires == Timestamp::default()
     }
 
-    fn counts(&self, at: Timestamp) -> bool {
-        self.until > at
-    }
-
     /// What it holds, and its worst case, if they count.
-    fn counted(&self, at: Timestamp) -> (u64, u64) {
-        if self.counts(at) { (self.hits.into(), self.worst.into()) } else { (0, 0) }
-    }
-
-    fn is_forgotten(&self, at: Timestamp) -> bool {
-        self.forgotten <= at
-    }
-
-    /// When it does not count any more; of one that does not count, when it can be dropped, `drop_at` or later.
-    fn changes(&self, at: Timestamp, drop_at: Timestamp) -> Timestamp {
-        if self.counts(at) { self.until } else { self.forgotten.max(drop_at) }
+    fn counted(&self) -> (u64, u64) {
+        if self.next == self.until { (self.hits.into(), self.worst.into()) } else { (0, 0) }
     }
 }
 
-/// The state: 64 bytes, and 48 for each hold, of which up to half are free.
+/// The state: 64 bytes, and 64 for each hold, of which up to a quarter are free.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     latest: Timestamp,
-    /// All sums are right until this time, and nothing has to be dropped.
-    next: Timestamp,
     /// All ids are forgotten at this time.
     last: Timestamp,
     held: u64,
     worst: u64,
-    /// In the order of their ids.
-    holds: Vec<Hold>,
+    /// None of them changes until `latest`.
+    holds: Tree,
 }
 
 impl Holds {
-    fn place_of(&self, slot: Slot) -> Result<usize, usize> {
-        self.holds.binary_search_by_key(&slot.id, |hold| hold.slot.id)
-    }
-
     fn of(&self, limit: &Limit) -> Option<&Hold> {
-        let place = self.place_of(limit.slot()?).ok()?;
-        self.holds.get(place).filter(|hold| !hold.is_forgotten(self.latest))
+        self.holds.find(limit.slot()?.id)
     }
 
     fn found(&self, limit: &Limit, hits: u64) -> Found {
@@ -206,67 +175,58 @@ impl Holds {
         }
     }
 
-    /// What is held, and the worst cases together.
-    fn sums(&self) -> (u64, u64) {
-        let counted = self.holds.iter().map(|hold| hold.counted(self.latest));
-        counted.fold((0, 0), |sums, (held, worst)| (sums.0 + held, sums.1 + worst))
-    }
-
     /// The hold that this check is about, if it is open.
     fn own(&self, limit: &Limit) -> Option<&Hold> {
         self.of(limit).filter(|hold| !hold.is_ended() && hold.expires > self.latest)
     }
 
-    /// Puts a hold into its place: `Ok`, that of the same id; `Err`, where none is.
-    fn put(&mut self, place: Result<usize, usize>, hold: Hold) {
-        match place {
-            Ok(place) => self.holds[place] = hold,
-            Err(place) => {
-                self.holds.reserve_exact(grown_capacity(&self.holds, 1) - self.holds.len());
-                self.holds.insert(place, hold);
-            }
-        }
-        self.next = self.next.min(hold.changes(self.latest, Timestamp::default()));
+    /// Takes a hold out, and what it counts.
+    fn take(&mut self, hold: &Hold) {
+        let (held, worst) = hold.counted();
+        (self.held, self.worst) = (self.held - held, self.worst - worst);
+        self.holds.remove(hold.slot.id);
+    }
+
+    fn put(&mut self, hold: Hold) {
+        let hold = hold.at(self.latest);
+        let (held, worst) = hold.counted();
+        (self.held, self.worst) = (self.held + held, self.worst + worst);
         self.last = self.last.max(hold.forgotten);
+        self.holds.insert(hold);
     }
 
     fn hold(&mut self, slot: Slot, terms: &HoldTerms, hits: u64) {
-        match self.place_of(slot) {
+        if let Some(hold) = self.holds.find(slot.id).copied() {
             // The same reservation again: it is held under the number of the new attempt.
-            Ok(place) if !self.holds[place].is_forgotten(self.latest) => self.holds[place].slot = slot,
-            place => {
-                let expires = self.latest.plus(terms.ttl_nanos);
-                let until = terms.counts_until(expires);
-                let forgotten = until.max(expires.plus(terms.ttl_nanos));
-                let hits = saturated(hits);
-                let worst = terms.worst_of(hits);
-                self.held += u64::from(hits);
-                self.worst += u64::from(worst);
-                self.put(place, Hold { slot, expires, until, forgotten, hits, worst });
-            }
+            self.take(&hold);
+            return self.put(Hold { slot, ..hold });
         }
+        let expires = self.latest.plus(terms.ttl_nanos);
+        let until = terms.counts_until(expires);
+        let forgotten = until.max(expires.plus(terms.ttl_nanos));
+        let hits = saturated(hits);
+        let worst = terms.worst_of(hits);
+        self.put(Hold { slot, expires, until, forgotten, next: until, hits, worst });
     }
 
     fn end(&mut self, slot: Slot, terms: &HoldTerms, cost: u64) {
         let forgotten = self.latest.plus(terms.ttl_nanos);
-        let (expires, until) = Default::default();
-        let ended = Hold { slot, expires, until, forgotten, hits: 0, worst: 0 };
-        let place = self.place_of(slot);
-        let hold = match place {
-            Ok(place) if !self.holds[place].is_forgotten(self.latest) => self.holds[place],
-            Err(_) if self.holds.len() >= HOLDS_MAX => return,
-            place => return self.put(place, ended),
+        let (expires, until, next) = Default::default();
+        let ended = Hold { slot, expires, until, forgotten, next, hits: 0, worst: 0 };
+        let hold = match self.holds.find(slot.id) {
+            Some(hold) => *hold,
+            None if self.holds.len() >= HOLDS_MAX => return,
+            None => return self.put(ended),
         };
         if hold.is_ended() {
             return;
         }
-        let (held, worst) = hold.counted(self.latest);
+        self.take(&hold);
+        let (_, worst) = hold.counted();
         // Of an expired hold the surplus goes back, from its own time: the cost counts as long as the hold would have.
         let stays = if hold.expires <= self.latest { worst.min(cost) } else { 0 };
-        (self.held, self.worst) = (self.held - held + stays, self.worst - worst + stays);
         let (until, hits) = (if stays > 0 { hold.until } else { until }, stays as u32);
-        let ended = Hold { until, hits, worst: hits, forgotten: forgotten.max(until), ..ended };
-        self.put(place, ended);
+        self.put(Hold { until, hits, worst: hits, forgotten: forgotten.max(until), ..ended });
     }
 }
 
@@ -278,16 +238,13 @@ fn saturated(hits: u64) -> u32 {
 impl Counter for Holds {
     fn advance(&mut self, _limit: &Limit, now: Timestamp) {
         self.latest = self.latest.max(now);
-        if self.holds.is_empty() || self.next > self.latest {
-            return;
-        }
-        let now = self.latest;
-        self.holds.retain(|hold| !hold.is_forgotten(now));
-        (self.held, self.worst) = self.sums();
-        let drop_at = now.plus(self.last.nanos_since(now) / DROP_AFTER_PART);
-        self.next = self.holds.iter().map(|hold| hold.changes(now, drop_at)).min().unwrap_or_default();
-        if self.holds.is_empty() {
-            *self = Self { latest: now, ..Self::default() };
+        while let Some(hold) = self.holds.first().filter(|hold| hold.next <= self.latest).copied() {
+            self.take(&hold);
+            if hold.forgotten > self.latest {
+                self.put(hold);
+            } else if self.holds.is_empty() {
+                *self = Self { latest: self.latest, ..Self::default() };
+            }
         }
     }
 
@@ -305,9 +262,6 @@ impl Counter for Holds {
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let (Some(slot), Some(terms)) = (limit.slot(), limit.hold_terms()) else { return };
-        if self.holds.is_empty() {
-            self.next = Timestamp::MAX;
-        }
         match limit.ends_hold() {
             // One hit more than the cost: a commit of 0 hits is charged too.
             true => self.end(slot, &terms, hits - 1),
@@ -335,8 +289,7 @@ impl Counter for Holds {
 
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.latest.as_nanos());
-        let known = self.holds.iter().filter(|hold| !hold.is_forgotten(self.latest));
-        for Hold { slot, expires, until, forgotten, hits, worst } in known {
+        for Hold { slot, expires, until, forgotten, hits, worst, .. } in self.holds.in_order() {
             out.u64(slot.id.get());
             out.u64(slot.number);
             [expires, until, forgotten].into_iter().for_each(|time| out.u64(time.as_nanos()));
@@ -352,10 +305,9 @@ impl Counter for Holds {
 
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let latest = Timestamp::from_nanos(bytes.u64()?);
-        let mut state = Self { latest, next: Timestamp::MAX, ..Self::default() };
+        let mut holds: Vec<Hold> = Vec::new();
         while let Some(id) = NonZeroU64::new(bytes.u64()?) {
-            if let Some(hold) =
-                state.holds.last_mut().filter(|hold| hold.slot.id == id && hold.worst == hold.hits)
+            if let Some(hold) = holds.last_mut().filter(|hold| hold.slot.id == id && hold.worst == hold.hits)
             {
                 hold.worst = bytes.u32()?;
                 if hold.worst == hold.hits {
@@ -367,44 +319,43 @@ impl Counter for Holds {
             let mut time = || bytes.u64().map(Timestamp::from_nanos);
             let (expires, until, forgotten) = (time()?, time()?, time()?);
             let hits = bytes.u32()?;
-            let hold = Hold { slot, expires, until, forgotten, hits, worst: hits };
-            if state.holds.last().is_some_and(|before| before.slot.id >= id) {
+            if holds.last().is_some_and(|before| before.slot.id >= id) {
                 return Err("the holds are not in order");
             }
             if forgotten <= latest || until > forgotten {
                 return Err("a hold that has ended");
             }
-            if state.holds.len() == HOLDS_MAX {
+            if holds.len() == HOLDS_MAX {
                 return Err("more holds than a counter has");
             }
-            state.put(Err(state.holds.len()), hold);
+            holds.push(Hold { slot, expires, until, forgotten, next: until, hits, worst: hits });
         }
-        (state.held, state.worst) = state.sums();
+        let mut state = Self { latest, ..Self::default() };
+        holds.into_iter().for_each(|hold| state.put(hold));
         if state.holds.is_empty() { Err("no hold") } else { Ok(state) }
     }
 
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
-        let in_order = self.holds.is_sorted_by(|one, next| one.slot.id < next.slot.id);
-        let ends = |hold: &Hold| hold.until <= hold.forgotten && hold.forgotten <= self.last;
-        match in_order && self.sums() == (self.held, self.worst) && self.holds.iter().all(ends) {
+        let counted = || self.holds.in_order().map(Hold::counted);
+        let sums = counted().fold((0, 0), |sums, (held, worst)| (sums.0 + held, sums.1 + worst));
+        let last = self.holds.in_order().map(|hold| hold.forgotten).max();
+        let is_right = self.holds.is_right() && last.is_none_or(|last| last <= self.last);
+        match is_right && sums == (self.held, self.worst) {
             true => Ok(()),
             false => Err("a hold in the wrong place, or a wrong sum"),
         }
     }
 
     fn heap_bytes(&self) -> usize {
-        self.holds.capacity() * size_of::<Hold>()
+        self.holds.heap_bytes()
     }
 
     fn growth_bytes(&self, limit: &Limit) -> usize {
-        if limit.slot().is_some_and(|slot| self.place_of(slot).is_ok()) {
-            return 0;
-        }
-        grown_capacity(&self.holds, 1) * size_of::<Hold>() - self.heap_bytes()
+        self.holds.growth_bytes(usize::from(self.of(limit).is_none()))
     }
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
-        grown_capacity(&self.holds, self.holds.len().max(4)) * size_of::<Hold>() - self.heap_bytes()
+        self.holds.growth_bytes(self.holds.len().max(4))
     }
 }
 
