@@ -103,8 +103,8 @@ impl ClientAnswer {
             }
         };
         if self.is_legacy {
-            number(LIMIT, limit.map(u64::from));
-            number(REMAINING, remaining.map(u64::from));
+            number(LIMIT, limit);
+            number(REMAINING, remaining);
             number(RESET, reset_secs);
         }
         number(RETRY_AFTER, retry_after_secs);

@@ -183,8 +183,8 @@ fn set_metadata(stream: &mut Stream<'_>, answer: &Answer) {
 fn numbers(Answer { client, .. }: &Answer) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let numbers = client.numbers;
     [
-        ("limit", numbers.limit.map(u64::from)),
-        ("remaining", numbers.remaining.map(u64::from)),
+        ("limit", numbers.limit),
+        ("remaining", numbers.remaining),
         ("reset", numbers.reset_secs),
         ("retry_after", numbers.retry_after_secs),
     ]

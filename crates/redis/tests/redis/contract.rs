@@ -370,7 +370,7 @@ fn a_request_of_many_counters_is_the_same_in_redis() {
     let checks = |shadow: bool| {
         (0..600).map(move |counter| {
             let limit = Limit::new(Algorithm::SlidingWindow, counter % 3, 60 * 1_000_000_000);
-            Check { shadow, ..check(limit, key(u64::from(counter)), Hits::Take(1)) }
+            Check { shadow, ..check(limit, key(counter), Hits::Take(1)) }
         })
     };
     for (later, shadow) in [(0, true), (1, false), (2, true), (3, true)] {

@@ -50,7 +50,7 @@ impl Counts {
         let (n, before, after) = (limited.limit.capacity(), limited.verdict.before, limited.verdict.after);
         let near = near_limit(n, near_limit_ratio);
         if limited.verdict.over {
-            let counts = Self::denied(u64::from(n), near, hits, before, after);
+            let counts = Self::denied(n, near, hits, before, after);
             Some(Self { shadow: if limited.shadow { counts.over } else { 0 }, ..counts })
         } else {
             Some(Self::admitted(near, hits, before, after))
