@@ -36,6 +36,50 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64
 }
 
+/// Money in millionths, far beyond 32 bits: exact to the last one, over both fronts, in memory and in Redis.
+#[test]
+fn a_budget_of_money_is_exact_beyond_32_bits() {
+    let redis = Redis::start(&[]);
+    let most = "9007199254740991";
+    let rule = format!(
+        "{{domain: d, descriptors: [{{key: k, limits_from: store, rate_limit: {{period: {{calendar: year}}, \
+         requests_per_unit: {most}, cost: asked}}}}]}}"
+    );
+    for url in ["", &redis.url()] {
+        let setup = Setup::new().rules("d.yaml", &rule).env("ADMIN_TOKEN", TOKEN);
+        let folder = setup.outside().join("limits").display().to_string();
+        let setup = setup.env("LIMITS_DIR", &folder).env("LIMIT_RESPONSE_HEADERS_FORMAT", "both");
+        let limiter = if url.is_empty() { setup } else { setup.env("REDIS_URL", url) }.start();
+        let spend = |value: &str, cost: u64| {
+            let mut question = grpc::question("d", &[&[("k", value)]]);
+            question.descriptors[0].hits_addend = Some(cost);
+            let status = limiter.client().ask(question).statuses.remove(0);
+            let limit = status.current_limit.map_or(0, |limit| limit.requests_per_unit);
+            (status.code == OK, limit, status.limit_remaining)
+        };
+        assert_eq!(spend("v", 9_007_199_254_740_980), (true, u32::MAX, 11));
+        assert_eq!(spend("v", 12), (false, u32::MAX, 11));
+        let shown = http::Client::new(limiter.ports().http).get("/check/d?k=v&~hits=10");
+        assert_eq!((shown.status, shown.header("ratelimit-remaining")), (200, Some("1")));
+        let both = [shown.header("ratelimit-limit"), shown.header("ratelimit-policy")];
+        assert_eq!(
+            both,
+            [Some(most), Some("\"d.k\";q=999999999999999")],
+            "15 digits are the most of the standard"
+        );
+        assert_eq!(spend("v", 1), (true, u32::MAX, 0));
+        assert!(!spend("v", 1).0);
+
+        let entries = serde_json::json!([{"key": "k", "value": "w"}]);
+        let record = |n: u64| serde_json::json!({"domain": "d", "entries": entries, "requests_per_unit": n});
+        let refused = put(&limiter, &record(1 << 53));
+        assert!(refused.body.contains("expected a whole number, 0 to 9007199254740991"), "{refused:?}");
+        assert_eq!(put(&limiter, &record(12_000_000_000)).status, 201);
+        assert_eq!(spend("w", 11_999_999_999), (true, u32::MAX, 1));
+        assert_eq!([spend("w", 2).0, spend("w", 1).0, spend("w", 1).0], [false, true, false]);
+    }
+}
+
 #[test]
 fn a_budget_survives_a_restart() {
     let setup = Setup::new().rules("d.yaml", &rules("{calendar: year}")).keeping_counters();

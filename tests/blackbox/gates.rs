@@ -196,7 +196,7 @@ fn records_that_no_rule_reads_are_errors_of_a_check_and_warnings_of_a_load() {
     let (code, text, _) = tidegate(&["check", &rules, "--records", &typo, "--records", &user], &[]);
     let expected = format!(
         "{typo}:2:1: no rule applies to tennant=acme (the closest is tenant)\n\
-         {typo}:3:1: `requests_per_unit` is \"many\" (expected a whole number, 0 to 4294967295)\n\
+         {typo}:3:1: `requests_per_unit` is \"many\" (expected a whole number, 0 to 9007199254740991)\n\
          {user}:1:1: the rule at {rules}:7:10 reads no records (expected `limits_from: store`)\n\
          bad: files 3, problems 3, warnings 0\n"
     );
