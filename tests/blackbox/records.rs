@@ -133,7 +133,7 @@ fn what_is_no_record_is_refused_and_hostile_names_stay_text() {
     let shown = get(&limiter, hostile);
     assert!(shown.status == 200 && !shown.body.contains('\u{2028}'), "{shown:?}");
     assert_eq!(json(&shown), record(hostile, 1));
-    let mut bad = vec![json!([]), record(&"x".repeat(5_000), 1), record("a", 1 << 32)];
+    let mut bad = vec![json!([]), record(&"x".repeat(5_000), 1), record("a", 1 << 53)];
     for (name, value) in
         [("unlimited", json!(1)), ("unit", json!("fortnight")), ("id", json!("a")), ("entries", json!([]))]
     {

@@ -54,7 +54,10 @@ fn reads(rules: &RuleSet, key: &RecordKey) -> bool {
 
 /// What of a record its rule cannot have, if anything.
 fn unmet_part(rules: &RuleSet, key: &RecordKey, record: &Record) -> Option<String> {
-    key.with_entries(|domain, entries| rules.why_in_part(domain, entries, record))
+    key.with_entries(|domain, entries| {
+        let anchor = record.anchor.and_then(|anchor| rules.why_not_anchored(domain, entries, anchor));
+        anchor.or_else(|| rules.why_cut(domain, entries, record.requests, record.algorithm))
+    })
 }
 
 /// Why no set reads a record: according to the first set that has its domain, else to the first set.

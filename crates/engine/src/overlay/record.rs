@@ -55,7 +55,7 @@ impl Record {
 
     /// Puts the limit of a rule under the record.
     #[inline]
-    pub(crate) fn apply(&self, limit: &mut Limit) {
+    pub(super) fn apply(&self, limit: &mut Limit) {
         if self.unlimited {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! In: a domain and entries. Out: a sentence with the most similar name that the rules have, or nothing.
 
-use crate::overlay::Record;
+use crate::limit::Algorithm;
 use crate::request::Entry;
 use crate::rules::hint::closest;
 use crate::rules::{Rule, RuleSet};
@@ -63,33 +63,37 @@ impl RuleSet {
         self.rule_of(domain, entries).is_some_and(|rule| rule.records.is_some())
     }
 
-    /// Which part of a record for these entries changes nothing, and why: its anchor, or what the counters of its rule
-    /// cannot hold of N. `None`: its rule takes all of it, or no rule reads it.
-    pub fn why_in_part(&self, domain: &str, entries: &[Entry<'_>], record: &Record) -> Option<String> {
+    /// Why the anchor of a record for these entries changes nothing; `None`: the calendar of its rule has it, or no rule reads
+    /// the record.
+    pub fn why_not_anchored(&self, domain: &str, entries: &[Entry<'_>], anchor: Anchor) -> Option<String> {
         let rule = self.rule_of(domain, entries).filter(|rule| rule.records.is_some())?;
-        if let Some(why) = record.anchor.and_then(|anchor| Self::why_not_anchored(rule, anchor)) {
-            return Some(why);
+        let at = &rule.written;
+        match rule.limit.as_ref()?.periods() {
+            None => Some(format!("`anchor` for the rule at {at}, which has no calendar (expected `period`)")),
+            Some(periods) if periods.has_anchor(anchor.number()) => None,
+            Some(periods) => Some(format!(
+                "no period of the rule at {at} begins at the anchor {anchor}: it counts by the calendar {periods}"
+            )),
         }
-        let (at, mut under) = (&rule.written, rule.limit?);
-        record.apply(&mut under);
-        let (most, name) = (under.algorithm().requests_max(), under.algorithm().name());
-        (record.requests > most).then(|| {
-            let requests = record.requests;
-            format!("{requests} requests for the rule at {at}, which counts by {name}: more than {most} count as {most}")
-        })
     }
 
-    /// Why the anchor of a record is none of its rule's calendar.
-    fn why_not_anchored(rule: &Rule, anchor: Anchor) -> Option<String> {
-        let at = &rule.written;
-        let why = match rule.limit.as_ref()?.periods() {
-            None => format!("`anchor` for the rule at {at}, which has no calendar (expected `period`)"),
-            Some(periods) if periods.has_anchor(anchor.number()) => return None,
-            Some(periods) => format!(
-                "no period of the rule at {at} begins at the anchor {anchor}: it counts by the calendar {periods}"
-            ),
-        };
-        Some(format!("{why}, so the anchor changes nothing"))
+    /// Why N of a record for these entries, which may say another algorithm, is cut; `None`: the counters of its rule can
+    /// hold it, or no rule reads the record.
+    pub fn why_cut(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        requests: u64,
+        other: Option<Algorithm>,
+    ) -> Option<String> {
+        let rule = self.rule_of(domain, entries).filter(|rule| rule.records.is_some())?;
+        let own = rule.limit?.algorithm();
+        // Of a calendar budget and of slots only N changes.
+        let algorithm = other.filter(|_| Algorithm::NAMED.contains(&own)).unwrap_or(own);
+        let (at, most, name) = (&rule.written, algorithm.requests_max(), algorithm.name());
+        (requests > most).then(|| {
+            format!("{requests} is cut to {most}: the rule at {at} counts by {name}, which has no more")
+        })
     }
 
     fn rule_of(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Rule> {
@@ -167,14 +171,26 @@ descriptors:
         let anchored = |keys: &[(&str, &str)], anchor: &str| {
             let entries: Vec<_> = keys.iter().map(|&(key, value)| Entry { key, value }).collect();
             let anchor = Anchor::parse(anchor).expect("an anchor");
-            rules.why_in_part("shop", &entries, &Record { anchor: Some(anchor), ..Record::of(5) })
+            rules.why_not_anchored("shop", &entries, anchor)
         };
         assert_eq!(anchored(&[("tenant", "acme")], "15"), None, "it reads no records");
         assert_eq!([anchored(&[("month", "a")], "1"), anchored(&[("month", "a")], "31")], [None, None]);
-        let no_calendar = "`anchor` for the rule at a.yaml:9:10, which has no calendar (expected `period`), so the anchor changes nothing";
+        let no_calendar = "`anchor` for the rule at a.yaml:9:10, which has no calendar (expected `period`)";
         assert_eq!(anchored(&[("app", "a")], "15").as_deref(), Some(no_calendar));
-        let other = "no period of the rule at a.yaml:13:10 begins at the anchor sunday: it counts by the calendar month (UTC, from day 3), so the anchor changes nothing";
+        let other = "no period of the rule at a.yaml:13:10 begins at the anchor sunday: it counts by the calendar month (UTC, from day 3)";
         assert_eq!(anchored(&[("month", "a")], "sunday").as_deref(), Some(other));
+        let cut = |key, requests, other| {
+            let entries = [Entry { key, value: "a" }];
+            rules.why_cut("shop", &entries, requests, other)
+        };
+        let (most, log) = (u32::MAX.into(), Some(Algorithm::SlidingLog));
+        assert_eq!(
+            [cut("app", most, None), cut("month", most + 1, log), cut("tenant", most + 1, None)],
+            [None, None, None]
+        );
+        let window = "4294967296 is cut to 4294967295: the rule at a.yaml:9:10 counts by sliding_window, which has no more";
+        assert_eq!(cut("app", most + 1, None).as_deref(), Some(window));
+        assert!(cut("app", 100_001, log).is_some_and(|why| why.starts_with("100001 is cut to 100000: ")));
         let app = [("app", "a"), ("priority", "batch")].map(|(key, value)| Entry { key, value });
         assert_eq!([&app[..1], &app[..]].map(|entries| rules.reads_record("shop", entries)), [true, false]);
         assert!(

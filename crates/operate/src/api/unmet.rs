@@ -51,7 +51,13 @@ pub(super) fn check_numbers(exception: &Exception, rules: &RuleSet) -> Result<()
 pub(super) fn of_record(key: &RecordKey, record: &Record, rules: &RuleSet) -> Option<String> {
     let unread = key.with_entries(|domain, entries| rules.why_unread(domain, entries));
     let unread = unread.map(|why| format!("{why}, so nothing changes"));
-    unread.or_else(|| key.with_entries(|domain, entries| rules.why_in_part(domain, entries, record)))
+    unread.or_else(|| {
+        key.with_entries(|domain, entries| {
+            let anchor = record.anchor.and_then(|anchor| rules.why_not_anchored(domain, entries, anchor));
+            let anchor = anchor.map(|why| format!("{why}, so the anchor changes nothing"));
+            anchor.or_else(|| rules.why_cut(domain, entries, record.requests, record.algorithm))
+        })
+    })
 }
 
 /// Whether a record changes anything now. It is cheap, so it can be called for millions.
