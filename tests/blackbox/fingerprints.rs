@@ -15,12 +15,16 @@ const RULES: &str = "
 domain: edge
 rate_limits:
   - actions: [{request_headers: {header_name: x-country, descriptor_key: country}}]
+  - actions: [{request_headers: {header_name: x-asn, descriptor_key: asn}}]
 descriptors:
   - key: ja4
     rate_limit: {unit: day, requests_per_unit: 3}
   - key: country
     value: DE
     rate_limit: {unit: day, requests_per_unit: 2}
+  - key: asn
+    value: AS64496
+    rate_limit: {unit: day, requests_per_unit: 1}
 ";
 
 #[test]
@@ -59,15 +63,20 @@ fn through_envoy_fingerprints_and_countries_count_and_cannot_be_forged() {
             format!("x-forwarded-for: {address}"),
             format!("x-ja4: {forged}"),
             format!("x-country: other-{forged}"),
+            format!("x-asn: other-{forged}"),
         ];
         let headers = headers.iter().flat_map(|header| ["-H", header]);
-        let quiet = ["-sSk", "--noproxy", "*", "--tls-max", tls, "-o", "/dev/null", "-w", "%{http_code}"];
+        let quiet = ["-sSk", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}", "--tls-max"];
+        let quiet = quiet.into_iter().chain(tls.split(' '));
         succeed(Command::new("curl").args(quiet).args(headers).arg(&page))
     };
     assert_eq!([0, 1, 2, 3].map(|forged| ask("1.3", "198.51.100.1", forged)), ["200", "200", "200", "429"]);
     assert_eq!([4, 5, 6].map(|forged| ask("1.2", "192.0.2.7", forged)), ["200", "200", "429"], "a country");
     assert_eq!(ask("1.2", "198.51.100.2", 7), "200", "another, by the same program");
     assert_eq!(ask("1.2", "198.51.100.3", 8), "429", "and its fingerprint");
+    let other = "1.3 --tls13-ciphers TLS_AES_128_GCM_SHA256";
+    assert_eq!([9, 10].map(|forged| ask(other, "203.0.113.5", forged)), ["200", "429"], "a network");
+    assert_eq!(ask(other, "198.51.100.4", 11), "200", "another, by the same program");
 }
 
 #[test]
@@ -80,9 +89,10 @@ fn through_nginx_countries_count_and_cannot_be_forged() {
     let to = format!("127.0.0.1:{}", limiter.ports().http);
     let proxy = Proxy::start_nginx_changed(&to, crate::harness::application::start(), &changes);
     let ask = |host: u8| {
-        let forged = [("x-country", "other")];
+        let forged = [("x-country", "other"), ("x-asn", "other")];
         proxy.client(host).send("GET", "/", &forged, "").expect("an answer").status
     };
     assert_eq!([0; 3].map(|_| ask(2)), [200, 200, 429]);
     assert_eq!([0; 3].map(|_| ask(3)), [200; 3], "no country");
+    assert_eq!([0; 2].map(|_| ask(4)), [200, 429], "a network");
 }
