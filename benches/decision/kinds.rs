@@ -58,7 +58,7 @@ pub(crate) fn kinds() {
         ),
         (one("two entries", &key_of_two, named), one("classes, one named", &of_classes, named), 1.1),
         (
-            one("a denial that counts towards a ban", &with_ban("1000"), user),
+            one("a denial by a limit with a ban", &with_ban("1000"), user),
             one("banned", &with_ban("1"), user),
             0.5,
         ),
