@@ -29,8 +29,10 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
             Step::Unmatched | Step::Replaced(_) => quotas += usize::from(plan.modes.quota),
             Step::Check(check) => {
                 let over = over(index);
-                any_over |= over;
-                is_banned |= over && !check.shadow && check.is_ban();
+                let is_banning = over && !check.shadow && check.is_ban();
+                is_banned |= is_banning;
+                // A ban that denies nobody is no limit that is over.
+                any_over |= over && (is_banning || !check.is_ban());
                 let quota = plan.in_quota_mode(index, check);
                 quotas += usize::from(quota);
                 quotas_over += usize::from(quota && over && !check.shadow);

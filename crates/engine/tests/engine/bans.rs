@@ -309,6 +309,30 @@ fn a_ban_that_finds_no_room_does_not_begin_and_is_counted() {
     assert_eq!(filled.full_total().deny - before, admitted.len() as u64 - banned);
 }
 
+/// An exception counts as before: also where no fixed window is charged once another limit is over.
+#[test]
+fn hits_that_an_exception_admits_during_a_ban_count() {
+    let rules = "{key: user, rate_limit: {window: 60s, requests_per_unit: 2, algorithm: fixed_window}, \
+                 ban: {after: 1, within: 60s, for: 65s}}";
+    let rules = loaded(&format!("domain: d\ndescriptors: [{rules}]")).rules;
+    let user = PathEntry { key: "user".into(), value: Some("a".into()) };
+    let path = Path { domain: "d".into(), entries: vec![user] };
+    let exceptions = Exceptions::new(&[Exception { path, effect: Effect::Unlimited }]);
+    let modes = Modes { stop_increment_when_over: true, ..Modes::default() };
+    let store = store();
+    let left = |hits, second, exceptions| {
+        let (request, overlay) = (request(&[("user", "a")], hits), Overlay { records: None, exceptions });
+        let plan = rules.plan_under(&request, modes, overlay);
+        let decision = conclude(&plan, &store.apply(&plan, at(second)));
+        (decision.code, decision.tightest().expect("a limit").remaining())
+    };
+    assert_eq!(left(3, 1.0, None), (Code::OverLimit, 0));
+    // In the next window, while the key is banned.
+    assert_eq!(left(1, 61.0, Some(&exceptions)), (Code::Ok, 1));
+    assert_eq!(left(1, 61.0, Some(&exceptions)), (Code::Ok, 0));
+    assert_eq!(left(1, 67.0, None), (Code::OverLimit, 0), "the ban is over, and the window is full");
+}
+
 #[test]
 fn exceptions_and_resets_lift_a_ban() {
     let (rules, store) = (strict("ban: {after: 1, within: 60s, for: 100s}"), store());

@@ -146,7 +146,8 @@ local function settled(instead)
     if not c.of then
       local asked = instead and instead[i] or c
       local over = asked.over and not has(c.flags, SHADOW)
-      any_over = any_over or asked.over
+      -- A ban that denies nobody is no limit that is over.
+      any_over = any_over or asked.over and (over or c.algorithm ~= BAN)
       banned = banned or over and c.algorithm == BAN
       if has(c.flags, QUOTA) then
         quotas = quotas + 1

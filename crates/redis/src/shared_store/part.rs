@@ -180,7 +180,7 @@ fn request_summary<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verd
             Step::Check(check) => {
                 let over = known[index].is_some_and(|verdict| verdict.over);
                 let (quota, counts) = (plan.in_quota_mode(index, check), over && !check.shadow);
-                summary.any_over |= over;
+                summary.any_over |= over && (counts || !check.is_ban());
                 summary.is_banned |= counts && check.is_ban();
                 summary.denied |= counts && !quota;
                 summary.quotas += u32::from(quota);

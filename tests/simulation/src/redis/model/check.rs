@@ -94,7 +94,7 @@ impl<'a> Check<'a> {
 
     pub(super) fn read_front(from: &mut Reader<'a>) -> Self {
         let (place, algorithm, flags) = (from.four() as usize - 1, from.byte(), from.byte());
-        let (requests, capacity, carries) = (from.four(), from.four(), algorithm & CARRIES > 0);
+        let (requests, capacity, carries) = (from.double(), from.double(), algorithm & CARRIES > 0);
         Self {
             place,
             algorithm: Algorithm::ALL[usize::from(algorithm & !CARRIES)],
@@ -171,7 +171,7 @@ impl<'a> Check<'a> {
 
     /// The most hits that a cost adds to a count, if debts are carried.
     pub(super) fn room_of_debt(&self, count: i64) -> Option<i64> {
-        self.pays.map(|pays| ((1 + DEBT_WINDOWS) * pays - count).max(0))
+        self.pays.map(|pays| (((1 + DEBT_WINDOWS) * pays).min(MOST) - count).max(0))
     }
 
     /// How many hits of a debt a window pays, if this is a cost whose debt is carried.

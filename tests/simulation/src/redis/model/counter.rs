@@ -146,7 +146,7 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
         (Algorithm::Calendar, Value::Text(text)) => {
             let mut from = Reader::new(text);
             let (latest, count, ends) = (from.double(), from.double(), from.double());
-            let paid = if from.is_empty() { 0 } else { from.four() };
+            let paid = if from.is_empty() { 0 } else { from.double() };
             Counter::Budget(Budget { latest, count, ends, paid })
         }
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, Value::Text(text)) => {

@@ -324,8 +324,9 @@ fn settle(whole: &Whole, looked: &[Looked<'_>], stands_in: Option<&BTreeMap<usiz
     for (place, it) in looked.iter().enumerate().filter(|(_, it)| it.check.stands_in.is_none()) {
         let judged = stands_in.and_then(|stands_in| stands_in.get(&place).copied()).unwrap_or(it);
         let over = judged.over && !it.check.is_shadow();
-        any_over |= judged.over;
-        banned |= over && it.check.algorithm == Algorithm::Ban;
+        let is_ban = it.check.algorithm == Algorithm::Ban;
+        any_over |= judged.over && (over || !is_ban);
+        banned |= over && is_ban;
         if it.check.is_quota() {
             quotas += 1;
             quotas_over += i64::from(over);

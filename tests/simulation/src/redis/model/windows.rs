@@ -153,7 +153,7 @@ impl Kind for Budget {
         }
         self.charge(check, hits);
         if check.pays.is_some() {
-            self.paid = (self.paid + (self.count - self.paid).max(0).min(hits)).min(u32::MAX.into());
+            self.paid = (self.paid + (self.count - self.paid).max(0).min(hits)).min(MOST);
         }
         self.kept(check)
     }
