@@ -73,7 +73,7 @@ struct Held {
     until: Timestamp,
 }
 
-/// The state: 48 bytes, and 24 for each slot, of which up to half are free.
+/// The state: 48 bytes, and 24 for each slot, of which up to a fifth are free.
 #[derive(Debug, Default)]
 pub(crate) struct Concurrency {
     latest: Timestamp,

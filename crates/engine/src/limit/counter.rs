@@ -168,7 +168,7 @@ impl Pending {
     }
 }
 
-/// The capacity of a list that takes so many items more: at most a quarter of it is free. Lists grow by exactly this, so that
+/// The capacity of a list that takes so many items more: at most a fifth of it is free then. Lists grow by exactly this, so that
 /// counters from a file need no more room than before.
 pub(crate) fn grown_capacity<T>(list: &Vec<T>, more: usize) -> usize {
     let needed = list.len() + more;

@@ -144,7 +144,7 @@ impl Hold {
     }
 }
 
-/// The state: 64 bytes, and 64 for each hold, of which up to a quarter are free.
+/// The state: 64 bytes, and 64 for each hold, of which up to a fifth are free.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     latest: Timestamp,
