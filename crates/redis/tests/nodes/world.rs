@@ -259,9 +259,8 @@ impl Redis {
     /// The numbers of a reply: `src/script.rs` says what they mean, and where a check has its own.
     fn decide(&mut self, key: &[u8], check: &[u8], now: Duration) -> Value {
         let double = |at: usize| f64::from_le_bytes(check[at..at + 8].try_into().expect("8 bytes")) as u64;
-        let limit = u64::from(u32::from_le_bytes(check[6..10].try_into().expect("4 bytes")));
-        let (hits, unsynced) =
-            (double(31), (39..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>());
+        let (limit, hits) = (double(6), double(39));
+        let unsynced = (47..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>();
         let count = self.hits.entry(key.to_vec()).or_default();
         *count += unsynced;
         let (before, over) = (*count, *count + hits > limit);
