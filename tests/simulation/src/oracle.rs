@@ -12,6 +12,7 @@
 //!   hits that its answer says. That holds for each hit that is admitted, also where reported hits are charged beyond
 //!   N.
 //! - A request that gives hits back removes what it was admitted from every window.
+//! - Nothing is admitted while a debt waits that is carried: `debts.rs`.
 //! - Calls in flight have a judge of their own: `slots.rs`. So have reservations: `holds.rs`.
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
 //! - No node remembers for long that a leased counter is full: other nodes may give hits back.
@@ -42,6 +43,7 @@
 
 mod bans;
 mod census;
+mod debts;
 mod early;
 mod holds;
 mod record;
@@ -186,10 +188,12 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let limit = &rules.limits[number];
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         let early = |there: &[Record]| early::too_early(rules, limit, own, there);
+        let unpaid = || debts::unpaid(rules, limit, own.iter(), &counting);
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let there: Vec<Record> = own.iter().copied().filter(|it| rules.counts(limit, it)).collect();
         let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &there));
         found
+            .or_else(unpaid)
             .or_else(|| in_spite(limit, own))
             .or_else(|| early(&there))
             .or_else(|| remembered::too_long(rules, limit, own))

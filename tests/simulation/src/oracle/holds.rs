@@ -5,6 +5,10 @@
 //! So whoever is admitted hits fits into N together with all of that, and with what was surely counted before, as `oracle.rs` says. And
 //! whoever is denied does not fit, though everything counted that may have.
 //!
+//! Where a hold may be less than the worst case, nobody here knows what was learnt: each holds one hit at least, and its worst case at
+//! most. So whoever is admitted hits fits into N together with one of each reservation, and into N and its overdraft together with the
+//! worst case of each. What commits cost beyond that is charged, and is there for those who come later.
+//!
 //! What an answer found under an id is judged too: an admitted reservation is open until its `ttl`, and who comes to one that was ended
 //! finds that. What is also allowed: a server or a process without Redis may lose holds and their ends.
 
@@ -13,6 +17,7 @@ use std::collections::BTreeMap;
 use tidegate_engine::limit::{Algorithm, Found};
 use tidegate_engine::rules::StoreFailure;
 
+use super::debts::unpaid;
 use super::starved::there_at_most;
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
 use crate::scenario::{DAY_ENDS, LimitSpec, Reserve};
@@ -64,7 +69,7 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
         let (own, charges, by_id) = Default::default();
         let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id };
         let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
-        counter.own.push(*it);
+        counter.own.push(worst(it, &reserve));
     }
     for counter in counters.values_mut() {
         counter.own.sort_by_key(|it| it.asked);
@@ -76,6 +81,13 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
         }
     }
     counters
+}
+
+/// A record with the worst case of what it holds.
+fn worst(it: &Record, reserve: &Reserve) -> Record {
+    let holds = it.reserving.is_some_and(|reserving| !reserving.is_commit);
+    let max = reserve.hold.filter(|_| holds).map_or(u64::MAX, |hold| hold.max);
+    Record { hits: it.hits.min(max), ..*it }
 }
 
 /// What a record charges.
@@ -182,24 +194,38 @@ impl Counter<'_> {
             self.charges.iter().copied().filter(|it| rules.counts(self.limit, it)).collect();
         // A reservation that is open already is answered as the first time, also if costs have gone beyond N since.
         let is_new = |it: &Record| !self.is_commit(it) && self.found(it) != Some(Found::Open);
-        let admitted = self.own.iter().filter(|it| it.outcome == Outcome::Admitted && is_new(it));
-        admitted.filter(|it| rules.judges(self.limit, it)).find_map(|it| {
+        let admitted = || self.own.iter().filter(|it| it.outcome == Outcome::Admitted && is_new(it));
+        let found = admitted().filter(|it| rules.judges(self.limit, it)).find_map(|it| {
             let before = before(rules, self.limit, &counting, it)?
                 .saturating_sub(given_back_alone(rules, self.limit, it));
-            let held = self.held(it, Self::held_at_least);
-            let max = self.limit.capacity(it.requests, it.share);
-            let wanted = if self.limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
-            (before + held + wanted > max || before + held + it.hits + it.remaining > max).then(|| {
-                format!(
-                    "request {} was admitted {} hits at {} us and left {}, though {before} of {max} were there and {held} \
-                     were held",
-                    it.request,
-                    it.hits,
-                    it.answered / MICRO,
-                    it.remaining
-                )
+            self.bounds(it).find_map(|(max, each)| {
+                let held = self.held(it, |own, of_id, at| own.held_at_least(of_id, at).min(each));
+                let hits = if it.reserving.is_some() { it.hits.min(each) } else { it.hits };
+                let wanted = if self.limit.algorithm.is_strict() { hits.max(1) } else { hits };
+                (before + held + wanted > max || before + held + hits + it.remaining > max).then(|| {
+                    format!(
+                        "request {} was admitted {hits} hits at {} us and left {}, though {before} of {max} were there and \
+                         {held} were held",
+                        it.request,
+                        it.answered / MICRO,
+                        it.remaining
+                    )
+                })
             })
-        })
+        });
+        // A reservation may hold one hit of what it asks for.
+        let least = |it: &Record| if it.reserving.is_some() { 1 } else { it.hits };
+        let charged: Vec<_> = admitted().map(|it| Record { hits: least(it), ..*it }).collect();
+        found.or_else(|| unpaid(&self.rules, self.limit, charged.iter(), &counting))
+    }
+
+    /// What is bounded: the most that may be there for a request, and the most of each hold that surely counts for it. That is N,
+    /// with one hit of each hold if its size is learnt; then also N and the overdraft, with the worst case of each.
+    fn bounds(&self, it: &Record) -> impl Iterator<Item = (u64, u64)> {
+        let max = self.limit.capacity(it.requests, it.share);
+        let overdraft = self.reserve.hold.map(|hold| max * (1_000 + hold.overdraft) / 1_000);
+        let of_limit = (max, if overdraft.is_some() { 1 } else { u64::MAX });
+        std::iter::once(of_limit).chain(overdraft.map(|max| (max, u64::MAX)))
     }
 
     /// Whether a denial can be explained from outside.

@@ -5,6 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
+use super::debts::owed;
 use super::{LATE, Loss, Outcome, Record, Refund, Rules, SENT, before, each_counter};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{FULL, LimitSpec};
@@ -197,6 +198,11 @@ pub(super) fn there_at_most(
         _ => {
             let since = it.asked.saturating_sub(rules.counts_for(limit, it));
             let mut there: Vec<There> = there.collect();
+            if limit.shape.carries_debt {
+                let mut costs: Vec<_> = there.iter().map(|there| (there.charged, there.hits)).collect();
+                let owed = owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked);
+                return owed + leased_at_most(rules, limit, (own, counting), it);
+            }
             give_back(rules, limit, it, &mut there);
             let hits: u64 = there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum();
             hits + leased_at_most(rules, limit, (own, counting), it)

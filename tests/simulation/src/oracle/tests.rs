@@ -1,5 +1,6 @@
 //! The oracle, tried on records that somebody thought out.
 
+mod debts;
 mod holds;
 
 use super::*;

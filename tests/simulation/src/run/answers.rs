@@ -14,7 +14,7 @@ use super::decider::Decider;
 use super::way::{Counter, Decided, Met, Trial};
 use super::{Kind, Run};
 use crate::oracle::{Bans, Outcome, Record};
-use crate::scenario::{Item, Layout, LimitSpec};
+use crate::scenario::{DEBT_WINDOWS, Item, Layout, LimitSpec};
 use crate::world::{MICRO, SECOND, lock};
 
 /// So many bytes of memory have room for all counters.
@@ -238,7 +238,8 @@ impl Run {
         let ttl = limit.shape.reserve.map_or(0, |reserve| reserve.ttl);
         // What may be lost counts as full until a time that the clock had before a boot set it back: for so much longer.
         let lag = self.lag.load(Relaxed);
-        if is_of_window && counter.reset_nanos > 2 * counter.by.window.max(ttl).max(SECOND) + lag {
+        let windows = if limit.shape.carries_debt { 2 + DEBT_WINDOWS } else { 2 };
+        if is_of_window && counter.reset_nanos > windows * counter.by.window.max(ttl).max(SECOND) + lag {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is asked to wait {reset} us, of a window of {window} us"));
         }

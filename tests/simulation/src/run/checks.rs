@@ -15,7 +15,7 @@ use crate::oracle::{
     Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_holds,
     wrong_slots,
 };
-use crate::scenario::{DAY_ENDS, DAY_SECS, Fault, Item, Layout, What};
+use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, Layout, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
@@ -57,7 +57,11 @@ impl Run {
         // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
         let is_reported = limit.is_reported || limit.shape.reserve.is_some();
         let overflows = is_reported || limit.failure == StoreFailure::Local;
-        let mut windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
+        let mut windows = match limit.algorithm.is_bucket() && overflows {
+            true => 18,
+            false if limit.shape.carries_debt => 2 + DEBT_WINDOWS,
+            false => 2,
+        };
         let other = |fault: &Fault| match fault.what {
             What::Record { terms: Some((requests, secs)), .. } => Some((Some(requests), secs)),
             What::Except { effect: Effect::Limit { requests, .. }, .. } => {

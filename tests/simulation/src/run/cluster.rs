@@ -16,7 +16,7 @@ use tidegate_serve::service::Counters;
 use super::names::{CLASSES, NODES};
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Ban, Classes, FULL, Further, Layout, LimitSpec, Reserve, Scenario, Settings};
+use crate::scenario::{Ban, Classes, FULL, Further, Hold, Layout, LimitSpec, Reserve, Scenario, Settings};
 use crate::world::{MILLI, SECOND};
 
 /// Under which keys of counters and names of records are made.
@@ -88,6 +88,7 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let quota = if limit.shape.is_quota { "quota_mode: true, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
     let burst = limit.burst.map(|burst| format!(", burst: {burst}")).unwrap_or_default();
+    let debt = if limit.shape.carries_debt { ", carry_debt: true" } else { "" };
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     let counts = match limit.algorithm {
@@ -96,7 +97,7 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     };
     let says = format!(
         "{records}{classes}{ban}{reserve}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, {counts}, requests_per_unit: {}, \
-         on_store_failure: {failure}, cost: {cost}{sync}{burst}{candidate}{}}}{below}",
+         on_store_failure: {failure}, cost: {cost}{sync}{burst}{debt}{candidate}{}}}{below}",
         limit.is_shadow,
         limit.requests[version],
         replaces(limit.shape.replaces),
@@ -162,9 +163,17 @@ fn ban(Ban { after, within, every, first, longest, on }: &Ban) -> String {
     )
 }
 
-fn reserve(Reserve { ttl, charges }: Reserve) -> String {
+fn reserve(Reserve { ttl, charges, hold }: Reserve) -> String {
     let expired = if charges { "charge" } else { "free" };
-    format!("reserve: {{ttl: {}s, expired: {expired}}}, ", ttl / SECOND)
+    let hold = hold.map(|Hold { percentile, is_of_counter, initial, max, overdraft }| {
+        let of = if is_of_counter { "counter" } else { "rule" };
+        format!(
+            ", overdraft: {}.{:03}, hold: {{percentile: {percentile}, of: {of}, initial: {initial}, max: {max}}}",
+            overdraft / 1_000,
+            overdraft % 1_000
+        )
+    });
+    format!("reserve: {{ttl: {}s, expired: {expired}{}}}, ", ttl / SECOND, hold.unwrap_or_default())
 }
 
 fn replaces(limit: Option<usize>) -> String {

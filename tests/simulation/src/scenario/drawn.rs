@@ -11,8 +11,8 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
-    batches, calendars, classes, exceptions, fleet, further, mixed, operators, plots, prefixes, records,
-    reservations, shapes, slots, stage, widened,
+    batches, calendars, classes, debts, exceptions, fleet, further, mixed, operators, plots, prefixes,
+    records, reservations, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -85,6 +85,7 @@ impl Scenario {
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
             exceptions::add(&mut Random::new(seed ^ exceptions::OWN), &mut scenario);
             reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
+            debts::add(&mut Random::new(seed ^ debts::OWN), &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -115,6 +116,7 @@ impl Scenario {
             slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
             exceptions::add(&mut Random::new(seed ^ exceptions::OWN), &mut scenario);
             reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
+            debts::add(&mut Random::new(seed ^ debts::OWN), &mut scenario);
         }
         scenario
     }

@@ -21,6 +21,23 @@ pub struct Reserve {
     pub ttl: Time,
     /// `expired: charge`.
     pub charges: bool,
+    /// A hold may be less than the worst case.
+    pub hold: Option<Hold>,
+}
+
+/// The `hold` of a limit, and its `overdraft`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// So many of a hundred calls cost no more.
+    pub percentile: u64,
+    /// Each counter learns by itself.
+    pub is_of_counter: bool,
+    /// What is held until enough was learnt.
+    pub initial: u64,
+    /// The most that a call may cost.
+    pub max: u64,
+    /// How far the worst cases may exceed N, in thousandths of it.
+    pub overdraft: u64,
 }
 
 /// What a request does about a reservation.
@@ -48,7 +65,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         (limit.is_leased, limit.is_shadow, limit.is_reported, limit.candidate) = (false, false, false, None);
         (limit.requests[1], limit.window_secs[1]) = (limit.requests[0], limit.window_secs[0]);
         limit.shape.reserve =
-            Some(Reserve { ttl: (1 + random.below(4)) * SECOND, charges: random.one_in(2) });
+            Some(Reserve { ttl: (1 + random.below(4)) * SECOND, charges: random.one_in(2), hold: None });
     }
     if !limits.is_empty() {
         let mut asks = asks(random, scenario, &limits);

@@ -29,6 +29,8 @@ pub struct Shape {
     pub ban: Option<Ban>,
     /// Hits of it may be held.
     pub reserve: Option<Reserve>,
+    /// `carry_debt`.
+    pub carries_debt: bool,
 }
 
 /// A descriptor without a limit.

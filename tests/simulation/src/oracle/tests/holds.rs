@@ -3,14 +3,14 @@
 use tidegate_engine::limit::Found;
 
 use super::*;
-use crate::scenario::Reserve;
+use crate::scenario::{Hold, Reserve};
 
 const ADMITTED: Outcome = Outcome::Admitted;
 const OVER: Outcome = Outcome::Denied { over: true };
 
 /// Two hits in a second, whose reservations last for a second.
 fn is_fine(charges: bool, records: &[Record]) -> bool {
-    let shape = Shape { reserve: Some(Reserve { ttl: SECOND, charges }), ..Shape::default() };
+    let shape = Shape { reserve: Some(Reserve { ttl: SECOND, charges, hold: None }), ..Shape::default() };
     let limits = [LimitSpec { shape, ..limit(Algorithm::SlidingWindow) }];
     wrong_holds(&rules(&limits, &[], true), records).is_none()
 }
@@ -73,4 +73,26 @@ fn a_reservation_is_found_as_it_is() {
     let ended = [first, commits(1, 10, 1, Found::Open)];
     assert!(!is_fine(true, &[&ended[..], &[commits(1, 20, 1, Found::Open)]].concat()), "it ended");
     assert!(is_fine(true, &[&ended[..], &[commits(1, 20, 1, Found::Ended)]].concat()));
+}
+
+/// Two hits in a second, and an overdraft of half of that: a call costs two hits at most, and holds less perhaps.
+#[test]
+fn what_is_learnt_bounds_from_both_sides() {
+    let (overdraft, max) = (500, 2);
+    let hold = Hold { percentile: 50, is_of_counter: false, initial: 1, max, overdraft };
+    let reserve = Reserve { ttl: SECOND, charges: false, hold: Some(hold) };
+    let limits = [LimitSpec {
+        shape: Shape { reserve: Some(reserve), ..Shape::default() },
+        ..limit(Algorithm::SlidingWindow)
+    }];
+    let is_fine = |records: &[Record]| wrong_holds(&rules(&limits, &[], true), records).is_none();
+    let of = |hits, record| Record { hits, ..record };
+    assert!(is_fine(&[of(2, reserves(1, 0, ADMITTED)), asks(10, ADMITTED)]), "it may hold one of its two");
+    assert!(!is_fine(&[of(2, reserves(1, 0, ADMITTED)), of(2, asks(10, ADMITTED))]));
+    let two = [of(1, reserves(1, 0, ADMITTED)), of(1, reserves(2, 10, ADMITTED))];
+    assert!(!is_fine(&[&two[..], &[reserves(3, 20, ADMITTED)]].concat()), "three hold three of two");
+    let worst = [of(9, reserves(1, 0, ADMITTED)), of(9, reserves(2, 10, ADMITTED))];
+    assert!(!is_fine(&worst), "four of three may be spent");
+    assert!(is_fine(&[of(9, reserves(1, 0, ADMITTED)), of(9, reserves(2, 10, OVER))]));
+    assert!(!is_fine(&[of(1, reserves(1, 0, ADMITTED)), asks(10, OVER)]), "one of two is left");
 }

@@ -1,0 +1,66 @@
+//! Debts: limits that carry what costs charge beyond N, and reservations that hold less than the worst case.
+//!
+//! In: a scenario that was drawn. Out: the same with `carry_debt` for some limits whose costs may exceed N, and with `hold` and
+//! `overdraft` for some of those that have reservations.
+
+use tidegate_engine::limit::Algorithm;
+
+use super::{Hold, LimitSpec, Scenario};
+use crate::random::Random;
+
+/// Makes the draws of this file others than those of the rest.
+pub(super) const OWN: u64 = 0x6465_6274_735f_3030;
+/// The windows of N hits that a counter may owe, and one for what is added to the newest bucket.
+pub const DEBT_WINDOWS: u64 = 18;
+
+/// Half of all limits that can have one of the two have it.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    for number in 0..scenario.limits.len() {
+        let (carries, learns) = (random.one_in(2), random.one_in(2));
+        let limit = &mut scenario.limits[number];
+        if let Some(reserve) = limit.shape.reserve.as_mut().filter(|_| learns) {
+            reserve.hold = Some(hold(random, limit.requests[0].max(1).into()));
+        }
+        if !carries || !may_carry(limit) {
+            continue;
+        }
+        limit.shape.carries_debt = true;
+        (limit.requests[1], limit.window_secs[1]) = (limit.requests[0], limit.window_secs[0]);
+        if limit.is_reported {
+            ask_more(random, scenario, number);
+        }
+    }
+}
+
+fn hold(random: &mut Random, requests: u64) -> Hold {
+    let max = random.pick(&[1, requests.div_ceil(3), requests, 2 * requests]);
+    Hold {
+        percentile: random.pick(&[50, 90, 99]),
+        is_of_counter: random.one_in(2),
+        initial: 1 + random.below(max),
+        max,
+        overdraft: random.pick(&[0, 50, 500, 1_000, 10_000]),
+    }
+}
+
+/// Whether costs may exceed N of a limit that can carry its debts, and no operator changes it.
+fn may_carry(limit: &LimitSpec) -> bool {
+    let has_costs = limit.is_reported || limit.shape.reserve.is_some();
+    let can_carry = matches!(limit.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
+    let is_changed = limit.excepted.or(limit.recorded).or(limit.candidate).is_some();
+    has_costs
+        && can_carry
+        && !limit.is_override
+        && !is_changed
+        && !limit.shape.has_prefix
+        && limit.further.is_none()
+}
+
+/// Makes most reports questions: when all were costs, debts would be as large as they can be all the time.
+fn ask_more(random: &mut Random, scenario: &mut Scenario, number: usize) {
+    let reports = random.pick(&[5, 20, 100]);
+    let items = scenario.asks.iter_mut().flat_map(|ask| &mut ask.items);
+    for item in items.filter(|item| item.limit == number) {
+        item.hits *= u64::from(random.one_in(reports));
+    }
+}
