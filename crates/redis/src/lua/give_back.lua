@@ -28,18 +28,19 @@ end
 
 local made = {}
 local function give_back(key, packed)
-  local _, algorithm, _, requests, burst, window, numerator, denominator, hits, stamp, level, rest, taken_back =
-    struct.unpack('<I4BBdddBdddddd', packed)
+  local _, algorithm, _, requests, burst, window, numerator, denominator, hits, at =
+    struct.unpack('<I4BBdddBdd', packed)
   algorithm = algorithm % CARRIES
+  -- The names of a slot or a hold are before its stamp.
+  local names = algorithm == CONCURRENCY and 16 or algorithm == HOLDS and 40 or 0
+  local stamp, level, rest, taken_back = struct.unpack('<dddd', packed, at + names)
   if algorithm == SLIDING_WINDOW and from_newest(key, stamp, hits) then return end
   local kind = made[algorithm] or kinds[algorithm]()
   made[algorithm] = kind
   local s = kind.open(key)
   if not s.exists then return end
   local c = { requests = requests, burst = burst, window = window, numerator = numerator, denominator = denominator }
-  -- The names of a slot or a hold are before its stamp.
-  if algorithm == CONCURRENCY then c.detail, stamp = packed:sub(40, 55), struct.unpack('<d', packed, 56) end
-  if algorithm == HOLDS then c.detail, stamp = packed:sub(40, 79), struct.unpack('<d', packed, 80) end
+  if names > 0 then c.detail = packed:sub(at, at + names - 1) end
   kind.give_back(s, c, stamp, hits, level, rest, taken_back)
   if kind.save then kind.save(s) end
 end
