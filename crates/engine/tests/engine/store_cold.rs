@@ -23,7 +23,7 @@ fn crashes_admit_nothing_more() {
         let mut random = Random(seed);
         let algorithm = random.pick(&[Algorithm::SlidingLog, Algorithm::SlidingWindow]);
         let (requests, window) = (1 + random.below(8), random.pick(&[1_000, 60 * SECOND_NANOS, HOUR]));
-        let limit = Limit::new(algorithm, (requests as u32).into(), window);
+        let limit = Limit::new(algorithm, requests, window);
         let mut now = 1_700_000_000 * SECOND_NANOS;
         let mut store = cold_store(Timestamp::from_nanos(now));
         let mut admitted: Vec<(u64, u64)> = Vec::new();

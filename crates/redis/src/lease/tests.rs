@@ -362,10 +362,8 @@ fn simulate(seed: u64, Course { bucket, from_reply, refunds }: Course) -> Vec<u6
         state ^= state << 17;
         state % bound
     };
-    let asked = Check {
-        limit: Limit::new(Algorithm::SlidingLog, (N as u32).into(), SHORT_WINDOW * 1_000_000),
-        ..check(1, 1)
-    };
+    let asked =
+        Check { limit: Limit::new(Algorithm::SlidingLog, N, SHORT_WINDOW * 1_000_000), ..check(1, 1) };
     let tables: Vec<(Leases, u64)> = (0..3).map(|_| (Leases::new(T), below(1_000_000))).collect();
     let mut asking: Vec<Vec<Asking<'_>>> = tables.iter().map(|_| Vec::new()).collect();
     let (mut redis, mut admitted) = (Redis { bucket, places: Vec::new() }, Vec::new());

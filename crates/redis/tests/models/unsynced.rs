@@ -55,7 +55,7 @@ fn ask(unsynced: &UnsyncedHits, redis: &Mutex<u64>, calls: &[Call]) -> bool {
 }
 
 fn limit() -> Limit {
-    Limit::new(Algorithm::SlidingWindow, (N as u32).into(), 3_600_000_000_000)
+    Limit::new(Algorithm::SlidingWindow, N, 3_600_000_000_000)
 }
 
 /// Any moment: time does not matter here.

@@ -53,7 +53,7 @@ fn the_period_is_that_of_the_time_of_redis_and_not_of_the_deadline() {
     }
 }
 
-/// Doubles cannot tell 2^53 and 2^53 + 1 apart.
+/// Doubles have one value for 2^53 and 2^53 + 1.
 #[test]
 fn the_largest_limit_is_exact_to_the_hit() {
     let server = Server::start(&[]);

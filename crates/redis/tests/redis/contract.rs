@@ -134,7 +134,7 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         let memory = lost.as_ref().map_or(memory, |lost| &lost.memory);
         if random.one_in(if limits[0].0.algorithm().is_bucket() { 3 } else { 10 }) {
             let burst = random.pick(&[None, Some(1), Some(7), Some(97)]);
-            limits[0].0 = limits[0].0.with_numbers(Some((random.below(12) as u32).into()), burst);
+            limits[0].0 = limits[0].0.with_numbers(Some(random.below(12)), burst);
         }
         let asks = if single { 1 } else { 1 + random.below(5) };
         let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
@@ -533,7 +533,7 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
         let algorithm = random.pick(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);
         let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(20) as u32);
         let limit = |requests| Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst.into());
-        let (mut limit, changed) = (limit(requests.into()), limit((1 + random.below(30) as u32).into()));
+        let (mut limit, changed) = (limit(requests.into()), limit(1 + random.below(30)));
         let memory = store();
         let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
         let mut under_way = Vec::new();

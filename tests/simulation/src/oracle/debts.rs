@@ -6,7 +6,7 @@
 //!   counted together.
 //! - What a node kept or admitted alone is charged later without being carried: it is left out.
 //! - What a server loses it loses with the debts: nothing before a loss is counted.
-//! - Hits that a lease had before a debt are spent beside it: leased limits are not judged.
+//! - Hits that a lease had before a debt are spent as well: leased limits are not judged.
 //! - A clock that goes ahead pays sooner.
 //! - What went back while a node decided alone may have made room twice.
 
