@@ -205,7 +205,9 @@ fn the_module_says_the_same() {
         let [policies, limits] = fields(&answer);
         assert_eq!([&policies[0][1]["q"], &policies[1][1]["q"]], [&json!(1_000), &json!(5)]);
         let left = left(&limits);
-        assert_eq!((left.len(), left[0].1, left[1].1), (2, 1_000 - passed, 5 - passed));
+        assert_eq!((left.len(), left[1].1), (2, 5 - passed));
+        // Of a second: on a slow machine, requests have left its window.
+        assert!((1_000 - passed..1_000).contains(&left[0].1), "{limits}");
     }
     let denied = get();
     let [policies, _] = fields(&denied);
