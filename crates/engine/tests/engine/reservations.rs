@@ -92,6 +92,20 @@ fn a_hold_counts_until_it_ends_and_a_commit_charges_the_cost() {
     assert_eq!(reserve(of, "x", 7, 500.0), (true, Some(Found::Nothing)));
 }
 
+/// Of calls that were committed, ids are forgotten before their holds would have been.
+#[test]
+fn counters_can_be_moved_when_some_ids_or_all_are_forgotten() {
+    let (rules, store) = (ten("ttl: 300s"), store());
+    commit((&rules, &store), "y", 2, 0.0);
+    assert!(reserve((&rules, &store), "x", 7, 0.0).0);
+    commit((&rules, &store), "x", 2, 1.0);
+    for (second, found) in [(300.0, Found::Ended), (300.9, Found::Ended), (301.0, Found::Nothing)] {
+        assert_eq!(remaining((&rules, &store), second), 10);
+        let after = moved(&store, small_store(), at(second));
+        assert_eq!(commit((&rules, &after), "x", 0, second), Some(found));
+    }
+}
+
 #[test]
 fn the_same_reservation_again_is_answered_as_the_first() {
     let (rules, store) = (ten("ttl: 300s"), store());
