@@ -8,7 +8,8 @@
 //! A renewal is judged as a call of the same slot: both together hold one. It needs no room while its slot is surely held.
 //!
 //! What is allowed nevertheless: what a server or a process without Redis loses frees slots, or takes back releases; what `allow`
-//! admits while Redis does not answer has no slot; and a call without an answer may hold one.
+//! admits while Redis does not answer has no slot; and a call without an answer may hold one. Where what was lost counts as full, it
+//! does so for the `ttl` in force, not for a longer one of before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,8 +50,8 @@ struct Call<'r> {
 struct Counter<'r> {
     limit: &'r LimitSpec,
     rules: Rules<'r>,
-    /// Losses that may have freed slots.
-    freed: &'r [Loss],
+    /// After a loss all slots count as taken for so long, by the shortest `ttl` that anybody asked with; 0: they are free.
+    full_for: Time,
     /// No call may hold a slot for longer after it was asked for.
     longest: Time,
     calls: Vec<Call<'r>>,
@@ -99,7 +100,7 @@ fn counters<'r>(
         if limit.algorithm != Algorithm::Concurrency {
             continue;
         }
-        let new = || Counter { limit, rules: *rules, freed: rules.losses, longest: 0, calls: Vec::new() };
+        let new = || Counter { limit, rules: *rules, full_for: 0, longest: 0, calls: Vec::new() };
         let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
         let is_same =
             |other: &Call<'_>| other.it.request == it.request && other.it.id == it.id && other.it.hits > 0;
@@ -113,10 +114,9 @@ fn counters<'r>(
         let lasts = |call: &Call<'_>| rules.may_end(call.it) - call.it.asked;
         counter.longest = counter.calls.iter().map(lasts).max().unwrap_or(0);
         // What was lost counts as full, where whoever decides knows of it.
-        let is_full = |call: &Call<'_>| rules.knows_losses && rules.denies_cold(counter.limit, call.it);
-        if counter.calls.first().is_some_and(is_full) {
-            counter.freed = &[];
-        }
+        let is_full = |it: &Record| rules.knows_losses && rules.denies_cold(counter.limit, it);
+        let full_for = |call: &Call<'_>| if is_full(call.it) { call.it.window } else { 0 };
+        counter.full_for = counter.calls.iter().map(full_for).min().unwrap_or(0);
     }
     counters
 }
@@ -142,14 +142,16 @@ impl Counter<'_> {
     /// From when to when a call surely holds its slot.
     fn holds(&self, call: &Call<'_>) -> Option<(Time, Time)> {
         let it = call.it;
-        let is_lost = |loss: &Loss| loss.acknowledged && it.answered >= loss.since && it.asked <= loss.until;
+        let is_lost = |loss: &&Loss| loss.acknowledged && it.answered >= loss.since && it.asked <= loss.until;
+        let lost = self.rules.losses.iter().filter(is_lost).map(|loss| loss.until).min();
         let is_sure = it.outcome == Outcome::Admitted
             && it.hits > 0
             && !it.is_full
             && !call.is_named_before
             && !self.rules.is_alone(self.limit, it)
-            && !self.freed.iter().any(is_lost);
-        let ends = (it.asked + it.window).saturating_sub(self.rules.lead);
+            && (lost.is_none() || self.full_for > 0);
+        let ends = lost.map_or(Time::MAX, |lost| lost + self.full_for).min(it.asked + it.window);
+        let ends = ends.saturating_sub(self.rules.lead);
         let may_free = call.releases.iter().filter(|release| release.done >= it.asked);
         let released = may_free.map(|release| release.asked).min().unwrap_or(Time::MAX);
         Some((it.answered, ends.min(released))).filter(|(from, until)| is_sure && from < until)

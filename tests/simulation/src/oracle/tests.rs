@@ -2,6 +2,7 @@
 
 mod debts;
 mod holds;
+mod slots;
 
 use super::*;
 use crate::scenario::{Ban, FULL, Shape};
@@ -360,96 +361,6 @@ fn a_remembered_denial_is_one_of_the_same_class() {
     };
     assert!(is_fine(FULL / 2));
     assert!(!is_fine(FULL), "the node has no answer about the lower class");
-}
-
-/// A call of this id, which asks for one of two slots for a second.
-fn call(id: u8, times: (Time, Time), outcome: Outcome) -> Record {
-    Record { id: Some(id), ..record(times, outcome) }
-}
-
-fn slots_are_fine(usual: &Rules<'_>, records: &[Record], releases: &[Release]) -> bool {
-    wrong_slots(usual, records, releases).is_none()
-}
-
-#[test]
-fn no_more_calls_hold_slots_at_once_than_there_are() {
-    let limits = [limit(Algorithm::Concurrency)];
-    let usual = rules(&limits, &[], true);
-    let three =
-        |third: Time| [(1, 0), (2, 10), (3, third)].map(|(id, at)| call(id, (at, at + 1), Outcome::Admitted));
-    let released = |asked: Time| Release { of: 0, epoch: 0, asked, done: asked + 5 };
-    assert!(!slots_are_fine(&usual, &three(20), &[]));
-    assert!(slots_are_fine(&usual, &three(20), &[released(15)]));
-    assert!(!slots_are_fine(&usual, &three(20), &[released(40)]), "it was released later");
-    assert!(slots_are_fine(&usual, &three(SECOND + 1), &[]), "the first one ended");
-    let loss = [Loss { since: 0, until: 15, acknowledged: true }];
-    let lost = Rules { losses: &loss, ..usual };
-    assert!(slots_are_fine(&lost, &three(20), &[]));
-    assert!(
-        !slots_are_fine(&usual, &[three(20)[0], call(1, (20, 21), Outcome::Admitted)], &[]),
-        "one id, twice"
-    );
-    assert!(slots_are_fine(&usual, &[three(20)[0], call(1, (20, 21), Outcome::Admitted)], &[released(15)]));
-    let [first, second, third] = three(20);
-    let twice = Record { request: first.request, ..first };
-    assert!(
-        slots_are_fine(&usual, &[first, twice, second], &[]),
-        "a request that names a call twice has one slot"
-    );
-    assert!(!slots_are_fine(&usual, &[first, twice, second, third], &[]));
-    let census = census(&usual, &three(20), &[]);
-    assert_eq!((census.answered, census.judged, census.of_slots), (3, 3, [3, 3]));
-}
-
-#[test]
-fn whoever_asks_while_there_is_a_slot_gets_it() {
-    let limits = [limit(Algorithm::Concurrency)];
-    let usual = rules(&limits, &[], true);
-    let (admitted, denied) = (Outcome::Admitted, Outcome::Denied { over: true });
-    let is_fine = |all: &[Record], releases: &[Release]| slots_are_fine(&usual, all, releases);
-    let two = [call(1, (0, 1), admitted), call(2, (10, 11), admitted)];
-    let third = |at: Time| [two[0], two[1], call(3, (at, at + 1), denied)];
-    let released = |done: Time| Release { of: 0, epoch: 0, asked: 12, done };
-    assert!(is_fine(&third(20), &[]));
-    assert!(!is_fine(&third(20), &[released(15)]), "the release made room");
-    assert!(is_fine(&third(20), &[released(Time::MAX)]), "nobody acknowledged it");
-    assert!(is_fine(&third(20), &[Release { epoch: 1, ..released(15) }]), "it went to another counter");
-    assert!(!is_fine(&third(2 * SECOND), &[]), "both have ended");
-    assert!(is_fine(&[two[0], call(1, (20, 21), denied)], &[]), "its id holds a slot");
-    assert!(!is_fine(&[two[0], call(2, (20, 21), denied)], &[]));
-    let lost = [call(1, (0, 9), Outcome::Unknown), call(2, (0, 9), Outcome::Unknown)];
-    assert!(is_fine(&[lost[0], lost[1], call(3, (20, 21), denied)], &[]), "their answers were lost");
-    assert!(!is_fine(&[lost[0], lost[1], call(3, (2 * SECOND, 2 * SECOND + 1), denied)], &[]));
-}
-
-#[test]
-fn a_renewal_holds_the_slot_of_its_call() {
-    let limits = [limit(Algorithm::Concurrency)];
-    let usual = rules(&limits, &[], true);
-    let (admitted, denied) = (Outcome::Admitted, Outcome::Denied { over: true });
-    let is_fine = |all: &[Record], releases: &[Release]| slots_are_fine(&usual, all, releases);
-    let renewal = |at: Time, outcome| Record { renews: Some(0), ..call(1, (at, at + 1), outcome) };
-    let (first, late) = (call(1, (0, 1), admitted), SECOND / 10 * 9);
-    let others =
-        |second: Time| [call(2, (second, second + 1), admitted), call(3, (second + 5, second + 6), admitted)];
-    let [second, third] = others(SECOND + MILLI);
-    assert!(is_fine(&[first, second, third], &[]), "the first one ended");
-    assert!(!is_fine(&[first, renewal(late, admitted), second, third], &[]), "it was renewed");
-    assert!(!is_fine(&[first, renewal(late, denied)], &[]), "it was held");
-    let lower = Record { requests: 1, ..renewal(late, admitted) };
-    assert!(is_fine(&[first, others(10)[0], lower], &[]), "no room is needed for what is held");
-    let released = |asked: Time| Release { of: 0, epoch: 0, asked, done: asked + 5 };
-    assert!(
-        is_fine(&[first, others(20)[0], others(20)[1], renewal(late, denied)], &[released(10)]),
-        "no slot is left"
-    );
-    assert!(!is_fine(&[first, others(20)[0], renewal(late, denied)], &[released(10)]), "one is left");
-    assert!(is_fine(&[first, renewal(late, admitted), second, third], &[released(late + 10)]));
-    let early = [first, renewal(late, admitted), second, third];
-    assert!(!is_fine(&early, &[released(10)]), "what was released before is taken again");
-    let unknown = [first, Record { answered: late + MILLI, ..renewal(late, Outcome::Unknown) }, second];
-    let fourth = call(4, (SECOND + 2 * MILLI, SECOND + 3 * MILLI), denied);
-    assert!(is_fine(&[unknown[0], unknown[1], unknown[2], fourth], &[]), "its answer was lost");
 }
 
 /// What is wrong with answers at these times, in tenths of a second: for how long each says that the key is banned, if it does; the

@@ -21,8 +21,8 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// who took a remembered denial of many hits for one of now; a commit to a fixed window that was dropped because another
 /// descriptor was over; a metric that counted another limit of a rule than the one that an exception let the answer show (twice);
 /// a judge of waits who knew of no clock that a boot had set back; a judge who kept a `burst` that equals N where an exception
-/// changes N.
-const REGRESSIONS: [u64; 16] = [
+/// changes N; a judge of slots who took a `ttl` for known that nobody knew after a loss.
+const REGRESSIONS: [u64; 17] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -39,6 +39,7 @@ const REGRESSIONS: [u64; 16] = [
     1795879469,
     1795878177,
     1795872515,
+    1795875609,
 ];
 
 #[test]
