@@ -94,7 +94,7 @@ impl<R: Runtime> SharedStore<R> {
                 // Redis may have given these back already. Unless it certainly did not, they are not given back
                 // again.
                 (Hits::GiveBack(hits), _) if failure.did_nothing() => {
-                    self.unsynced.give_back(check.key, &check.limit, hits, now);
+                    self.unsynced.give_back(check.key, hits);
                 }
                 (Hits::GiveBack(_), _) | (Hits::Take(_), 0) => {}
                 // `keep_reported` has noted these.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::unsynced::Taken;
+use super::unsynced::{Admitted, Taken};
 use super::{SharedStore, check_at};
 use crate::lease::Demand;
 use crate::runtime::Runtime;
@@ -150,9 +150,8 @@ impl<R: Runtime> SharedStore<R> {
             }
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
             let admitted = taken.of(check.key);
-            admitted.iter().for_each(|entry| {
-                call.add_unsynced(entry.age_and_hits(&check.limit, self.runtime.monotonic()))
-            });
+            let note = |entry: &Admitted| call.add_unsynced(entry.age_and_hits(self.runtime.monotonic()));
+            admitted.iter().for_each(note);
         }
         for (candidate, key) in &part.candidates {
             let candidate = &plan.candidates[*candidate];

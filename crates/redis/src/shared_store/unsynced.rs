@@ -3,7 +3,9 @@
 //! In: hits, and when they were admitted. Out: the same by counter, for the first call that asks for the counter, or
 //! for a call of `report_unsynced`. Until that call has ended, other calls for the counter wait: Redis would answer
 //! them without these hits. Bounded: so many counters, and a few hundred entries for each. An entry has the time of
-//! its latest hit, so that no hit counts too short.
+//! its latest hit, so that no hit counts too short. Nobody knows how much the bucket in Redis has drained meanwhile, and what drains at
+//! both counts once too little. So hits in a bucket drain here only until a window ago, and those of the last window are reported as
+//! they are: a long outage is not followed by a longer wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -174,10 +176,10 @@ impl UnsyncedHits {
     }
 
     /// Takes back hits that a request gave back: the oldest first, and none that are in a call.
-    pub(super) fn give_back(&self, key: Key, limit: &Limit, hits: u64, now: Instant) {
+    pub(super) fn give_back(&self, key: Key, hits: u64) {
         let mut counters = self.counters.lock();
         if let Some(noted) = counters.noted.get_mut(&key) {
-            noted.give_back(limit, hits as f64, now);
+            noted.give_back(hits as f64);
         }
     }
 
@@ -274,21 +276,34 @@ impl Noted {
             return;
         }
         let window = Duration::from_nanos(limit.window_nanos());
-        let counts = |entry: &Admitted| now.saturating_duration_since(entry.last) < 2 * window;
-        self.entries.retain(|entry| limit.algorithm().is_bucket() || counts(entry));
+        if !limit.algorithm().is_bucket() {
+            self.entries.retain(|entry| now.saturating_duration_since(entry.last) < 2 * window);
+        } else if let Some(until) = now.checked_sub(window) {
+            self.drain(limit, until);
+        }
         self.entries.dedup_by(|later, entry| entry.merges(later, limit, parts));
     }
 
-    fn give_back(&mut self, limit: &Limit, mut hits: f64, now: Instant) {
+    /// Replaces the entries of a bucket until this time by what is left of them then.
+    fn drain(&mut self, limit: &Limit, until: Instant) {
+        let old = self.entries.partition_point(|entry| entry.last < until);
+        let level = self.entries.drain(..old).reduce(|level, later| Admitted {
+            hits: level.left(limit, later.last) + later.hits,
+            last: later.last,
+            ..level
+        });
+        let left = level.map(|level| Admitted { hits: level.left(limit, until), last: until, ..level });
+        self.entries.splice(..0, left.filter(|left| left.hits > 0.0));
+    }
+
+    fn give_back(&mut self, mut hits: f64) {
         let in_call = self.in_call();
         while let Some(oldest) = self.entries.get_mut(in_call).filter(|_| hits > 0.0) {
-            let left = if limit.algorithm().is_bucket() { oldest.left(limit, now) } else { oldest.hits };
-            if left > hits {
-                (oldest.hits, oldest.last) =
-                    (left - hits, if limit.algorithm().is_bucket() { now } else { oldest.last });
+            if oldest.hits > hits {
+                oldest.hits -= hits;
                 return;
             }
-            hits -= left;
+            hits -= oldest.hits;
             self.entries.remove(in_call);
         }
     }
@@ -297,10 +312,6 @@ impl Noted {
 impl Admitted {
     /// Merges a later entry into this one, if they are close enough. Returns whether they were.
     fn merges(&mut self, later: &Self, limit: &Limit, parts: u32) -> bool {
-        if limit.algorithm().is_bucket() {
-            *self = Self { hits: self.left(limit, later.last) + later.hits, ..*later };
-            return true;
-        }
         if let Some(terms) = limit.ban_terms() {
             let since = later.last.saturating_duration_since(self.last);
             if since < Duration::from_nanos(terms.every_nanos) {
@@ -322,11 +333,8 @@ impl Admitted {
     }
 
     /// How many microseconds ago how many hits were admitted.
-    pub(super) fn age_and_hits(&self, limit: &Limit, now: Instant) -> (u64, u64) {
-        if limit.algorithm().is_bucket() {
-            return (0, self.left(limit, now).ceil() as u64);
-        }
+    pub(super) fn age_and_hits(&self, now: Instant) -> (u64, u64) {
         let age = now.saturating_duration_since(self.last).as_micros();
-        (u64::try_from(age).unwrap_or(u64::MAX), self.hits as u64)
+        (u64::try_from(age).unwrap_or(u64::MAX), self.hits.ceil() as u64)
     }
 }

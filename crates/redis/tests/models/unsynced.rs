@@ -35,7 +35,7 @@ fn ask(unsynced: &UnsyncedHits, redis: &Mutex<u64>, calls: &[Call]) -> bool {
                 Err(landed) => block_on(landed),
             }
         };
-        let reported: u64 = taken.of(KEY).iter().map(|entry| entry.age_and_hits(&limit, now).1).sum();
+        let reported: u64 = taken.of(KEY).iter().map(|entry| entry.age_and_hits(now).1).sum();
         thread::yield_now();
         if call == Call::Lost {
             continue;

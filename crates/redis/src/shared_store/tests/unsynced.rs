@@ -20,7 +20,7 @@ fn take<'c>(unsynced: &'c UnsyncedHits, limit: &Limit, now: Instant) -> Option<T
 /// The hits that a call would report, which then fails.
 fn reported(unsynced: &UnsyncedHits, limit: &Limit, now: Instant) -> Vec<(u64, u64)> {
     let mut taken = take(unsynced, limit, now).expect("no call is under way");
-    taken.of(KEY).iter().map(|entry| entry.age_and_hits(limit, now)).collect()
+    taken.of(KEY).iter().map(|entry| entry.age_and_hits(now)).collect()
 }
 
 fn note(unsynced: &UnsyncedHits, key: Key, limit: &Limit, hits: u64, now: Instant) {
@@ -81,23 +81,23 @@ fn hits_that_are_given_back_are_not_reported() {
         .zip(0..)
         .for_each(|(hits, at)| note(&unsynced, KEY, &log, hits, now + at * 2 * SECOND));
     let after = now + 5 * SECOND;
-    unsynced.give_back(KEY, &log, 4, after);
+    unsynced.give_back(KEY, 4);
     assert_eq!(reported(&unsynced, &log, after), [(3_000_000, 1), (1_000_000, 4)], "the oldest first");
     let under_way = take(&unsynced, &log, after).expect("free");
     note(&unsynced, KEY, &log, 1, after);
-    unsynced.give_back(KEY, &log, 3, after);
+    unsynced.give_back(KEY, 3);
     drop(under_way);
     assert_eq!(
         reported(&unsynced, &log, after),
         [(3_000_000, 1), (1_000_000, 4)],
         "nothing that is on its way"
     );
-    unsynced.give_back(KEY, &log, 100, after);
+    unsynced.give_back(KEY, 100);
     assert!(reported(&unsynced, &log, after).is_empty());
     let bucket = Limit::new(Algorithm::TokenBucket, 1, 1_000_000_000).with_burst(9);
     note(&unsynced, KEY, &bucket, 6, after);
-    unsynced.give_back(KEY, &bucket, 2, after + SECOND);
-    assert_eq!(reported(&unsynced, &bucket, after + 2 * SECOND), [(0, 2)]);
+    unsynced.give_back(KEY, 2);
+    assert_eq!(reported(&unsynced, &bucket, after + SECOND), [(1_000_000, 4)]);
 }
 
 #[test]
@@ -129,11 +129,34 @@ fn counters_whose_hits_no_longer_count_make_room() {
     assert_eq!(reported(&unsynced, &limit, now + 3 * SECOND).len(), 1);
 }
 
+/// Redis drains what came in the last window, together with its own hits.
 #[test]
-fn a_bucket_drains_meanwhile() {
+fn a_bucket_drains_here_until_a_window_ago() {
     let (unsynced, now) = (UnsyncedHits::default(), monotonic());
     let limit = Limit::new(Algorithm::TokenBucket, 2, 1_000_000_000).with_burst(10);
+    let after = |millis| now + Duration::from_millis(millis);
+    let reported = |millis| reported(&unsynced, &limit, after(millis));
     note(&unsynced, KEY, &limit, 6, now);
-    note(&unsynced, KEY, &limit, 1, now + SECOND);
-    assert_eq!(reported(&unsynced, &limit, now + Duration::from_millis(1_250)), [(0, 5)]);
+    note(&unsynced, KEY, &limit, 1, after(900));
+    assert_eq!(reported(1_000), [(1_000_000, 6), (100_000, 1)], "nothing has drained");
+    note(&unsynced, KEY, &limit, 2, after(1_500));
+    assert_eq!(
+        reported(1_750),
+        [(1_000_000, 5), (850_000, 1), (250_000, 2)],
+        "of the 6, what drains in 0.75 s"
+    );
+    assert_eq!(reported(4_500), [(1_000_000, 2)]);
+    assert_eq!(reported(6_000), []);
+}
+
+#[test]
+fn a_bucket_does_not_grow_in_a_long_outage() {
+    let (unsynced, now) = (UnsyncedHits::default(), monotonic());
+    let limit = Limit::new(Algorithm::TokenBucket, 120, 60_000_000_000);
+    let after = |halves: u64| now + Duration::from_millis(500 * halves);
+    // What comes in a second is one entry, and as much drains.
+    (0..7_200).for_each(|half| note(&unsynced, KEY, &limit, 1, after(half)));
+    let reported = reported(&unsynced, &limit, after(7_200));
+    let hits: u64 = reported.iter().map(|(_, hits)| hits).sum();
+    assert!((120..=124).contains(&hits), "{hits} of the last window: {reported:?}");
 }
