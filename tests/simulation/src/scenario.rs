@@ -13,6 +13,7 @@ mod exceptions;
 mod fault;
 mod fleet;
 mod further;
+mod long_logs;
 mod mixed;
 mod operators;
 mod plots;

@@ -11,8 +11,8 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
-    batches, calendars, classes, debts, exceptions, fleet, further, mixed, operators, plots, prefixes,
-    records, reservations, shapes, slots, stage, widened,
+    batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
+    prefixes, records, reservations, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -72,20 +72,7 @@ impl Scenario {
         let mut own = Random::new(seed ^ alone::OWN);
         if own.one_in(4) && may_be_alone {
             alone::make(&mut own, &mut scenario);
-            widened::again(&mut Random::new(seed ^ widened::AGAIN), &mut scenario);
-            shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
-            records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
-            mixed::add(&mut Random::new(seed ^ mixed::OWN), &mut scenario);
-            calendars::add(&mut Random::new(seed ^ calendars::OWN), &mut scenario);
-            classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
-            slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
-            prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
-            bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
-            further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
-            slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
-            exceptions::add(&mut Random::new(seed ^ exceptions::OWN), &mut scenario);
-            reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
-            debts::add(&mut Random::new(seed ^ debts::OWN), &mut scenario);
+            add_later(seed, &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -102,24 +89,33 @@ impl Scenario {
         batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
         if staged.is_none() {
             widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
-            widened::again(&mut Random::new(seed ^ widened::AGAIN), &mut scenario);
-            shapes::add(&mut Random::new(seed ^ shapes::OWN), &mut scenario);
-            fleet::add(&mut Random::new(seed ^ fleet::OWN), &mut scenario);
-            records::interrupt(&mut Random::new(seed ^ records::INTERRUPT), &mut scenario);
-            mixed::add(&mut Random::new(seed ^ mixed::OWN), &mut scenario);
-            calendars::add(&mut Random::new(seed ^ calendars::OWN), &mut scenario);
-            classes::add(&mut Random::new(seed ^ classes::OWN), &mut scenario);
-            slots::add(&mut Random::new(seed ^ slots::OWN), &mut scenario);
-            prefixes::add(&mut Random::new(seed ^ prefixes::OWN), &mut scenario);
-            bans::add(&mut Random::new(seed ^ bans::OWN), &mut scenario);
-            further::add(&mut Random::new(seed ^ further::OWN), &mut scenario);
-            slots::renew(&mut Random::new(seed ^ slots::RENEWED), &mut scenario);
-            exceptions::add(&mut Random::new(seed ^ exceptions::OWN), &mut scenario);
-            reservations::add(&mut Random::new(seed ^ reservations::OWN), &mut scenario);
-            debts::add(&mut Random::new(seed ^ debts::OWN), &mut scenario);
+            add_later(seed, &mut scenario);
         }
         scenario
     }
+}
+
+/// What came later, each with draws of its own.
+fn add_later(seed: u64, scenario: &mut Scenario) {
+    let drawn = |own: u64| Random::new(seed ^ own);
+    widened::again(&mut drawn(widened::AGAIN), scenario);
+    shapes::add(&mut drawn(shapes::OWN), scenario);
+    if scenario.layout.servers() > 0 {
+        fleet::add(&mut drawn(fleet::OWN), scenario);
+    }
+    records::interrupt(&mut drawn(records::INTERRUPT), scenario);
+    mixed::add(&mut drawn(mixed::OWN), scenario);
+    calendars::add(&mut drawn(calendars::OWN), scenario);
+    classes::add(&mut drawn(classes::OWN), scenario);
+    slots::add(&mut drawn(slots::OWN), scenario);
+    prefixes::add(&mut drawn(prefixes::OWN), scenario);
+    bans::add(&mut drawn(bans::OWN), scenario);
+    further::add(&mut drawn(further::OWN), scenario);
+    slots::renew(&mut drawn(slots::RENEWED), scenario);
+    exceptions::add(&mut drawn(exceptions::OWN), scenario);
+    reservations::add(&mut drawn(reservations::OWN), scenario);
+    debts::add(&mut drawn(debts::OWN), scenario);
+    long_logs::add(&mut drawn(long_logs::OWN), scenario);
 }
 
 /// How much longer messages of a node take: some are far away, but near enough to be answered in time.
