@@ -37,6 +37,7 @@
 //! - When nodes differ in COLD_START, losses may be admitted once more, and a node may deny because of what was lost
 //!   long ago.
 //! - A candidate counts nothing while Redis does not answer, and when memory is small nobody knows whether it had room.
+//!   A request that its limit denies waits for no replicas (REDIS_WAIT_REPLICAS), so they may lack what the candidate counted.
 //! - After a reset, everything that was admitted before may be admitted once more.
 //! - A failure may leave hits that count longer than they should, but those of a call without an answer are charged
 //!   before its deadline or never.
@@ -244,7 +245,8 @@ struct Forgotten<'r> {
 
 impl<'r> Forgotten<'r> {
     fn none(rules: &Rules<'r>, limit: &LimitSpec) -> Self {
-        let losses = rules.losses.iter().filter(|loss| loss.acknowledged).map(|loss| (loss, 0));
+        let may_lack = |loss: &&Loss| loss.acknowledged || limit.is_candidate();
+        let losses = rules.losses.iter().filter(may_lack).map(|loss| (loss, 0));
         Self { losses: losses.collect(), later: rules.leased_for(limit) }
     }
 

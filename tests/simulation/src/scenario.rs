@@ -203,6 +203,11 @@ impl LimitSpec {
         Override { requests_per_unit: self.requests[version], window }
     }
 
+    /// Whether it stands for a candidate, which has another N than its limit.
+    pub fn is_candidate(&self) -> bool {
+        self.candidate == Some(self.requests[0])
+    }
+
     /// Whether N is always the same.
     pub fn is_steady(&self) -> bool {
         self.requests[0] == self.requests[1] && self.excepted.is_none() && self.recorded.is_none()

@@ -61,8 +61,12 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
 }
 
 fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> bool {
+    is_fine_for(limit(algorithm), losses, times)
+}
+
+fn is_fine_for(limit: LimitSpec, losses: &[Loss], times: &[(Time, Time)]) -> bool {
     let admitted: Vec<_> = times.iter().map(|&times| record(times, Outcome::Admitted)).collect();
-    too_much(&rules(&[limit(algorithm)], losses, true), &admitted).is_none()
+    too_much(&rules(&[limit], losses, true), &admitted).is_none()
 }
 
 fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
@@ -131,6 +135,8 @@ fn three_of_two_in_a_window_are_noticed_wherever_it_begins() {
     assert!(!is_fine(strict, &[late], &[(0, 1), (5, 6), (7, 8)]));
     let denied = Loss { acknowledged: false, ..loss };
     assert!(!is_fine(strict, &[denied], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
+    let candidate = LimitSpec { candidate: Some(2), ..limit(strict) };
+    assert!(is_fine_for(candidate, &[denied], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
     // At the same time: nobody knows which was first, but all three are within.
     assert!(!is_fine(strict, &[], &[(0, 9), (1, 8), (2, 7)]));
     // The third may have counted when the first was over.
