@@ -208,6 +208,11 @@ impl LimitSpec {
         self.candidate == Some(self.requests[0])
     }
 
+    /// Whether an exception, a record or a candidate has another N.
+    pub fn has_another_n(&self) -> bool {
+        self.excepted.or(self.recorded).or(self.candidate).is_some()
+    }
+
     /// Whether N is always the same.
     pub fn is_steady(&self) -> bool {
         self.requests[0] == self.requests[1] && self.excepted.is_none() && self.recorded.is_none()

@@ -47,11 +47,10 @@ fn hold(random: &mut Random, requests: u64) -> Hold {
 fn may_carry(limit: &LimitSpec) -> bool {
     let has_costs = limit.is_reported || limit.shape.reserve.is_some();
     let can_carry = matches!(limit.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
-    let is_changed = limit.excepted.or(limit.recorded).or(limit.candidate).is_some();
     has_costs
         && can_carry
         && !limit.is_override
-        && !is_changed
+        && !limit.has_another_n()
         && !limit.shape.has_prefix
         && limit.further.is_none()
 }

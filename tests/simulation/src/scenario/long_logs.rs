@@ -19,11 +19,10 @@ const MEMORY_BYTES: u64 = 1 << 20;
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let is_plain = |limit: &LimitSpec| {
         let Shape { is_quota, has_nodes, below, replaces, .. } = limit.shape;
-        let is_changed = limit.excepted.or(limit.recorded).or(limit.candidate).is_some();
         limit.algorithm == Algorithm::SlidingLog
             && limit.shape == Shape { is_quota, has_nodes, below, replaces, ..Shape::default() }
             && !limit.is_leased
-            && !is_changed
+            && !limit.has_another_n()
     };
     let has_further = scenario.limits.iter().any(|limit| limit.further.is_some());
     let is_wanted = random.one_in(6) && !has_further;
