@@ -32,6 +32,8 @@ use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 use tidegate_engine::unit::Window;
 
+#[path = "decision/budgets.rs"]
+mod budgets;
 #[path = "decision/kinds.rs"]
 mod kinds;
 #[path = "decision/tails.rs"]
@@ -42,6 +44,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 const START: Timestamp = Timestamp::from_secs(1_790_000_000);
 const KEYS: usize = 1_000_000;
+/// How often each of a pair is measured.
+const TURNS: usize = 5;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -65,11 +69,12 @@ fn main() {
         let mut names = arguments.iter().filter(|argument| !argument.starts_with("--")).peekable();
         names.peek().is_none() || names.any(|wanted| wanted == name)
     };
-    let parts: [(&str, &dyn Fn()); 10] = [
+    let parts: [(&str, &dyn Fn()); 11] = [
         ("hot_key", &hot_key),
         ("many_keys", &many_keys),
         ("whole_request", &whole_request),
         ("kinds", &kinds::kinds),
+        ("budgets", &budgets::budgets),
         ("long_log", &tails::long_log),
         ("two_threads", &two_threads),
         ("sizes", &|| sizes(keys(1_000_000))),

@@ -11,11 +11,9 @@ use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
 
-use crate::{START, nanos, rules_of};
+use crate::{START, TURNS, nanos, rules_of};
 
 const LIMIT: &str = "rate_limit: {unit: minute, requests_per_unit: 100000000}";
-/// How often each of a pair is measured.
-const TURNS: usize = 5;
 
 /// A rule set of one key, and the descriptor that is asked.
 struct Asked {
