@@ -24,6 +24,8 @@ use crate::wire::Wire;
 
 /// How often a new connection asks for the server's time.
 const TIMES: usize = 3;
+/// After this time a give-back has no effect.
+pub(super) const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection<R: Runtime> {
     pub(super) wire: Arc<Wire<R>>,
@@ -162,6 +164,15 @@ impl<R: Runtime> Connection<R> {
             }
         }
         Err(Failure::Late.into())
+    }
+
+    /// Has the server give hits back. Returns whether it says that this is done.
+    pub(super) async fn give_back(&self, shared: &Shared<R>, call: &Call) -> bool {
+        shared.stats.given_back.fetch_add(1, Relaxed);
+        let until = shared.runtime.monotonic() + GIVE_BACK_TIMEOUT;
+        let reply = self.call_alone(shared, Purpose::GiveBack, call, until, false).await;
+        // A call that came too late has done nothing, and is answered with the time alone.
+        reply.is_ok_and(|numbers| numbers.len() > 1)
     }
 
     /// Waits until enough replicas have everything that this connection has changed. `WAIT` is sent after the reply

@@ -25,11 +25,12 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
 use crate::address::Servers;
+use crate::connection::GIVE_BACK_TIMEOUT;
 use crate::failure::{Failure, StoreError};
 use crate::lease::Leases;
 use crate::runtime::{Runtime, Tokio};
 use crate::script::{Answered, Call, CounterAnswered};
-use crate::store::{GIVE_BACK_TIMEOUT, RedisStore};
+use crate::store::RedisStore;
 use deny_cache::{DenyCache, Refunds};
 use epochs::EpochServers;
 pub use epochs::{Agreed, Numbers, Raised};
@@ -478,6 +479,7 @@ impl<R: Runtime> SharedStore<R> {
         for part in parts {
             let Some(data) = part.data.get() else { continue };
             let (mut call, mut counters) = (Call::giving_back(data), SmallVec::new());
+            let (mut named, mut ends_in) = (Call::giving_back(data), 0);
             for (candidate, key) in &part.candidates {
                 let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);
                 let Some(Ok(counter)) = &outcomes[place] else { continue };
@@ -494,18 +496,27 @@ impl<R: Runtime> SharedStore<R> {
                 };
                 let owed = settlement.charged(check, counter.verdict.over);
                 let surplus = counter.charged.saturating_sub(owed);
-                if surplus > 0 {
+                if surplus == 0 {
+                    continue;
+                }
+                if check.limit.slot().is_some() {
+                    named.push_give_back(key.clone(), &check.limit, counter.stamp, surplus);
+                    ends_in = check.limit.window_nanos().max(ends_in);
+                } else {
                     counters.push(check.key);
                     call.push_give_back(key.clone(), &check.limit, counter.stamp, surplus);
-                    // What was found under the id of a hold stays as it was.
-                    if !check.is_of_holds() {
-                        verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
-                    }
+                }
+                // What was found under the id of a hold stays as it was.
+                if !check.is_of_holds() {
+                    verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
                 }
             }
             if !call.keys.is_empty() {
                 let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
                 part.store.give_back(part.slot, data, call, refunds);
+            }
+            if !named.keys.is_empty() {
+                part.store.give_back_named(part.slot, named, Duration::from_nanos(ends_in));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::address::Address;
 use crate::connect_error::ConnectError;
@@ -19,6 +19,8 @@ use crate::server::Server;
 
 /// At this number of servers, those without connections are forgotten, because addresses change.
 const SERVERS_MAX: usize = 1_024;
+/// At this number of give-backs that are repeated, further ones are sent once.
+const REPEATS_MAX: usize = 10_000;
 
 /// Whether Redis answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +69,8 @@ pub(super) struct Shared<R: Runtime> {
     workers_up: AtomicUsize,
     /// The number of give-backs in flight.
     pub(super) giving_back: watch::Sender<usize>,
+    /// One for each give-back that is repeated.
+    pub(super) repeats: Arc<Semaphore>,
     pub(super) stats: Stats,
 }
 
@@ -168,6 +172,7 @@ impl<R: Runtime> Shared<R> {
             losses: Mutex::default(),
             workers_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
+            repeats: Arc::new(Semaphore::new(REPEATS_MAX)),
             stats: Stats::default(),
         }
     }

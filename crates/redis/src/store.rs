@@ -239,30 +239,50 @@ impl<R: Runtime> RedisStore<R> {
 
     /// Gives back hits once, in the background, if the server still has the data in which they were charged. Drops
     /// `until_done` when that has ended, with success or not.
-    pub(super) fn give_back(
-        &self,
-        slot: u16,
-        data: &DataId,
-        mut call: Call,
-        until_done: impl Send + 'static,
-    ) {
-        if !matches!(self.shared.options.kind, address::Servers::Cluster(_)) {
-            // A single server needs every key that a script reads named. In a Cluster the data's key may be in
-            // another slot, so it cannot be named.
-            call.name_memory();
-        }
+    pub(super) fn give_back(&self, slot: u16, data: &DataId, call: Call, until_done: impl Send + 'static) {
         let connection = self.worker_connections().and_then(|connections| connections.route(slot));
         let Some(connection) = connection.filter(|it| it.has_data(data)) else { return };
-        let shared = Arc::clone(&self.shared);
-        let until = shared.runtime.monotonic() + GIVE_BACK_TIMEOUT;
-        shared.stats.given_back.fetch_add(1, Relaxed);
-        let under_way = UnderWay::one_more(&self.shared);
+        let (shared, call) = (Arc::clone(&self.shared), self.naming_memory(call));
+        let under_way = UnderWay::one_more(&shared);
         self.shared.runtime.spawn(async move {
             // Not repeated: without an answer the hits may be back already, and giving them back twice would admit
             // too many.
-            let _ = connection.call_alone(&shared, Purpose::GiveBack, &call, until, false).await;
+            connection.give_back(&shared, &call).await;
             drop((until_done, under_way));
         });
+    }
+
+    /// Gives back slots and holds, in the background, and again until a server has done it, or until they have ended by
+    /// themselves. Each has a name that nothing else has: what was given back already is not found.
+    pub(super) fn give_back_named(&self, slot: u16, call: Call, ends_in: Duration) {
+        let Some(connections) = self.worker_connections().map(Arc::clone) else { return };
+        let (shared, call) = (Arc::clone(&self.shared), self.naming_memory(call));
+        let ends = shared.runtime.monotonic() + ends_in;
+        let repeats = Arc::clone(&shared.repeats).try_acquire_owned();
+        let under_way = UnderWay::one_more(&shared);
+        self.shared.runtime.spawn(async move {
+            let once = async || match connections.route(slot) {
+                Some(connection) => connection.give_back(&shared, &call).await,
+                None => false,
+            };
+            let (mut is_done, mut pause) = (once().await, REPEAT_AFTER);
+            // The end of the node does not wait for what is repeated.
+            drop(under_way);
+            while !is_done && repeats.is_ok() && shared.runtime.monotonic() + pause < ends {
+                shared.runtime.sleep(pause).await;
+                pause = (pause * 2).min(REPEAT_AFTER_MAX);
+                is_done = once().await;
+            }
+        });
+    }
+
+    /// Names every key that the script of a give-back reads, as a single server needs. In a Cluster the data's key may be
+    /// in another slot, so it cannot be named.
+    fn naming_memory(&self, mut call: Call) -> Call {
+        if !matches!(self.shared.options.kind, address::Servers::Cluster(_)) {
+            call.name_memory();
+        }
+        call
     }
 
     /// Waits until no give-back is in flight. Each of them ends in time.
@@ -293,5 +313,6 @@ impl<R: Runtime> Drop for UnderWay<R> {
     }
 }
 
-/// After this time a give-back has no effect.
-pub(super) const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The pause before a give-back is repeated: the first, and the longest of those that double.
+const REPEAT_AFTER: Duration = Duration::from_millis(100);
+const REPEAT_AFTER_MAX: Duration = Duration::from_secs(10);

@@ -26,20 +26,41 @@ descriptors:
   - {key: user, rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}}
 ";
 
+/// Limits per second are in a second Redis.
+const RULES_OF_TWO: &str = "
+domain: shop
+descriptors:
+  - {key: call, concurrency: {slots: 9, ttl: 1m, id: id}}
+  - {key: day, rate_limit: {unit: day, requests_per_unit: 9}}
+  - {key: second, rate_limit: {unit: second, requests_per_unit: 1, algorithm: fixed_window}}
+";
+
 fn rules() -> RuleSet {
-    let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
+    rules_of(RULES)
+}
+
+fn rules_of(text: &str) -> RuleSet {
+    let file = SourceFile { name: "shop.yaml".into(), bytes: text.into(), presumed: false };
     let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
 /// A node whose wall clock differs from the other's.
 fn store(node: &Node, wall_secs: u64) -> Arc<SharedStore<Node>> {
-    let kind = Servers::Single(Address::Tcp("redis".to_owned(), 1));
-    let main = RedisStore::on(node.clone(), RedisOptions::new(kind));
+    store_of(node, wall_secs, None)
+}
+
+fn redis(node: &Node, host: &str) -> RedisStore<Node> {
+    let kind = Servers::Single(Address::Tcp(host.to_owned(), 1));
+    RedisStore::on(node.clone(), RedisOptions::new(kind))
+}
+
+fn store_of(node: &Node, wall_secs: u64, per_second: Option<RedisStore<Node>>) -> Arc<SharedStore<Node>> {
+    let main = redis(node, "redis");
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
     let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
-    Arc::new(SharedStore::new(main, None, Arc::new(local), clock, options))
+    Arc::new(SharedStore::new(main, per_second, Arc::new(local), clock, options))
 }
 
 /// The code of a request for so many hits, and the remaining hits.
@@ -131,4 +152,36 @@ fn a_node_that_serves_waits_no_longer_than_a_second_between_looks() {
     });
     assert_eq!(answer, (Code::Ok, 2));
     assert!(waited <= Duration::from_millis(1_100), "{waited:?}");
+}
+
+/// How often a node gives back what one Redis charged for a request that the other denies, when the first two times fail.
+fn give_backs(entries: &'static [(&'static str, &'static str)]) -> usize {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let per_second = Some(redis(&node, "second"));
+        let (store, rules) = (store_of(&node, 1_000_000, per_second), rules_of(RULES_OF_TWO));
+        store.attach();
+        for (_, redis) in store.stores() {
+            redis.contact().wait_for(|contact| *contact == Contact::Up).await.expect("the store lives");
+        }
+        clock.refuse_give_backs(2);
+        let request = Request::new("shop", 1).descriptor(entries).descriptor(&[("second", "x")]);
+        let mut codes = Vec::new();
+        for _ in 0..2 {
+            let plan = rules.plan(&request, Modes::default());
+            let applied = store.apply(&request, &plan, None).await.expect("Redis answers");
+            codes.push(conclude(&plan, &applied.verdicts).code);
+        }
+        assert_eq!(codes, [Code::Ok, Code::OverLimit]);
+        node.sleep(Duration::from_secs(50)).await;
+        clock.give_backs()
+    })
+}
+
+/// Hits that are given back twice may be those of others. A slot has a name.
+#[test]
+fn what_has_a_name_is_given_back_until_redis_has_done_it() {
+    assert_eq!(give_backs(&[("call", "x"), ("id", "one")]), 3);
+    assert_eq!(give_backs(&[("day", "x")]), 1);
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Arg, Cmd, RedisResult, Value};
 use tidegate_engine::clock::monotonic;
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Access, Address};
 use tidegate_redis::runtime::{Runtime, Task, Transport};
@@ -58,6 +59,16 @@ impl World {
     /// Redis refuses GET, so no look at it succeeds, though it decides.
     pub(crate) fn refuse_reads(&self, refuses: bool) {
         self.redis.lock().expect("no panic").refuses_reads = refuses;
+    }
+
+    /// Redis refuses the next so many calls that give back, and so their connections are closed.
+    pub(crate) fn refuse_give_backs(&self, calls: usize) {
+        self.redis.lock().expect("no panic").give_backs_to_refuse = calls;
+    }
+
+    /// How many calls that give back it has had.
+    pub(crate) fn give_backs(&self) -> usize {
+        self.redis.lock().expect("no panic").give_backs
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -217,12 +228,14 @@ impl Transport for Wire {
     }
 }
 
-/// A Redis that knows one script: a fixed window that never ends, asked one check at a time.
+/// A Redis that knows one script: a fixed window that never ends, asked one check at a time. What is given back, it counts.
 #[derive(Default)]
 struct Redis {
     texts: BTreeMap<Vec<u8>, Vec<u8>>,
     hits: BTreeMap<Vec<u8>, u64>,
     refuses_reads: bool,
+    give_backs: usize,
+    give_backs_to_refuse: usize,
 }
 
 impl Redis {
@@ -240,15 +253,24 @@ impl Redis {
             [b"PING"] => Value::SimpleString("PONG".to_owned()),
             [b"CONFIG", ..] => Value::Array(vec![text("maxmemory-policy"), text("noeviction")]),
             [b"EXPIRE", key, _] => Value::Int(self.texts.contains_key(key).into()),
-            [b"GET", _] if self.refuses_reads => {
-                redis::parse_redis_value(b"-LOADING it takes a while\r\n").expect("an error")
-            }
+            [b"GET", _] if self.refuses_reads => loading(),
             [b"GET", key] => self.texts.get(key).map_or(Value::Nil, |text| Value::BulkString(text.clone())),
             [b"SET", key, value, b"NX", ..] => {
                 self.texts.entry(key.to_vec()).or_insert_with(|| value.to_vec());
                 Value::Okay
             }
             [b"EVALSHA", _, b"1", key, _, check] => self.decide(key, check, now),
+            // The keys of a counter and of the data.
+            [b"EVALSHA", _, b"2", ..] => {
+                self.give_backs += 1;
+                match self.give_backs_to_refuse.checked_sub(1) {
+                    Some(left) => {
+                        self.give_backs_to_refuse = left;
+                        loading()
+                    }
+                    None => numbers(&[now.as_micros() as u64, 1]),
+                }
+            }
             _ => panic!(
                 "unknown command {:?}",
                 args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<_>>()
@@ -260,14 +282,23 @@ impl Redis {
     fn decide(&mut self, key: &[u8], check: &[u8], now: Duration) -> Value {
         let double = |at: usize| f64::from_le_bytes(check[at..at + 8].try_into().expect("8 bytes")) as u64;
         let (limit, hits) = (double(6), double(39));
-        let unsynced = (47..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>();
+        // The names of a slot come before what is unsynced.
+        let names = if check[4] == Algorithm::Concurrency.number() { 16 } else { 0 };
+        let unsynced = (47 + names..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>();
         let count = self.hits.entry(key.to_vec()).or_default();
         *count += unsynced;
         let (before, over) = (*count, *count + hits > limit);
         *count += if over { 0 } else { hits };
         let (left, charged) = (limit.saturating_sub(*count), *count - before);
         let now = now.as_micros() as u64;
-        let numbers = [now, over.into(), before, left, charged, now, hits, *count, 0];
-        Value::BulkString(numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect())
+        numbers(&[now, over.into(), before, left, charged, now, hits, *count, 0])
     }
+}
+
+fn numbers(numbers: &[u64]) -> Value {
+    Value::BulkString(numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()).collect())
+}
+
+fn loading() -> Value {
+    redis::parse_redis_value(b"-LOADING it takes a while\r\n").expect("an error")
 }
