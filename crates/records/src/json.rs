@@ -243,6 +243,12 @@ mod tests {
         read(&whole).map_err(|error| error.to_string())
     }
 
+    #[test]
+    fn the_largest_number_is_read() {
+        let (_, record) = said(&json!({"requests_per_unit": 9_007_199_254_740_991_u64})).expect("a record");
+        assert_eq!(record.requests, 9_007_199_254_740_991);
+    }
+
     /// Fields that say everything, some of them badly, so that a rule can say the same.
     fn whole_limit() -> impl Strategy<Value = Map<String, Value>> {
         let requests =

@@ -496,14 +496,14 @@ impl<R: Runtime> Service<R> {
     }
 
     /// Puts the rules in force again, also under these epochs: counters below these paths start at zero. Takes some
-    /// milliseconds for 10,000 rules. Returns whether there was anything new.
-    pub fn begin_epochs(&self, others: &Epochs) -> bool {
+    /// milliseconds for 10,000 rules.
+    pub fn begin_epochs(&self, others: &Epochs) {
         let mut epochs = self.epochs.lock();
-        let is_new = epochs.merge(others);
-        if is_new && let Ok(live) = self.snapshot() {
+        if epochs.merge(others)
+            && let Ok(live) = self.snapshot()
+        {
             self.put_in_force(live.rules().clone().in_epochs(&epochs));
         }
-        is_new
     }
 
     fn put_in_force(&self, rules: RuleSet) -> usize {

@@ -146,6 +146,25 @@ descriptors:
     assert_eq!(counts.sum::<u64>(), 6, "{text}");
 }
 
+/// The clock stands still: 60 s are left, and up to half as much more.
+#[test]
+fn waits_of_denials_are_lengthened_by_at_most_their_share() {
+    let service = service_at(clock(), Some(RULES), &metrics()).spreading_retries(0.5);
+    decided(&service, "alice", |_| ());
+    let wait = || {
+        decided(&service, "alice", |decision| match decision.statuses[0] {
+            Status::Limited(limited) => limited.verdict.reset_nanos,
+            other => panic!("{other:?}"),
+        })
+    };
+    let waits: Vec<u64> = (0..100).map(|_| wait()).collect();
+    // A bucket of the window more, at most.
+    let (least, most) = (60 * SECOND_NANOS, 92 * SECOND_NANOS);
+    assert!(waits.iter().all(|wait| (least..most).contains(wait)), "{waits:?}");
+    let (shortest, longest) = (waits.iter().min(), waits.iter().max());
+    assert!(shortest < longest, "each client waits as long: {waits:?}");
+}
+
 #[test]
 fn keys_that_are_denied_are_counted() {
     let denied = Arc::new(DeniedKeys::default());

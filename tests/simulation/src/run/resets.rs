@@ -48,7 +48,7 @@ impl Run {
             }
             None => {
                 paths.into_iter().for_each(|path| _ = state.epochs.raise(path, epoch));
-                state.service.iter().for_each(|service| _ = service.begin_epochs(&state.epochs));
+                state.service.iter().for_each(|service| service.begin_epochs(&state.epochs));
             }
         }
         state.epoch_numbers = self.epochs_of(&state.epochs);
