@@ -14,6 +14,7 @@ mod deny_cache;
 mod part;
 mod question;
 mod epochs;
+mod give_back;
 mod strikes;
 
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::connection::GIVE_BACK_TIMEOUT;
 use crate::failure::{Failure, StoreError};
 use crate::lease::Leases;
 use crate::runtime::{Runtime, Tokio};
-use crate::script::{Answered, Call, CounterAnswered};
+use crate::script::{Answered, CounterAnswered};
 use crate::store::RedisStore;
 use deny_cache::{DenyCache, Refunds};
 use epochs::EpochServers;
@@ -41,13 +42,12 @@ pub use question::Question;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::key::Key;
-use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::{Check, Hits, Plan, Step};
 use tidegate_engine::reported::{Reported, ReportedTotal};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{StoreFailure, Sync, Unit};
-use tidegate_engine::settle::{settle, settle_trial};
 use unsynced::{Taken, UnsyncedHits};
 
 /// An answer has to be ready this long before its caller gives up.
@@ -462,64 +462,6 @@ impl<R: Runtime> SharedStore<R> {
     fn has_slots(&self) -> bool {
         self.per_second.is_some() || matches!(self.main.options().kind, Servers::Cluster(_))
     }
-
-    /// Gives back what a slot charged although the request does not owe it. To candidates it gives back what the
-    /// request would not owe with the candidates in place of their limits.
-    fn give_back(
-        &self,
-        plan: &Plan<'_>,
-        parts: &[Part<'_, R>],
-        outcomes: &[Outcome],
-        verdicts: &mut Verdicts,
-    ) {
-        let overs: SmallVec<[bool; 8]> =
-            verdicts.iter().map(|it| it.is_some_and(|verdict: Verdict| verdict.over)).collect();
-        let over = |place: usize| overs[place];
-        let settlement = settle(plan, over);
-        for part in parts {
-            let Some(data) = part.data.get() else { continue };
-            let (mut call, mut counters) = (Call::giving_back(data), SmallVec::new());
-            let (mut named, mut ends_in) = (Call::giving_back(data), 0);
-            for (candidate, key) in &part.candidates {
-                let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);
-                let Some(Ok(counter)) = &outcomes[place] else { continue };
-                let settlement = settle_trial(plan, candidate.rule, over);
-                let owed = settlement.charged(&candidate.check, counter.verdict.over);
-                let surplus = counter.charged.saturating_sub(owed);
-                if surplus > 0 {
-                    call.push_give_back(key.clone(), &candidate.check.limit, counter.stamp, surplus);
-                }
-            }
-            for (&step, key) in part.steps.iter().zip(&part.keys) {
-                let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
-                    continue;
-                };
-                let owed = settlement.charged(check, counter.verdict.over);
-                let surplus = counter.charged.saturating_sub(owed);
-                if surplus == 0 {
-                    continue;
-                }
-                if check.limit.slot().is_some() {
-                    named.push_give_back(key.clone(), &check.limit, counter.stamp, surplus);
-                    ends_in = check.limit.window_nanos().max(ends_in);
-                } else {
-                    counters.push(check.key);
-                    call.push_give_back(key.clone(), &check.limit, counter.stamp, surplus);
-                }
-                // What was found under the id of a hold stays as it was.
-                if !check.is_of_holds() {
-                    verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
-                }
-            }
-            if !call.keys.is_empty() {
-                let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
-                part.store.give_back(part.slot, data, call, refunds);
-            }
-            if !named.keys.is_empty() {
-                part.store.give_back_named(part.slot, named, Duration::from_nanos(ends_in));
-            }
-        }
-    }
 }
 
 /// When a request began, by two clocks, and how long its caller waits.
@@ -551,13 +493,6 @@ fn check_at<'p, 'a>(plan: &'p Plan<'a>, index: usize) -> Option<&'p Check<'a>> {
         Some(Step::Check(check)) => Some(check),
         _ => None,
     }
-}
-
-/// The verdict of a counter after so many hits have gone back.
-fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verdict {
-    let remaining = verdict.remaining.saturating_add(hits).min(check.limit.capacity());
-    let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };
-    Verdict { remaining, reset_nanos, ..*verdict }
 }
 
 #[cfg(test)]

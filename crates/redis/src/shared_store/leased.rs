@@ -70,7 +70,7 @@ impl<R: Runtime> AllHeld<'_, R> {
             let surplus = held.hits.saturating_sub(owed);
             self.store.leases.spent(&held, owed);
             if surplus > 0 {
-                verdicts[index] = Some(super::uncharged(check, &held.verdict, surplus));
+                verdicts[index] = Some(super::give_back::uncharged(check, &held.verdict, surplus));
                 self.store.release(&held, surplus);
             }
         }

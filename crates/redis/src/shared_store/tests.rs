@@ -12,6 +12,7 @@ use crate::options::RedisOptions;
 use crate::script::{ChargeId, Granted};
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Verdict;
 use tidegate_engine::memory::MemoryOptions;
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, Entry};
@@ -172,7 +173,7 @@ fn hits_that_went_back_remain_and_an_empty_counter_waits_for_nothing() {
     let after = |before, remaining, hits| {
         let charged =
             Verdict { over: false, before, after: before + 2, remaining, reset_nanos: 5, is_counted: true };
-        let verdict = uncharged(check_at(&plan, 0).expect("a rule"), &charged, hits);
+        let verdict = give_back::uncharged(check_at(&plan, 0).expect("a rule"), &charged, hits);
         (verdict.remaining, verdict.reset_nanos)
     };
     assert_eq!((after(1, 0, 2), after(0, 1, 2), after(1, 0, 9)), ((2, 5), (3, 0), (3, 5)));

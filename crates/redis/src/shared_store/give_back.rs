@@ -1,0 +1,122 @@
+//! What slots of a Cluster charged although the request does not owe it: it goes back, and no request waits for that.
+//!
+//! In: a plan, and what each slot answered. Out: a call for each slot. Hits go back once. What has a name (the slot of a call in
+//! flight, the hold of a reservation) is given back until Redis has done it.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::deny_cache::Refunds;
+use super::part::Part;
+use super::{Outcome, SharedStore, check_at};
+use crate::runtime::Runtime;
+use crate::script::{Call, CounterAnswered, DataId};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::Verdict;
+use tidegate_engine::plan::{Check, Plan};
+use tidegate_engine::settle::{Settlement, settle, settle_trial};
+
+impl<R: Runtime> SharedStore<R> {
+    /// Gives back what a slot charged although the request does not owe it. To candidates it gives back what the
+    /// request would not owe with the candidates in place of their limits.
+    pub(super) fn give_back(
+        &self,
+        plan: &Plan<'_>,
+        parts: &[Part<'_, R>],
+        outcomes: &[Outcome],
+        verdicts: &mut Verdicts,
+    ) {
+        let overs: SmallVec<[bool; 8]> =
+            verdicts.iter().map(|it| it.is_some_and(|verdict: Verdict| verdict.over)).collect();
+        let over = |place: usize| overs[place];
+        let settlement = settle(plan, over);
+        for part in parts {
+            let Some(data) = part.data.get() else { continue };
+            let mut back = GiveBacks::of(data);
+            for (candidate, key) in &part.candidates {
+                let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);
+                let Some(Ok(counter)) = &outcomes[place] else { continue };
+                let settlement = settle_trial(plan, candidate.rule, over);
+                let surplus = surplus(settlement, &candidate.check, counter);
+                if surplus > 0 {
+                    back.hits.push_give_back(key.clone(), &candidate.check.limit, counter.stamp, surplus);
+                }
+            }
+            for (&step, key) in part.steps.iter().zip(&part.keys) {
+                let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
+                    continue;
+                };
+                let surplus = surplus(settlement, check, counter);
+                if surplus == 0 {
+                    continue;
+                }
+                back.push(key, check, counter, surplus);
+                // What was found under the id of a hold stays as it was.
+                if !check.is_of_holds() {
+                    verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
+                }
+            }
+            self.send(part, data, back);
+        }
+    }
+
+    fn send(
+        &self,
+        part: &Part<'_, R>,
+        data: &DataId,
+        GiveBacks { hits, counters, named, ends_in }: GiveBacks,
+    ) {
+        if !hits.keys.is_empty() {
+            let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
+            part.store.give_back(part.slot, data, hits, refunds);
+        }
+        if !named.keys.is_empty() {
+            part.store.give_back_named(part.slot, named, ends_in);
+        }
+    }
+}
+
+/// What one slot gives back of a request.
+struct GiveBacks {
+    hits: Call,
+    /// The counters of these hits that may be in the deny cache.
+    counters: SmallVec<[Key; 1]>,
+    named: Call,
+    /// All that has a name has ended by itself after this time.
+    ends_in: Duration,
+}
+
+impl GiveBacks {
+    fn of(data: &DataId) -> Self {
+        let (hits, named) = (Call::giving_back(data), Call::giving_back(data));
+        Self { hits, named, counters: SmallVec::new(), ends_in: Duration::ZERO }
+    }
+
+    fn push(&mut self, key: &[u8], check: &Check<'_>, counter: &CounterAnswered, surplus: u64) {
+        let call = match check.limit.slot() {
+            Some(_) => {
+                self.ends_in = self.ends_in.max(Duration::from_nanos(check.limit.window_nanos()));
+                &mut self.named
+            }
+            None => {
+                self.counters.push(check.key);
+                &mut self.hits
+            }
+        };
+        call.push_give_back(key.to_vec(), &check.limit, counter.stamp, surplus);
+    }
+}
+
+/// What was charged beyond what the request owes.
+fn surplus(settlement: Settlement, check: &Check<'_>, counter: &CounterAnswered) -> u64 {
+    counter.charged.saturating_sub(settlement.charged(check, counter.verdict.over))
+}
+
+/// The verdict of a counter after so many hits have gone back.
+pub(super) fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verdict {
+    let remaining = verdict.remaining.saturating_add(hits).min(check.limit.capacity());
+    let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };
+    Verdict { remaining, reset_nanos, ..*verdict }
+}
