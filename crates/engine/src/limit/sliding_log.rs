@@ -151,7 +151,7 @@ impl Counter for SlidingLog {
 
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let (latest, expiry) = (bytes.u64()?, Expiry::from_bits(bytes.u32()?));
-        let mut stamps = Stamps::default();
+        let mut all = Vec::new();
         let (mut before, mut total) = (None, 0_u32);
         loop {
             let hits = bytes.u32()?;
@@ -164,8 +164,9 @@ impl Counter for SlidingLog {
             }
             total = total.checked_add(hits).ok_or("more hits than a counter holds")?;
             before = Some(stamp);
-            stamps.push(stamp, hits);
+            all.push((stamp, hits));
         }
+        let mut stamps = Stamps::packed(&all);
         stamps.set_expiry(expiry);
         if total == 0 {
             Err("a log without hits")

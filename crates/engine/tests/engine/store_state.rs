@@ -108,6 +108,37 @@ fn a_full_store_fits_again() {
     assert_eq!(next.counters(), store.counters());
 }
 
+/// Whatever a store holds takes no more bytes in the next one, however its counters have grown, been given back and expired.
+#[test]
+fn restored_counters_take_no_more_bytes() {
+    let options = MemoryOptions::new(4 << 20);
+    for seed in 0..1_400 {
+        let mut random = Random(seed);
+        let algorithm = Algorithm::OF_HITS[seed as usize % Algorithm::OF_HITS.len()];
+        let limit = Limit::new(algorithm, random.pick(&[5, 60, 510, 1_200]), 100_000).with_granularity(50);
+        let can_carry = matches!(algorithm, Algorithm::SlidingLog | Algorithm::SlidingWindow);
+        let limit = if can_carry && random.one_in(2) { limit.carrying_debt() } else { limit };
+        let (keys, pace) = (random.pick(&[1, 1, 20]), random.pick(&[20, 90, 300, 4_000]));
+        let (mut store, mut now) = (MemoryStore::new(options), 1_000_000);
+        for step in 0..random.pick(&[20, 200, 1_500]) {
+            now += random.below(pace);
+            let hits = random.pick(&[1, 1, 1, 1, 1, 2, 3, 40]);
+            let giving_back = random.one_in(12);
+            let hits = if giving_back { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+            let mut check = check(limit, key(random.below(keys)), hits);
+            check.reported = !giving_back && random.one_in(5);
+            let time = Timestamp::from_nanos(now);
+            store.apply(&plan([check]), time);
+            if random.one_in(20) {
+                let next = moved(&store, MemoryStore::new(options), time);
+                let bytes = [store.bytes(), next.bytes()];
+                assert!(bytes[1] <= bytes[0], "seed {seed}, step {step}: {bytes:?} of {limit:?}");
+                store = if random.one_in(4) { next } else { store };
+            }
+        }
+    }
+}
+
 /// Logs of many blocks and windows of thousands of buckets, some of their hits given back.
 #[test]
 fn long_counters_are_moved_whole() {

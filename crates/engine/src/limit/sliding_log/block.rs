@@ -19,7 +19,7 @@ const WORDS_KEPT: usize = 16;
 /// Words that one push needs at most: a stamp and an extra.
 pub(super) const PUSH_WORDS: usize = 2;
 
-/// A block does not grow beyond this many words.
+/// A block does not grow beyond this many words, but for the extra of its newest stamp.
 pub(super) const WORDS_MAX: usize = 512;
 
 /// A queue of (timestamp, hits).
@@ -36,6 +36,17 @@ impl Block {
     /// An empty block of this size.
     pub(super) fn with_words(words: usize) -> Self {
         Self { words: vec![0; words].into_boxed_slice(), ..Self::default() }
+    }
+
+    /// A block of the first of these stamps, as many as one takes, without a word to spare. Returns how many they are.
+    pub(super) fn packed(stamps: &[(u64, u32)]) -> (Self, usize) {
+        let (mut words, mut count) = (1, 0);
+        while let Some(&(_, hits)) = stamps.get(count).filter(|_| words < WORDS_MAX) {
+            (words, count) = (words + 1 + usize::from(hits > 1), count + 1);
+        }
+        let mut block = Self::with_words(words);
+        stamps[..count].iter().for_each(|&(stamp, hits)| _ = block.push(stamp, hits));
+        (block, count)
     }
 
     fn head(&self) -> usize {
@@ -219,7 +230,11 @@ impl Block {
 
     /// Moves the newest stamp to `stamp`, unless it is later, and adds hits to it. There has to be one. Returns where it is.
     pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) -> u64 {
-        self.make_room(1);
+        let end = self.end();
+        let has_extra = (self.extras as usize).checked_sub(1).is_some_and(|it| self.extra(it).0 == end - 1);
+        if !has_extra && self.free() == 0 {
+            self.rebuild(self.words_after(1).min(WORDS_MAX + 1));
+        }
         let end = self.end();
         self.words[end] = stamp.max(self.words[end]);
         self.add_extra(end - 1, hits);

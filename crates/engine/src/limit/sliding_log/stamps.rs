@@ -45,6 +45,23 @@ impl Default for Stamps {
 }
 
 impl Stamps {
+    /// These stamps with their hits. They take no more bytes than any other queue of them: counters from a file need no more
+    /// room than before.
+    pub(super) fn packed(stamps: &[(u64, u32)]) -> Self {
+        let (first, mut taken) = Block::packed(stamps);
+        if taken == stamps.len() {
+            return Self::Few(first);
+        }
+        let mut many = Box::new(Many { oldest: first.oldest().unwrap_or_default(), ..Many::default() });
+        many.add_last(first);
+        while taken < stamps.len() {
+            let (block, count) = Block::packed(&stamps[taken..]);
+            many.add_last(block);
+            taken += count;
+        }
+        Self::Many(many, Expiry::default())
+    }
+
     /// The owner's expiry. It is here because these four bytes would be padding otherwise.
     pub(super) fn expiry(&self) -> Expiry {
         match self {
@@ -121,7 +138,7 @@ impl Stamps {
                 let (block, expiry) = (std::mem::take(block), self.expiry());
                 let mut many = Box::new(Many::default());
                 many.oldest = block.oldest().unwrap_or(stamp);
-                many.add(block, 0);
+                many.add_last(block);
                 let stamp = many.push(stamp, hits);
                 *self = Self::Many(many, expiry);
                 stamp
@@ -286,10 +303,9 @@ impl Many {
             return stamp;
         }
         if self.parts.back().is_none_or(|last| last.block.is_full()) {
-            let last = self.parts.back();
-            let sum = last.map_or(0, |last| last.sum.wrapping_add(last.block.total()));
-            stamp = last.and_then(|last| last.block.last()).map_or(stamp, |last| last.max(stamp));
-            self.add(Block::with_words(self.words_at_once()), sum);
+            let newest = self.parts.back().and_then(|last| last.block.last());
+            stamp = newest.map_or(stamp, |newest| newest.max(stamp));
+            self.add_last(Block::with_words(self.words_at_once()));
         }
         if let Some(Part { block, .. }) = self.parts.back_mut() {
             self.len -= block.len();
@@ -323,7 +339,8 @@ impl Many {
         }
     }
 
-    fn add(&mut self, block: Block, sum: u64) {
+    fn add_last(&mut self, block: Block) {
+        let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
         self.len += block.len();
         self.total += block.total();
         self.block_bytes += block.heap_bytes();
