@@ -59,7 +59,6 @@ use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 pub use bans::wrong_bans;
@@ -294,7 +293,7 @@ fn in_windows_up_to(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], share:
         }
         Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted | Algorithm::Calendar => {
             windows.find_map(|(from, own)| {
-                let end = from + window - (EPOCH_MICROS * MICRO + from) % window;
+                let [_, end] = limit.window_around(window, from);
                 too_many_until(rules, limit, own, (from, end))
             })
         }
@@ -436,7 +435,7 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
     let surely = it.asked.saturating_sub(if limit.is_reported { rules.leased_for(limit) } else { 0 });
     let since = match limit.algorithm {
         Algorithm::FixedWindow | Algorithm::Calendar => {
-            let begins = |time: Time| time.saturating_sub((EPOCH_MICROS * MICRO + time) % it.window);
+            let begins = |time: Time| limit.window_around(it.window, time)[0];
             Some(begins(it.asked)).filter(|&since| since == begins(it.answered))?
         }
         _ => (it.answered + rules.lead + 1).saturating_sub(it.window),

@@ -39,7 +39,7 @@ use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
 pub use bans::Ban;
-pub use calendars::{DAY_ENDS, DAY_SECS};
+pub use calendars::{DAY_ENDS, DAY_SECS, Ending};
 pub use classes::{Classes, FULL};
 pub use debts::DEBT_WINDOWS;
 pub use fault::{During, Fault, What, Whom};
@@ -60,6 +60,8 @@ const ASKED: Time = 20 * SECOND;
 pub struct Scenario {
     /// Delays of messages come from it too.
     pub seed: u64,
+    /// Clients begin so much later than usual.
+    pub later: Time,
     /// A clock for each node.
     pub clocks: Vec<NodeClock>,
     /// How servers are arranged.
@@ -374,7 +376,7 @@ impl Scenario {
 
     /// When clients have asked everything.
     pub fn asked_until(&self) -> Time {
-        ASKED
+        self.later + ASKED
     }
 
     /// Without the last node, and what it does.

@@ -170,3 +170,20 @@ fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
     };
     Look { verdict, wait_one_nanos, leaving: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_window_is_asked_for_no_hits_and_looked_at_for_those_of_the_request() {
+        let five = Limit::new(Algorithm::FixedWindow, 5, 60 * SECOND_NANOS);
+        let four =
+            Verdict { over: false, before: 4, after: 4, remaining: 1, reset_nanos: 7, is_counted: true };
+        for (hits, over) in [(0, false), (1, false), (2, true)] {
+            let origin = Origin::Override { window: Window::of(Unit::Minute) };
+            let verdict = look(&Check::new(origin, five, Key(0), Hits::Take(hits)), four, four).verdict;
+            assert_eq!((verdict.over, verdict.before, verdict.after), (over, 4, 4 + hits));
+        }
+    }
+}

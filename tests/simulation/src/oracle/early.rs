@@ -4,7 +4,7 @@
 //! still counts then, and leaves no room.
 
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
-use crate::scenario::LimitSpec;
+use crate::scenario::{DAY_ENDS, LimitSpec};
 use crate::world::MICRO;
 
 /// A denial that says too early when there is room. `counting`: what surely counts of `own`.
@@ -31,8 +31,15 @@ pub(super) fn too_early(
     let is_last = |it: &&Record| !remembers || !has_classes && it.hits <= 1 || is_asked(it);
     let is_over = |it: &&Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
     own.iter().filter(is_over).filter(is_last).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
+        let until = it.answered + it.reset_nanos;
+        let ends = limit.window_around(it.window, it.answered)[1] + slack;
+        let is_budget = limit.shape.ending.is_some() && limit.shape.ban.is_none();
+        if is_budget && it.answered < DAY_ENDS && it.hits <= limit.capacity(it.requests, it.share) && until > ends {
+            let (request, until) = (it.request, until / MICRO);
+            return Some(format!("request {request} was denied until {until} us, after the end of the period"));
+        }
         let (room, wanted) = (limit.capacity(it.requests, it.share), if is_of_one { 1 } else { it.hits.max(1) });
-        let at = Record { answered: it.answered + it.reset_nanos + slack, ..*it };
+        let at = Record { answered: until + slack, ..*it };
         let there = before(rules, limit, counting, &at)?.saturating_sub(given_back_alone(rules, limit, it));
         (wanted <= room && there + wanted > room).then(|| {
             format!(

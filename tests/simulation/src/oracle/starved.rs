@@ -7,7 +7,6 @@ use tidegate_engine::rules::StoreFailure;
 
 use super::debts::owed;
 use super::{LATE, Loss, Outcome, Record, Refund, Rules, SENT, before, each_counter};
-use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 
@@ -192,11 +191,16 @@ pub(super) fn there_at_most(
             1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
         }
         Algorithm::FixedWindow => {
-            let begins = it.asked.saturating_sub((EPOCH_MICROS * MICRO + it.asked) % it.window + LATE);
+            let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
             there.filter(|there| there.charged >= begins).map(|there| there.hits).sum()
         }
         _ => {
-            let since = it.asked.saturating_sub(rules.counts_for(limit, it));
+            let mut since = it.asked.saturating_sub(rules.counts_for(limit, it));
+            if limit.algorithm == Algorithm::Calendar {
+                // A node knows the time of Redis no better than by what a call took there.
+                let slack = LATE + rules.timeout;
+                since = limit.window_around(it.window, it.asked.saturating_sub(slack))[0];
+            }
             let mut there: Vec<There> = there.collect();
             if limit.shape.carries_debt {
                 let mut costs: Vec<_> = there.iter().map(|there| (there.charged, there.hits)).collect();

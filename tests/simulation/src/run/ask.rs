@@ -17,7 +17,6 @@ use super::resets::EpochNumbers;
 use super::way::{Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Bans, Outcome, Record, Refund, Reserving};
-use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ask, Cancelled, Form, Item, Limitless, Reservation};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
@@ -130,9 +129,8 @@ impl Run {
             match limit.algorithm {
                 // The oldest hits drain first, whosoever they are.
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => false,
-                Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => {
-                    let number = |time| (EPOCH_MICROS * MICRO + time) / window;
-                    number(ask.at) == number(latest)
+                Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted | Algorithm::Calendar => {
+                    latest < limit.window_around(window, ask.at)[1]
                 }
                 // Slots have releases.
                 Algorithm::Concurrency => false,

@@ -30,6 +30,8 @@ impl Run {
         let calm = self.world.now();
         let mut limits: Vec<(Time, usize)> =
             self.first_limits().map(|number| (self.recovers_with_further(number), number)).collect();
+        // A period that has begun while clients asked lasts for days.
+        limits.retain(|&(_, number)| self.scenario.limits[number].shape.ending.is_none());
         limits.sort_unstable();
         for (after, number) in limits {
             self.world.run_until(self.world.now().max(calm + after));

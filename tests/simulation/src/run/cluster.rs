@@ -92,7 +92,10 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
     let candidate =
         limit.candidate.map(|n| format!(", candidate: {{requests_per_unit: {n}}}")).unwrap_or_default();
     let counts = match limit.algorithm {
-        Algorithm::Calendar => "period: {calendar: day, tz: UTC}".to_owned(),
+        Algorithm::Calendar => {
+            let ending = limit.shape.ending.map(|ending| ending.period);
+            format!("period: {}", ending.unwrap_or("{calendar: day, tz: UTC}"))
+        }
         algorithm => format!("window: {}s, algorithm: {}", limit.window_secs[version], algorithm.name()),
     };
     let says = format!(

@@ -47,6 +47,7 @@ impl Scenario {
         let (own, lease_time) = (random.bits(), random.pick(&[50, 100, 100, 200]) * MILLI);
         let mut scenario = Self {
             seed: own,
+            later: 0,
             clocks,
             layout,
             scripts_run_by: RunBy::Model,
@@ -116,6 +117,7 @@ fn add_later(seed: u64, scenario: &mut Scenario) {
     reservations::add(&mut drawn(reservations::OWN), scenario);
     debts::add(&mut drawn(debts::OWN), scenario);
     long_logs::add(&mut drawn(long_logs::OWN), scenario);
+    calendars::end(&mut drawn(calendars::ENDING), scenario);
 }
 
 /// How much longer messages of a node take: some are far away, but near enough to be answered in time.

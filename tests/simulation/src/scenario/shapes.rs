@@ -4,7 +4,7 @@
 
 use tidegate_engine::plan::Modes;
 
-use super::{Ban, Classes, Reserve, Scenario};
+use super::{Ban, Classes, Ending, Reserve, Scenario};
 use crate::random::Random;
 
 /// Makes the draws of this file others than those of the rest.
@@ -31,6 +31,8 @@ pub struct Shape {
     pub reserve: Option<Reserve>,
     /// `carry_debt`.
     pub carries_debt: bool,
+    /// The `period` of a budget, which ends while clients ask.
+    pub ending: Option<Ending>,
 }
 
 /// A descriptor without a limit.
