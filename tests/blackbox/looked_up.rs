@@ -203,7 +203,10 @@ fn what_was_known_holds_while_redis_is_away_and_then_the_mode_does() {
             .start();
         let client = limiter.client();
         eventually_true("the stream", || limiter.metric("tidegate_limits_up") == 1.0);
-        put(&limiter, "acme", &of(9));
+        // Another node changes it: so this one shows it only after it has followed the change, and forgets nothing later.
+        assert_eq!(limit_shown(&client, "acme"), 3, "{mode}");
+        let other = in_redis(&limits).start();
+        eventually_true("the change", || is_put(&other, "acme", &of(9)));
         eventually_true("the record", || limit_shown(&client, "acme") == 9);
         limits.stop();
         assert_eq!(limit_shown(&client, "acme"), 9, "{mode}: the last known");

@@ -71,8 +71,9 @@ pub(super) fn end(random: &mut Random, scenario: &mut Scenario) {
     let may = |limit: &&mut LimitSpec| {
         let is_window = !limit.algorithm.is_bucket() && limit.algorithm != Algorithm::Concurrency;
         let is_changed = limit.has_another_n() || limit.burst.is_some() || limit.further.is_some();
+        let shape = &limit.shape;
         let is_plain =
-            limit.shape.reserve.is_none() && limit.shape.ban.is_none() && !limit.shape.carries_debt;
+            shape.reserve.is_none() && shape.ban.is_none() && !shape.carries_debt && !shape.has_prefix;
         is_window && is_plain && !limit.is_override && !is_changed
     };
     let Some(limit) = scenario.limits.iter_mut().find(may).filter(|_| is_wanted) else { return };
