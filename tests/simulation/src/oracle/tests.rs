@@ -5,6 +5,7 @@ mod holds;
 mod slots;
 
 use super::*;
+use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ban, FULL, Shape};
 use crate::world::MILLI;
 

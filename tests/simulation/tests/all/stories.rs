@@ -36,6 +36,7 @@ fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
 fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scenario {
     Scenario {
         seed: 1,
+        later: 0,
         clocks: vec![NodeClock::default(); 2],
         layout: Layout::PerSecond,
         scripts_run_by: RunBy::Lua,
