@@ -34,14 +34,15 @@ impl<R: Runtime> SharedStore<R> {
         let settlement = settle(plan, over);
         for part in parts {
             let Some(data) = part.data.get() else { continue };
-            let mut back = GiveBacks::of(data);
+            let mut back = GiveBacks::default();
             for (candidate, key) in &part.candidates {
                 let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);
                 let Some(Ok(counter)) = &outcomes[place] else { continue };
                 let settlement = settle_trial(plan, candidate.rule, over);
                 let surplus = surplus(settlement, &candidate.check, counter);
                 if surplus > 0 {
-                    back.hits.push_give_back(key.clone(), &candidate.check.limit, counter.stamp, surplus);
+                    let call = back.hits.get_or_insert_with(|| Call::giving_back(data));
+                    call.push_give_back(key.clone(), &candidate.check.limit, counter.stamp, surplus);
                 }
             }
             for (&step, key) in part.steps.iter().zip(&part.keys) {
@@ -52,7 +53,7 @@ impl<R: Runtime> SharedStore<R> {
                 if surplus == 0 {
                     continue;
                 }
-                back.push(key, check, counter, surplus);
+                back.push(data, (key, check), counter, surplus);
                 // What was found under the id of a hold stays as it was.
                 if !check.is_of_holds() {
                     verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
@@ -68,33 +69,35 @@ impl<R: Runtime> SharedStore<R> {
         data: &DataId,
         GiveBacks { hits, counters, named, ends_in }: GiveBacks,
     ) {
-        if !hits.keys.is_empty() {
+        if let Some(hits) = hits {
             let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
             part.store.give_back(part.slot, data, hits, refunds);
         }
-        if !named.keys.is_empty() {
+        if let Some(named) = named {
             part.store.give_back_named(part.slot, named, ends_in);
         }
     }
 }
 
-/// What one slot gives back of a request.
+/// What one slot gives back of a request: most give nothing.
+#[derive(Default)]
 struct GiveBacks {
-    hits: Call,
+    hits: Option<Call>,
     /// The counters of these hits that may be in the deny cache.
     counters: SmallVec<[Key; 1]>,
-    named: Call,
+    named: Option<Call>,
     /// All that has a name has ended by itself after this time.
     ends_in: Duration,
 }
 
 impl GiveBacks {
-    fn of(data: &DataId) -> Self {
-        let (hits, named) = (Call::giving_back(data), Call::giving_back(data));
-        Self { hits, named, counters: SmallVec::new(), ends_in: Duration::ZERO }
-    }
-
-    fn push(&mut self, key: &[u8], check: &Check<'_>, counter: &CounterAnswered, surplus: u64) {
+    fn push(
+        &mut self,
+        data: &DataId,
+        (key, check): (&[u8], &Check<'_>),
+        counter: &CounterAnswered,
+        surplus: u64,
+    ) {
         let call = match check.limit.slot() {
             Some(_) => {
                 self.ends_in = self.ends_in.max(Duration::from_nanos(check.limit.window_nanos()));
@@ -105,6 +108,7 @@ impl GiveBacks {
                 &mut self.hits
             }
         };
+        let call = call.get_or_insert_with(|| Call::giving_back(data));
         call.push_give_back(key.to_vec(), &check.limit, counter.stamp, surplus);
     }
 }
