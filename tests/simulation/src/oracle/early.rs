@@ -33,8 +33,7 @@ pub(super) fn too_early(
     own.iter().filter(is_over).filter(is_last).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
         let until = it.answered + it.reset_nanos;
         let ends = limit.window_around(it.window, it.answered)[1] + slack;
-        let is_budget = limit.shape.ending.is_some() && limit.shape.ban.is_none();
-        if is_budget && it.answered < DAY_ENDS && it.hits <= limit.capacity(it.requests, it.share) && until > ends {
+        if limit.shape.ending.is_some() && it.answered < DAY_ENDS && it.hits <= limit.capacity(it.requests, it.share) && until > ends {
             let (request, until) = (it.request, until / MICRO);
             return Some(format!("request {request} was denied until {until} us, after the end of the period"));
         }

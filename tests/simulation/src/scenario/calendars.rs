@@ -18,6 +18,7 @@ pub const DAY_SECS: u64 = 86_400;
 pub const DAY_ENDS: Time = 40 * SECOND;
 /// How much later than usual clients ask where it ends meanwhile.
 const LATER: Time = 30 * SECOND;
+
 /// A period that ends with the day in which the world begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
