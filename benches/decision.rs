@@ -44,8 +44,6 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 const START: Timestamp = Timestamp::from_secs(1_790_000_000);
 const KEYS: usize = 1_000_000;
-/// How often each of a pair is measured.
-const TURNS: usize = 5;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -164,6 +162,20 @@ fn nanos(calls: usize, mut call: impl FnMut(usize)) -> f64 {
         .collect();
     rounds.sort_by(f64::total_cmp);
     rounds[ROUNDS / 2]
+}
+
+/// Prints the time of the second of two, compared with the first. They are measured in turn, several times, and each counts
+/// with its shortest time: so other work on the machine spoils no ratio. `time` gets which of them to measure, and the turn.
+fn print_pair(names: [&str; 2], most: f64, mut time: impl FnMut(usize, usize) -> f64) {
+    let mut times = [f64::MAX; 2];
+    for turn in 0..5 {
+        for (which, shortest) in times.iter_mut().enumerate() {
+            *shortest = shortest.min(time(which, turn));
+        }
+    }
+    let ([first, second], [base, time]) = (names, times);
+    println!("{first:<46}{base:>9.1} ns");
+    println!("{second:<46}{time:>9.1} ns{:>9.2} × (promised: {most} at most)", time / base);
 }
 
 /// Processor time of this thread, which excludes other work on the machine.

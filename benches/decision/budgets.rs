@@ -1,7 +1,6 @@
 //! What budgets cost beyond a plain limit: a reservation and its commit, a call in flight, a period of the calendar.
 //!
-//! From the parts of a request to the answer, as in `kinds`: the two of a pair are measured in turn, and each counts with its
-//! shortest time.
+//! A decision is from the parts of a request to the answer, as in `kinds`.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -14,7 +13,7 @@ use tidegate_engine::request::{DescriptorOptions, Entry, Request, Reservation};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
-use crate::{START, TURNS, nanos, rules_of};
+use crate::{START, nanos, print_pair, rules_of};
 
 /// How many calls are open at one time.
 const OPEN: usize = 100;
@@ -73,16 +72,9 @@ pub(crate) fn budgets() {
             2.6,
         ),
     ];
-    for (mut first, mut second, most) in pairs {
-        let mut times = [f64::MAX; 2];
-        for turn in 0..TURNS {
-            for (time, asked) in times.iter_mut().zip([&mut first, &mut second]) {
-                *time = time.min(asked.nanos(turn));
-            }
-        }
-        let [base, time] = times;
-        println!("{:<46}{base:>9.1} ns", first.name);
-        println!("{:<46}{time:>9.1} ns{:>9.2} × (promised: {most} at most)", second.name, time / base);
+    for (first, second, most) in pairs {
+        let mut pair = [first, second];
+        print_pair([pair[0].name, pair[1].name], most, |which, turn| pair[which].nanos(turn));
     }
 }
 
@@ -128,17 +120,20 @@ fn reservation(id: &str, is_commit: bool) -> Request<'_> {
 }
 
 fn release(token: &str) -> Request<'_> {
-    let mut request = Request::new(black_box("d"), 1);
-    let entries = [("user", "alice"), ("call", token)].map(|(key, value)| Entry { key, value });
-    let gives_back = DescriptorOptions { hits_addend: Some(1), is_negative_hits: true, ..Default::default() };
-    request.push(entries, gives_back);
-    request
+    with_call(
+        Some(token),
+        DescriptorOptions { hits_addend: Some(1), is_negative_hits: true, ..Default::default() },
+    )
 }
 
 /// The request of a user, for the call of this id.
 fn user(call: Option<&str>) -> Request<'_> {
+    with_call(call, DescriptorOptions::default())
+}
+
+fn with_call(call: Option<&str>, options: DescriptorOptions) -> Request<'_> {
     let mut request = Request::new(black_box("d"), 1);
     let entries = [("user", "alice")].into_iter().chain(call.map(|call| ("call", call)));
-    request.push(entries.map(|(key, value)| Entry { key, value }), DescriptorOptions::default());
+    request.push(entries.map(|(key, value)| Entry { key, value }), options);
     request
 }

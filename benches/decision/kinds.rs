@@ -1,7 +1,6 @@
 //! What a kind of rule costs beyond a plain one: prefixes of two lengths, classes of importance, bans.
 //!
-//! A decision is from the parts of a request to the answer. The two of a pair are measured in turn, several times, and
-//! each counts with its shortest time: so other work on the machine spoils no ratio.
+//! A decision is from the parts of a request to the answer.
 
 use std::hint::black_box;
 
@@ -11,7 +10,7 @@ use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
 
-use crate::{START, TURNS, nanos, rules_of};
+use crate::{START, nanos, print_pair, rules_of};
 
 const LIMIT: &str = "rate_limit: {unit: minute, requests_per_unit: 100000000}";
 
@@ -62,15 +61,8 @@ pub(crate) fn kinds() {
         ),
     ];
     for (first, second, most) in pairs {
-        let mut times = [f64::MAX; 2];
-        for _ in 0..TURNS {
-            for (time, asked) in times.iter_mut().zip([&first, &second]) {
-                *time = time.min(asked.nanos());
-            }
-        }
-        let [base, time] = times;
-        println!("{:<46}{base:>9.1} ns", first.name);
-        println!("{:<46}{time:>9.1} ns{:>9.2} × (promised: {most} at most)", second.name, time / base);
+        let pair = [first, second];
+        print_pair([pair[0].name, pair[1].name], most, |which, _| pair[which].nanos());
     }
 }
 
