@@ -23,6 +23,9 @@ descriptors:
     reserve: {ttl: 60s, retry: 7s}
   - key: calls
     rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: money
+    rate_limit: {period: {calendar: year, tz: UTC}, requests_per_unit: 9007199254740991}
+    reserve: {ttl: 60s}
 ";
 
 fn setup() -> Setup {
@@ -101,6 +104,17 @@ fn nodes_hold_together([one, other]: [&Tidegate; 2]) {
     assert_eq!(left(one, "acme"), 700);
     assert_eq!(reserve(one, "b", 1, acme).0, 409, "it has ended");
     assert_eq!(one.client().ask(grpc::question("models", &[&[("customer", "acme")]])).overall_code, OK);
+    amounts_have_53_bits([one, other]);
+}
+
+fn amounts_have_53_bits([one, other]: [&Tidegate; 2]) {
+    let (all, held, spent) = (9_007_199_254_740_991, 5_000_000_000_000_001, 6_000_000_000_000_003);
+    let money = &[("money", "acme")];
+    let status = |node, id, amount| reserve(node, id, amount, money).0;
+    assert_eq!(status(one, "a", held), 200);
+    assert_eq!(status(other, "b", all - held + 1), 429);
+    assert_eq!(commit(other, "a", spent, money), "open");
+    assert_eq!([status(one, "b", all - spent + 1), status(one, "c", all - spent)], [429, 200]);
 }
 
 #[test]
@@ -346,7 +360,11 @@ fn what_is_no_reservation_is_refused_and_holds_nothing() {
         body
     };
     for (verb, body, expected) in [
-        ("/reserve", with("amount", json!(-1)), "amount: expected a whole number, 0 to 4294967295, not -1"),
+        (
+            "/reserve",
+            with("amount", json!(-1)),
+            "amount: expected a whole number, 0 to 9007199254740984, not -1",
+        ),
         ("/reserve", with("amount", json!(1.5)), "amount: expected a whole number"),
         ("/reserve", with("amount", json!("5")), "amount: expected a whole number"),
         ("/reserve", with("amount", json!(0)), "amount: expected the most that the call may cost, not 0"),

@@ -15,6 +15,7 @@ mod counter;
 mod debt;
 mod divisor;
 mod expiry;
+mod indexed_heap;
 mod periods;
 mod search;
 
@@ -40,7 +41,7 @@ pub(crate) use concurrency::RETRY_NANOS;
 pub use concurrency::Slot;
 pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
-pub use holds::{Found, HOLDS_MAX, HoldTerms};
+pub use holds::{AMOUNT_MAX, Found, HOLDS_MAX, HoldTerms};
 pub use periods::{CALENDARS_MAX, Periods};
 pub use remote::{RemoteCounter, RemoteState};
 pub use share::Share;

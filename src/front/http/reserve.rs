@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::front::{ClientAnswer, ClientOptions, Handler};
 use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, ReserveResult};
-use tidegate_engine::limit::{Found, Slot};
+use tidegate_engine::limit::{AMOUNT_MAX, Found, Slot};
 use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
 use tidegate_engine::rules::{RuleSet, parse_duration_nanos};
 use tidegate_operate::bodies::asked::Entry;
@@ -22,8 +22,6 @@ use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 /// The most reservations in one body.
 const BATCH_MAX: usize = 100;
-/// The most hits of one: no limit is larger.
-const AMOUNT_MAX: u64 = u32::MAX as u64;
 
 /// What is asked: the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

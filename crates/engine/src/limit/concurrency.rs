@@ -28,7 +28,8 @@
 use std::num::NonZeroU64;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
-use crate::limit::counter::{Counter, Pending, grown_capacity, look_at_count};
+use crate::limit::counter::{Counter, Pending, look_at_count};
+use crate::limit::indexed_heap::{IndexedHeap, Item};
 use crate::limit::{Limit, Preview};
 use crate::time::{SECOND_NANOS, Timestamp};
 
@@ -54,15 +55,23 @@ impl Slot {
     pub fn from_token(token: &str) -> Option<Self> {
         let is_token =
             token.len() == 32 && token.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let names = u128::from_str_radix(token, 16).ok().filter(|_| is_token)?;
-        Some(Self { id: NonZeroU64::new((names >> 64) as u64)?, number: names as u64 })
+        let (id, number) = token.split_at_checked(16).filter(|_| is_token)?;
+        let [id, number] = [id, number].map(|name| u64::from_str_radix(name, 16).ok());
+        Some(Self { id: NonZeroU64::new(id?)?, number: number? })
     }
 }
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Its token, which releases it: 32 hexadecimal digits.
 impl std::fmt::Display for Slot {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{:016x}{:016x}", self.id, self.number)
+        let names = u128::from(self.id.get()) << 64 | u128::from(self.number);
+        let mut digits = [0; 32];
+        for (two, byte) in digits.chunks_exact_mut(2).zip(names.to_be_bytes()) {
+            two.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        out.write_str(std::str::from_utf8(&digits).expect("digits"))
     }
 }
 
@@ -73,45 +82,38 @@ struct Held {
     until: Timestamp,
 }
 
-/// The state: 48 bytes, and 24 for each slot, of which up to a fifth are free.
+impl Item for Held {
+    fn id(&self) -> NonZeroU64 {
+        self.slot.id
+    }
+
+    fn due(&self) -> Timestamp {
+        self.until
+    }
+}
+
+/// The state: 80 bytes, and up to 56 for each slot.
 #[derive(Debug, Default)]
 pub(crate) struct Concurrency {
     latest: Timestamp,
-    /// No slot ends before this time.
-    earliest: Timestamp,
     /// Every slot has ended at this time.
     last: Timestamp,
-    /// In the order of their ids.
-    held: Vec<Held>,
+    held: IndexedHeap<Held>,
 }
 
 impl Concurrency {
-    fn place_of(&self, slot: Slot) -> Result<usize, usize> {
-        self.held.binary_search_by_key(&slot.id, |held| held.slot.id)
+    /// Whether exactly this slot is held.
+    fn holds(&self, slot: Slot) -> bool {
+        self.held.find(slot.id).is_some_and(|held| held.slot == slot)
     }
 
-    /// The place of exactly this slot, if it is held.
-    fn exact_place_of(&self, slot: Slot) -> Option<usize> {
-        self.place_of(slot).ok().filter(|&place| self.held[place].slot == slot)
+    fn put(&mut self, held: Held) {
+        self.last = self.last.max(held.until);
+        self.held.put(held);
     }
 
-    /// Grows by as much as [`growth_bytes`](Counter::growth_bytes) says: counters from a file need no more room than before.
-    fn insert(&mut self, place: usize, held: Held) {
-        self.held.reserve_exact(grown_capacity(&self.held, 1) - self.held.len());
-        self.held.insert(place, held);
-    }
-
-    fn bytes_of(capacity: usize) -> usize {
-        capacity * size_of::<Held>()
-    }
-
-    /// Finds the earliest end: it may be later now that slots were dropped.
-    fn note_earliest(&mut self) {
-        self.earliest = self.held.iter().map(|held| held.until).min().unwrap_or_default();
-        self.forget_if_unused();
-    }
-
-    fn forget_if_unused(&mut self) {
+    fn remove(&mut self, slot: Slot) {
+        self.held.remove(slot.id);
         if self.held.is_empty() {
             *self = Self { latest: self.latest, ..Self::default() };
         }
@@ -122,10 +124,8 @@ impl Counter for Concurrency {
     #[inline]
     fn advance(&mut self, _limit: &Limit, now: Timestamp) {
         self.latest = self.latest.max(now);
-        if self.earliest <= self.latest && !self.held.is_empty() {
-            let now = self.latest;
-            self.held.retain(|held| held.until > now);
-            self.note_earliest();
+        while let Some(held) = self.held.first().filter(|held| held.until <= self.latest) {
+            self.remove(held.slot);
         }
     }
 
@@ -137,8 +137,8 @@ impl Counter for Concurrency {
             // A release needs no room.
             Some(_) if hits == 0 => Preview { over: false, ..preview },
             // Nor does the call that holds this very slot.
-            Some(slot) if self.exact_place_of(slot).is_some() => Preview { over: false, ..preview },
-            Some(slot) => Preview { over: preview.over || self.place_of(slot).is_ok(), ..preview },
+            Some(slot) if self.holds(slot) => Preview { over: false, ..preview },
+            Some(slot) => Preview { over: preview.over || self.held.find(slot.id).is_some(), ..preview },
         }
     }
 
@@ -146,21 +146,12 @@ impl Counter for Concurrency {
     fn charge(&mut self, limit: &Limit, _hits: u64) {
         let Some(slot) = limit.slot() else { return };
         let until = self.latest.plus(limit.window_nanos());
-        let place = match self.place_of(slot) {
-            Err(place) => place,
-            Ok(place) => {
-                // One request may name the same call twice: then this is another slot of it.
-                if self.held[place].slot == slot {
-                    self.held[place].until = until.max(self.held[place].until);
-                    self.last = self.last.max(until);
-                    self.note_earliest();
-                }
-                return;
-            }
-        };
-        self.earliest = if self.held.is_empty() { until } else { self.earliest.min(until) };
-        self.last = self.last.max(until);
-        self.insert(place, Held { slot, until });
+        match self.held.find(slot.id) {
+            None => self.put(Held { slot, until }),
+            Some(&held) if held.slot == slot => self.put(Held { until: until.max(held.until), ..held }),
+            // One request may name the same call twice: this is another slot of it.
+            Some(_) => {}
+        }
     }
 
     /// What is renewed was held before.
@@ -170,9 +161,8 @@ impl Counter for Concurrency {
 
     fn refund(&mut self, limit: &Limit, _hits: u64) {
         let Some(slot) = limit.slot() else { return };
-        if let Some(place) = self.exact_place_of(slot) {
-            self.held.remove(place);
-            self.forget_if_unused();
+        if self.holds(slot) {
+            self.remove(slot);
         }
     }
 
@@ -196,7 +186,7 @@ impl Counter for Concurrency {
 
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.latest.as_nanos());
-        for Held { slot, until } in &self.held {
+        for Held { slot, until } in self.held.in_order() {
             out.u64(slot.id.get());
             out.u64(slot.number);
             out.u64(until.as_nanos());
@@ -206,46 +196,43 @@ impl Counter for Concurrency {
 
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let mut state = Self { latest: Timestamp::from_nanos(bytes.u64()?), ..Self::default() };
+        let mut last = None;
         while let Some(id) = NonZeroU64::new(bytes.u64()?) {
             let (number, until) = (bytes.u64()?, Timestamp::from_nanos(bytes.u64()?));
-            if state.held.last().is_some_and(|before| before.slot.id >= id) {
+            if last.replace(id).is_some_and(|before| before >= id) {
                 return Err("the slots are not in order");
             }
             if until <= state.latest {
                 return Err("a slot that has ended");
             }
-            state.last = state.last.max(until);
-            state.insert(state.held.len(), Held { slot: Slot { id, number }, until });
+            state.put(Held { slot: Slot { id, number }, until });
         }
-        state.note_earliest();
         if state.held.is_empty() { Err("no slot is held") } else { Ok(state) }
     }
 
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
-        let in_order = self.held.is_sorted_by(|one, next| one.slot.id < next.slot.id);
         // Nothing is later than the end of time.
-        let ends = |held: &Held| self.earliest <= held.until && held.until <= self.last;
         let runs = |held: &Held| held.until > self.latest || held.until == Timestamp::MAX;
-        match in_order && self.held.iter().all(|held| ends(held) && runs(held)) {
+        match self.held.is_right() && self.held.iter().all(|held| held.until <= self.last && runs(held)) {
             true => Ok(()),
             false => Err("a slot in the wrong place, or one that has ended"),
         }
     }
 
     fn heap_bytes(&self) -> usize {
-        Self::bytes_of(self.held.capacity())
+        self.held.heap_bytes()
     }
 
     fn growth_bytes(&self, limit: &Limit) -> usize {
-        if limit.slot().is_some_and(|slot| self.exact_place_of(slot).is_some()) {
-            return 0;
+        match self.held.growth_bytes(1) {
+            bytes if bytes > 0 && limit.slot().is_none_or(|slot| !self.holds(slot)) => bytes,
+            _ => 0,
         }
-        Self::bytes_of(grown_capacity(&self.held, 1)) - self.heap_bytes()
     }
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
         // Others that were prepared before this one may take the places that are free now.
-        Self::bytes_of(grown_capacity(&self.held, self.held.len().max(4))) - self.heap_bytes()
+        self.held.growth_bytes(self.held.len().max(4))
     }
 }
 

@@ -18,19 +18,20 @@
 //! A check takes the hits that it holds; with a name and [`Limit::ends_hold`] it ends the hold; otherwise it only looks.
 //! `before` of its verdict is what others hold, and `remaining` says what it [`Found`] under its id.
 
-mod tree;
-
 use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending};
-use crate::limit::holds::tree::{Hold, Tree};
+use crate::limit::indexed_heap::{IndexedHeap, Item};
 use crate::limit::{Limit, Periods, Preview, Share, Slot};
 use crate::time::{SECOND_NANOS, Timestamp};
 
 /// The most holds and remembered ids of a counter: all of them may change at one time.
 pub const HOLDS_MAX: usize = 100_000;
+
+/// The most hits of a reservation. It and the numbers that are made of it are exact in Redis and in JSON.
+pub const AMOUNT_MAX: u64 = (1 << 53) - 8;
 
 /// How holds of a limit end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +72,8 @@ impl HoldTerms {
     }
 
     /// The most that a call may cost whose hold is this.
-    fn worst_of(&self, hits: u32) -> u32 {
-        if self.worst == 0 { hits } else { self.worst }
+    fn worst_of(&self, hits: u64) -> u64 {
+        if self.worst == 0 { hits } else { self.worst.into() }
     }
 }
 
@@ -90,7 +91,7 @@ pub enum Found {
     /// Nothing, and there is no room for one more.
     Full,
     /// A hold that has expired, of which so many hits were charged.
-    Expired(u32),
+    Expired(u64),
 }
 
 impl Found {
@@ -102,7 +103,7 @@ impl Found {
             Self::Other => 2,
             Self::Ended => 3,
             Self::Full => 4,
-            Self::Expired(charged) => 5 + charged as u64,
+            Self::Expired(charged) => 5 + charged,
         }
     }
 
@@ -114,7 +115,7 @@ impl Found {
             2 => Self::Other,
             3 => Self::Ended,
             4 => Self::Full,
-            charged => Self::Expired(u32::try_from(charged - 5).unwrap_or(u32::MAX)),
+            charged => Self::Expired(charged - 5),
         }
     }
 
@@ -122,29 +123,66 @@ impl Found {
     pub fn owes(self, cost: u64) -> u64 {
         match self {
             Self::Ended => 0,
-            Self::Expired(charged) => cost.saturating_sub(charged.into()),
+            Self::Expired(charged) => cost.saturating_sub(charged),
             _ => cost,
         }
     }
 }
 
+/// A hold, or the id of one that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    slot: Slot,
+    /// When it expires. The beginning of time: it was ended.
+    expires: Timestamp,
+    /// Until when its hits count. The beginning of time: they do not.
+    until: Timestamp,
+    /// When its id is forgotten.
+    forgotten: Timestamp,
+    hits: u64,
+    /// The most that the call may cost. Once its hits do not count any more: what was charged for it at its expiry.
+    worst: u64,
+}
+
+impl Item for Hold {
+    fn id(&self) -> NonZeroU64 {
+        self.slot.id
+    }
+
+    fn due(&self) -> Timestamp {
+        if self.counts() { self.until } else { self.forgotten }
+    }
+}
+
 impl Hold {
-    /// A hold of this time whose `next` is right.
+    /// It at this time.
     fn at(self, now: Timestamp) -> Self {
-        Self { next: if self.until > now { self.until } else { self.forgotten }, ..self }
+        if self.until > now || !self.counts() {
+            return self;
+        }
+        let worst = if self.until > self.expires { self.worst } else { 0 };
+        Self { until: Timestamp::default(), hits: 0, worst, ..self }
+    }
+
+    fn counts(&self) -> bool {
+        self.until > Timestamp::default()
     }
 
     fn is_ended(&self) -> bool {
         self.expires == Timestamp::default()
     }
 
+    fn is_open(&self, now: Timestamp) -> bool {
+        self.expires > now
+    }
+
     /// What it holds, and its worst case, if they count.
     fn counted(&self) -> (u64, u64) {
-        if self.next == self.until { (self.hits.into(), self.worst.into()) } else { (0, 0) }
+        if self.counts() { (self.hits, self.worst) } else { (0, 0) }
     }
 }
 
-/// The state: 64 bytes, and 64 for each hold, of which up to a fifth are free.
+/// The state: 104 bytes, and up to 96 for each hold.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     latest: Timestamp,
@@ -153,7 +191,7 @@ pub(crate) struct Holds {
     held: u64,
     worst: u64,
     /// None of them changes until `latest`.
-    holds: Tree,
+    holds: IndexedHeap<Hold>,
 }
 
 impl Holds {
@@ -161,58 +199,56 @@ impl Holds {
         self.holds.find(limit.slot()?.id)
     }
 
-    fn found(&self, limit: &Limit, hits: u64) -> Found {
-        let worst = limit.hold_terms().map(|terms| terms.worst_of(saturated(hits)));
-        match self.of(limit) {
+    /// What is open under the id of this check.
+    fn own(&self, limit: &Limit) -> Option<&Hold> {
+        self.of(limit).filter(|hold| hold.is_open(self.latest))
+    }
+
+    fn found(&self, hold: Option<&Hold>, limit: &Limit, hits: u64) -> Found {
+        match hold {
             None if self.holds.len() >= HOLDS_MAX => Found::Full,
             None => Found::Nothing,
             Some(hold) if hold.is_ended() => Found::Ended,
-            Some(hold) if hold.expires <= self.latest => {
-                Found::Expired(if hold.until > hold.expires { hold.worst } else { 0 })
+            Some(hold) if !hold.is_open(self.latest) => Found::Expired(hold.worst),
+            Some(_) if limit.ends_hold() => Found::Open,
+            Some(hold) => {
+                let worst = limit.hold_terms().map(|terms| terms.worst_of(saturated(hits)));
+                if worst == Some(hold.worst) { Found::Open } else { Found::Other }
             }
-            Some(hold) if limit.ends_hold() || Some(hold.worst) == worst => Found::Open,
-            Some(_) => Found::Other,
         }
     }
 
-    /// The hold that this check is about, if it is open.
-    fn own(&self, limit: &Limit) -> Option<&Hold> {
-        self.of(limit).filter(|hold| !hold.is_ended() && hold.expires > self.latest)
-    }
-
-    /// Takes a hold out, and what it counts.
-    fn take(&mut self, hold: &Hold) {
+    /// Takes what a hold counts out of the sums.
+    fn uncount(&mut self, hold: &Hold) {
         let (held, worst) = hold.counted();
         (self.held, self.worst) = (self.held - held, self.worst - worst);
-        self.holds.remove(hold.slot.id);
     }
 
+    /// Puts a hold in the place of the one with its id, which is not in the sums any more.
     fn put(&mut self, hold: Hold) {
         let hold = hold.at(self.latest);
         let (held, worst) = hold.counted();
         (self.held, self.worst) = (self.held + held, self.worst + worst);
         self.last = self.last.max(hold.forgotten);
-        self.holds.insert(hold);
+        self.holds.put(hold);
     }
 
     fn hold(&mut self, slot: Slot, terms: &HoldTerms, hits: u64) {
         if let Some(hold) = self.holds.find(slot.id).copied() {
             // The same reservation again: it is held under the number of the new attempt.
-            self.take(&hold);
-            return self.put(Hold { slot, ..hold });
+            return self.holds.put(Hold { slot, ..hold });
         }
         let expires = self.latest.plus(terms.ttl_nanos);
         let until = terms.counts_until(expires);
         let forgotten = until.max(expires.plus(terms.ttl_nanos));
         let hits = saturated(hits);
-        let worst = terms.worst_of(hits);
-        self.put(Hold { slot, expires, until, forgotten, next: until, hits, worst });
+        self.put(Hold { slot, expires, until, forgotten, hits, worst: terms.worst_of(hits) });
     }
 
     fn end(&mut self, slot: Slot, terms: &HoldTerms, cost: u64) {
         let forgotten = self.latest.plus(terms.ttl_nanos);
-        let (expires, until, next) = Default::default();
-        let ended = Hold { slot, expires, until, forgotten, next, hits: 0, worst: 0 };
+        let (expires, until) = Default::default();
+        let ended = Hold { slot, expires, until, forgotten, hits: 0, worst: 0 };
         let hold = match self.holds.find(slot.id) {
             Some(hold) => *hold,
             None if self.holds.len() >= HOLDS_MAX => return,
@@ -221,43 +257,47 @@ impl Holds {
         if hold.is_ended() {
             return;
         }
-        self.take(&hold);
+        self.uncount(&hold);
         let (_, worst) = hold.counted();
         // Of an expired hold the surplus goes back, from its own time: the cost counts as long as the hold would have.
-        let stays = if hold.expires <= self.latest { worst.min(cost) } else { 0 };
-        let (until, hits) = (if stays > 0 { hold.until } else { until }, stays as u32);
-        self.put(Hold { until, hits, worst: hits, forgotten: forgotten.max(until), ..ended });
+        let stays = if hold.is_open(self.latest) { 0 } else { worst.min(cost) };
+        let until = if stays > 0 { hold.until } else { until };
+        self.put(Hold { until, hits: stays, worst: stays, forgotten: forgotten.max(until), ..ended });
     }
 }
 
 /// Hits as a hold has them.
-fn saturated(hits: u64) -> u32 {
-    u32::try_from(hits).unwrap_or(u32::MAX)
+fn saturated(hits: u64) -> u64 {
+    hits.min(AMOUNT_MAX)
 }
 
 impl Counter for Holds {
     fn advance(&mut self, _limit: &Limit, now: Timestamp) {
         self.latest = self.latest.max(now);
-        while let Some(hold) = self.holds.first().filter(|hold| hold.next <= self.latest).copied() {
-            self.take(&hold);
+        while let Some(hold) = self.holds.first().filter(|hold| hold.due() <= self.latest).copied() {
+            self.uncount(&hold);
             if hold.forgotten > self.latest {
                 self.put(hold);
-            } else if self.holds.is_empty() {
+                continue;
+            }
+            self.holds.remove(hold.slot.id);
+            if self.holds.is_empty() {
                 *self = Self { latest: self.latest, ..Self::default() };
             }
         }
     }
 
     fn look(&self, limit: &Limit, _pending: Pending, hits: u64) -> Preview {
-        let found = self.found(limit, hits);
-        let before = self.held - self.own(limit).map_or(0, |hold| u64::from(hold.hits));
+        let hold = self.of(limit);
+        let found = self.found(hold, limit, hits);
+        let before = self.held - hold.filter(|hold| hold.is_open(self.latest)).map_or(0, |hold| hold.hits);
         let holds = hits > 0 && !limit.ends_hold();
         let over = holds && !matches!(found, Found::Nothing | Found::Open);
         Preview { over, left: found.number(), before }
     }
 
     fn worst_case(&self, limit: &Limit) -> u64 {
-        self.worst - self.own(limit).map_or(0, |hold| u64::from(hold.worst))
+        self.worst - self.own(limit).map_or(0, |hold| hold.worst)
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
@@ -287,17 +327,24 @@ impl Counter for Holds {
         self.latest
     }
 
+    /// Files of older programs have one number for each hold, of 32 bits, or two: the id comes again before the second one. Where
+    /// these two are equal, both numbers follow with all their bits.
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.latest.as_nanos());
-        for Hold { slot, expires, until, forgotten, hits, worst, .. } in self.holds.in_order() {
+        for &Hold { slot, expires, until, forgotten, hits, worst } in self.holds.in_order() {
             out.u64(slot.id.get());
             out.u64(slot.number);
             [expires, until, forgotten].into_iter().for_each(|time| out.u64(time.as_nanos()));
-            out.u32(*hits);
-            if worst != hits {
-                // Its id again: files of programs that knew one number have each id once.
+            let short = u32::try_from(hits).ok().zip(u32::try_from(worst).ok());
+            let (hits32, worst32) = short.unwrap_or_default();
+            out.u32(hits32);
+            if worst != hits || short.is_none() {
                 out.u64(slot.id.get());
-                out.u32(*worst);
+                out.u32(worst32);
+            }
+            if short.is_none() {
+                out.u64(hits);
+                out.u64(worst);
             }
         }
         out.u64(0);
@@ -309,16 +356,19 @@ impl Counter for Holds {
         while let Some(id) = NonZeroU64::new(bytes.u64()?) {
             if let Some(hold) = holds.last_mut().filter(|hold| hold.slot.id == id && hold.worst == hold.hits)
             {
-                hold.worst = bytes.u32()?;
+                hold.worst = bytes.u32()?.into();
                 if hold.worst == hold.hits {
-                    return Err("a worst case that is the hold");
+                    (hold.hits, hold.worst) = (bytes.u64()?, bytes.u64()?);
+                    if hold.hits.max(hold.worst) <= u32::MAX.into() {
+                        return Err("numbers that need no more than 32 bits");
+                    }
                 }
                 continue;
             }
             let slot = Slot { id, number: bytes.u64()? };
             let mut time = || bytes.u64().map(Timestamp::from_nanos);
             let (expires, until, forgotten) = (time()?, time()?, time()?);
-            let hits = bytes.u32()?;
+            let hits = bytes.u32()?.into();
             if holds.last().is_some_and(|before| before.slot.id >= id) {
                 return Err("the holds are not in order");
             }
@@ -328,7 +378,7 @@ impl Counter for Holds {
             if holds.len() == HOLDS_MAX {
                 return Err("more holds than a counter has");
             }
-            holds.push(Hold { slot, expires, until, forgotten, next: until, hits, worst: hits });
+            holds.push(Hold { slot, expires, until, forgotten, hits, worst: hits });
         }
         let mut state = Self { latest, ..Self::default() };
         holds.into_iter().for_each(|hold| state.put(hold));
@@ -336,9 +386,9 @@ impl Counter for Holds {
     }
 
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
-        let counted = || self.holds.in_order().map(Hold::counted);
-        let sums = counted().fold((0, 0), |sums, (held, worst)| (sums.0 + held, sums.1 + worst));
-        let last = self.holds.in_order().map(|hold| hold.forgotten).max();
+        let counted = self.holds.iter().map(Hold::counted);
+        let sums = counted.fold((0, 0), |sums, (held, worst)| (sums.0 + held, sums.1 + worst));
+        let last = self.holds.iter().map(|hold| hold.forgotten).max();
         let is_right = self.holds.is_right() && last.is_none_or(|last| last <= self.last);
         match is_right && sums == (self.held, self.worst) {
             true => Ok(()),
@@ -351,7 +401,10 @@ impl Counter for Holds {
     }
 
     fn growth_bytes(&self, limit: &Limit) -> usize {
-        self.holds.growth_bytes(usize::from(self.of(limit).is_none()))
+        match self.holds.growth_bytes(1) {
+            bytes if bytes > 0 && self.of(limit).is_none() => bytes,
+            _ => 0,
+        }
     }
 
     fn growth_bytes_after_others(&self, _limit: &Limit) -> usize {
@@ -406,5 +459,28 @@ mod tests {
         for wrong in [&[5][..], &[8, 9]] {
             assert!(decoded(&with_worst(wrong)).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn numbers_of_more_than_32_bits_are_written_with_all_of_them() {
+        for (hits, worst) in [(1 << 40, 0), (5, 1 << 33), (AMOUNT_MAX, 0), (u32::MAX.into(), 0)] {
+            let worst = if worst == 0 { hits } else { worst };
+            let (slot, time) = (Slot::of(7, 9), Timestamp::from_nanos);
+            let mut holds = Holds { latest: time(100), ..Holds::default() };
+            holds.put(Hold { slot, expires: time(200), until: time(300), forgotten: time(400), hits, worst });
+            let mut bytes = Vec::new();
+            holds.encode(&mut bytes);
+            let read = decoded(&bytes).expect("a counter");
+            assert_eq!((read.held, read.worst), (hits, worst));
+            let mut again = Vec::new();
+            read.encode(&mut again);
+            assert_eq!(again, bytes);
+        }
+        let mut small = old_bytes();
+        small.truncate(small.len() - 8);
+        small.u64(7);
+        small.u32(5);
+        [5, 5, 0].into_iter().for_each(|number| small.u64(number));
+        assert!(decoded(&small).is_err(), "numbers that would have fitted");
     }
 }

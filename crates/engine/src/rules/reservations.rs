@@ -61,10 +61,11 @@ fn hits_of(reservation: &Reservation<'_>, rule: &Rule, entries: &[Entry<'_>]) ->
 
 /// The limit of holds that last no longer than the request says, of a call that costs no more than `worst`.
 fn limit_of(holds: &Limit, ttl_nanos: Option<u64>, worst: u32) -> Limit {
-    holds.hold_terms().map_or(*holds, |terms| {
-        let ttl_nanos = ttl_nanos.map_or(terms.ttl_nanos, |ttl| terms.ttl_nanos.min(ttl));
-        Limit::holds(&HoldTerms { ttl_nanos, worst, ..terms })
-    })
+    let Some(terms) = holds.hold_terms() else { return *holds };
+    let ttl_nanos = ttl_nanos.map_or(terms.ttl_nanos, |ttl| terms.ttl_nanos.min(ttl));
+    let own = HoldTerms { ttl_nanos, worst, ..terms };
+    // To make a limit takes divisions, and most have the terms of their rule.
+    if own == terms { *holds } else { Limit::holds(&own) }
 }
 
 /// The check that bounds the worst cases of a limit, if its holds need not be that: it asks for the hits of the request, or the

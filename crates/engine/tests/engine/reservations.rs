@@ -127,14 +127,14 @@ fn the_same_reservation_again_is_answered_as_the_first() {
 
 #[test]
 fn an_expired_hold_is_paid_or_free() {
-    let of_rules = [("expired: charge", 3), ("expired: free", 10)];
+    let of_rules = [("expired: charge", 3_u32), ("expired: free", 10)];
     for (expired, left) in of_rules {
         let (rules, store) = (ten(&format!("ttl: 5s, {expired}")), store());
         let of = (&rules, &store);
         assert!(reserve(of, "x", 7, 0.0).0);
         assert_eq!([remaining(of, 4.9), remaining(of, 5.0)], [3, left], "{expired}");
         let found = commit(of, "x", 9, 6.0);
-        assert_eq!(found, Some(Found::Expired(10 - left)), "{expired}");
+        assert_eq!(found, Some(Found::Expired((10 - left).into())), "{expired}");
         assert_eq!(remaining(of, 6.0), 1, "{expired}: nine in all");
         assert_eq!(commit(of, "x", 9, 7.0), Some(Found::Ended));
         // The part that the expiry charged counts from then on.
@@ -635,5 +635,49 @@ fn what_does_not_go_with_reservations_is_refused() {
     ] {
         let refused = refused(format!("domain: d\ndescriptors: [{{key: user, {fields}}}]"));
         assert!(format!("{refused:?}").contains(expected), "{fields}: {refused:?}");
+    }
+}
+
+/// A request with a descriptor that no rule knows is decided in the way of all requests, one without in a shorter one.
+#[test]
+fn a_request_of_one_limit_is_decided_as_any_other() {
+    let limit = |unit: &str| format!("rate_limit: {{requests_per_unit: 9, {unit}}}");
+    let of_algorithm = |name: &str| limit(&format!("window: 10s, algorithm: {name}"));
+    let names = "sliding_log sliding_window sliding_window_weighted fixed_window token_bucket leaky_bucket";
+    let limits = names.split(' ').map(of_algorithm).chain([limit("period: {calendar: day}")]);
+    let modes = ["", ", shadow_mode: true"];
+    let mut random = Random(20);
+    for (limit, mode) in limits.flat_map(|limit| modes.map(|mode| (limit.clone(), mode))) {
+        for expired in ["charge", "free"] {
+            let rules = rules(&format!("{limit}, reserve: {{ttl: 7s, expired: {expired}}}{mode}"));
+            let stores = [store(), store()];
+            let mut now = at(0.0);
+            for step in 0..600 {
+                now = now.plus(random.below(2) * random.below(SECOND_NANOS));
+                let (hits, reported, refunds) = (random.below(5), random.one_in(5), random.one_in(5));
+                let options = DescriptorOptions {
+                    hits_addend: Some(hits),
+                    cost: if reported { Cost::Reported } else { Cost::Asked },
+                    is_negative_hits: refunds,
+                    ..DescriptorOptions::default()
+                };
+                let id = random.pick(&["a", "b", "c", "d", "e"]);
+                let ttl_nanos = random.one_in(3).then_some(2 * SECOND_NANOS);
+                let reservation = Reservation { id, hits, ttl_nanos, is_commit: random.one_in(2) };
+                let reserves = random.one_in(2);
+                let verdicts = [0, 1].map(|unknown| {
+                    let options = if reserves { DescriptorOptions::default() } else { options };
+                    let mut request = request(&["a"], options);
+                    for _ in 0..unknown {
+                        request.push([Entry { key: "unknown", value: "" }], DescriptorOptions::default());
+                    }
+                    let request = if reserves { request.with_reservation(reservation) } else { request };
+                    let verdicts = stores[unknown].apply(&rules.plan(&request, Modes::default()), now);
+                    [verdicts[0], verdicts[1 + unknown]]
+                });
+                assert_eq!(verdicts[0], verdicts[1], "step {step}: {limit}, {expired}{mode}");
+                assert_eq!(stores[0].reported_total(), stores[1].reported_total());
+            }
+        }
     }
 }

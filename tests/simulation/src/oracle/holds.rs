@@ -97,7 +97,7 @@ fn charge(it: &Record) -> Record {
         Some(found) => {
             let paid = match found {
                 Found::Ended => it.hits,
-                Found::Expired(charged) => charged.into(),
+                Found::Expired(charged) => charged,
                 _ => 0,
             };
             Record { hits: it.hits.saturating_sub(paid), outcome: Outcome::Admitted, ..*it }
@@ -299,9 +299,7 @@ impl Counter<'_> {
         let lasts = |other: &Record| other.answered + self.rules.timeout + ttl + self.rules.lag + LATE;
         match found {
             Found::Open | Found::Other => reserves().any(|other| lasts(other) >= it.asked),
-            Found::Expired(charged) if self.reserve.charges => {
-                reserves().any(|other| other.hits == u64::from(charged))
-            }
+            Found::Expired(charged) if self.reserve.charges => reserves().any(|other| other.hits == charged),
             Found::Expired(charged) => charged == 0 && reserves().count() > 0,
             Found::Ended => may_be_ended,
             Found::Nothing => true,
