@@ -8,6 +8,7 @@ mod budget;
 mod cold;
 mod due;
 mod encoded;
+mod held;
 mod kind;
 mod locked;
 mod shard;
@@ -153,7 +154,7 @@ impl MemoryStore {
         }
         verdicts.resize(plan.places(), None);
         match has_bans(plan) {
-            false if self.decide_two(plan, now, verdicts) => {}
+            false if self.decide_two(plan, now, verdicts) || self.decide_held(plan, now, verdicts) => {}
             false => self.apply_checks(plan, now, verdicts),
             true => self.apply_with_bans(plan, now, verdicts),
         }

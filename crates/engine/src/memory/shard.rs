@@ -44,7 +44,16 @@ pub(super) struct Prepared {
 pub(super) struct Usual {
     slot: usize,
     pub(super) preview: Preview,
-    hits: u64,
+    pub(super) hits: u64,
+}
+
+impl Usual {
+    #[inline(always)]
+    fn verdict(&self, remaining: u64, reset_nanos: u64) -> Verdict {
+        let Self { preview: Preview { over, before, .. }, hits, .. } = *self;
+        let after = before.saturating_add(hits);
+        Verdict { over, before, after, remaining, reset_nanos, is_counted: true }
+    }
 }
 
 /// Whether there is room for what a check may charge.
@@ -214,10 +223,16 @@ impl<S: Counter> Shard<S> {
     }
 
     /// Reads the counter in the usual case: it exists, hits are taken, and charging them needs no memory.
+    #[inline(always)]
+    pub(super) fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
+        self.see_after(check, now, Pending::default())
+    }
+
+    /// The same after pending hits, none of which is charged to it.
     ///
     /// Always inlined, as [`charge_usual`](Self::charge_usual): with a hint alone a decision took a quarter longer.
     #[inline(always)]
-    pub(super) fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
+    pub(super) fn see_after(&mut self, check: &Check<'_>, now: Timestamp, pending: Pending) -> Option<Usual> {
         let Hits::Take(hits) = check.hits else { return None };
         let (limit, now) = (&check.limit, now.max(self.swept_at));
         let slot = self.table.find(check.key)?;
@@ -225,7 +240,7 @@ impl<S: Counter> Shard<S> {
         let heap_bytes = state.heap_bytes() as u64;
         state.advance(limit, now);
         self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
-        let preview = state.look(limit, Pending::default(), hits);
+        let preview = state.look(limit, pending, hits);
         let charges = Settlement::PASSES.charged(check, preview.over) > 0;
         // A reported cost that does not fit has a bound of its own, and is counted.
         let is_beyond = preview.over && check.reported;
@@ -236,25 +251,38 @@ impl<S: Counter> Shard<S> {
     /// Charges so many hits, which need no memory, to a counter that was just read.
     #[inline(always)]
     pub(super) fn charge_usual(&mut self, usual: &Usual, check: &Check<'_>, charged: u64) -> Verdict {
-        let Usual { slot, preview, hits } = *usual;
-        let (limit, state) = (&check.limit, self.table.state_mut(slot));
+        let Usual { preview, hits, .. } = *usual;
+        let (limit, state) = (&check.limit, self.charge_state(usual, check, charged));
+        let now_left = state.after(limit, preview, charged);
+        let reset_nanos = state.reset_nanos(limit, now_left, hits, preview.over);
+        usual.verdict(now_left.left, reset_nanos)
+    }
+
+    /// The same for the limit of a reservation, while `held` hits of others are pending.
+    #[inline]
+    pub(super) fn charge_while_held(
+        &mut self,
+        usual: &Usual,
+        check: &Check<'_>,
+        charged: u64,
+        held: u64,
+    ) -> Verdict {
+        let wanted = hits_wanted(check, 0);
+        let state = self.charge_state(usual, check, charged);
+        let (left, reset_nanos) = status(state, check, usual.preview, held, wanted);
+        usual.verdict(left.saturating_sub(held), reset_nanos)
+    }
+
+    #[inline(always)]
+    fn charge_state(&mut self, usual: &Usual, check: &Check<'_>, charged: u64) -> &S {
+        let (limit, state) = (&check.limit, self.table.state_mut(usual.slot));
         if charged > 0 {
             let heap_bytes = state.heap_bytes() as u64;
             state.charge(limit, charged);
             self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
         }
         debug_assert_eq!(state.invariants(limit), Ok(()));
-        let Preview { over, before, .. } = preview;
-        let now_left = state.after(limit, preview, charged);
-        let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
-        Verdict {
-            over,
-            before,
-            after: before.saturating_add(hits),
-            remaining: now_left.left,
-            reset_nanos,
-            is_counted: true,
-        }
+        state
     }
 
     /// Removes the counters that have expired at `now`. The caller drops them without the lock. Returns how many, and
@@ -489,8 +517,8 @@ impl<S: Counter> ShardOps for Shard<S> {
         };
         let (limit, Preview { over, before, left }) = (&check.limit, prepared.preview);
         let hits = hits_taken(check);
-        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(prepared.pending.charged()) };
-        let (_, reset_nanos) = status(state, check, prepared, wanted);
+        let wanted = hits_wanted(check, prepared.pending.charged());
+        let (_, reset_nanos) = status(state, check, prepared.preview, prepared.pending.held, wanted);
         let verdict = Verdict {
             over,
             before,
@@ -541,12 +569,11 @@ impl<S: Counter> ShardOps for Shard<S> {
             self.change(slot, limit, |state| state.refund(limit, hits));
             self.expect_end(slot);
         }
-        let hits = hits_taken(check);
-        // A client that reports a cost does not ask for it again.
-        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(uncharged) };
+        let (hits, wanted) = (hits_taken(check), hits_wanted(check, uncharged));
+        let status = |state: &S| status(state, check, prepared.preview, prepared.pending.held, wanted);
         let (remaining, reset_nanos) = match slot {
-            Some(slot) => status(self.table.state(slot), check, prepared, wanted),
-            None => status(&unused::<S>(check, now), check, prepared, wanted),
+            Some(slot) => status(self.table.state(slot)),
+            None => status(&unused::<S>(check, now)),
         };
         let is_cost = check.reservation == ReservationStep::Commit;
         let after = before.saturating_add(if is_cost { charged } else { hits });
@@ -565,12 +592,18 @@ fn state_invariants<S: Counter>(state: &S, limit: &Limit, now: Timestamp) -> Res
 
 /// What is left apart from what is held, and the reset time. What only holds make over waits for nothing that is known; what
 /// was found under the name of a hold stays as it was.
-fn status<S: Counter>(state: &S, check: &Check<'_>, prepared: &Prepared, wanted: u64) -> (u64, u64) {
-    let (limit, over) = (&check.limit, prepared.preview.over);
+fn status<S: Counter>(
+    state: &S,
+    check: &Check<'_>,
+    Preview { over, left, .. }: Preview,
+    held: u64,
+    wanted: u64,
+) -> (u64, u64) {
+    let limit = &check.limit;
     if check.is_of_holds() {
-        return (prepared.preview.left, 0);
+        return (left, 0);
     }
-    let is_held = over && prepared.pending.held > 0;
+    let is_held = over && held > 0;
     if is_held && !state.look(limit, Pending::default(), wanted).over {
         return (state.status(limit, wanted, false).0, 0);
     }
@@ -583,6 +616,11 @@ fn hits_taken(check: &Check<'_>) -> u64 {
         Hits::Take(hits) => hits,
         Hits::GiveBack(_) => 0,
     }
+}
+
+/// The hits that a client is expected to ask for again, with `uncharged` ones of its request. The reporter of a cost asks for none.
+fn hits_wanted(check: &Check<'_>, uncharged: u64) -> u64 {
+    if check.reported { 1 } else { hits_taken(check).max(1).saturating_add(uncharged) }
 }
 
 /// An unused counter at this time.
