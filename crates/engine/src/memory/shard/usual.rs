@@ -25,8 +25,8 @@ impl Usual {
 }
 
 impl<S: Counter> Shard<S> {
-    /// Decides a request of this check alone in the usual case. Same as [`prepare`](ShardOps::prepare) and
-    /// [`finish_at`](ShardOps::finish_at), but in one step: without it a call takes 7 % longer (`cargo bench --bench lane`).
+    /// Decides a request of this check alone in the usual case. Same as [`prepare`](super::ShardOps::prepare) and
+    /// [`finish_at`](super::ShardOps::finish_at), but in one step: without it a call takes 7 % longer (`cargo bench --bench lane`).
     #[inline]
     pub(in crate::memory) fn decide_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Verdict> {
         let usual = self.see_usual(check, now)?;
