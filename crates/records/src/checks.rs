@@ -133,3 +133,25 @@ fn check_burst(record: &Record) -> Result<(), BadRecord> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_engine::unit::Unit;
+
+    use super::*;
+
+    /// N, and a burst, of a bucket of a year.
+    fn is_right(requests: u64, burst: u64) -> bool {
+        let window = Window { unit: Unit::Day, multiplier: 366 };
+        let algorithm = Some(Algorithm::TokenBucket);
+        checked(Record { window: Some(window), algorithm, burst: Some(burst), requests, ..Record::default() })
+            .is_ok()
+    }
+
+    #[test]
+    fn a_burst_refills_within_500_years_or_never() {
+        assert!(is_right(1, 498) && is_right(10, 4_980));
+        assert!(!is_right(1, 499) && !is_right(1, u32::MAX.into()), "366 days for each");
+        assert!(is_right(0, u32::MAX.into()), "what admits nothing needs no refill");
+    }
+}

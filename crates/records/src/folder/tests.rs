@@ -108,6 +108,18 @@ fn a_folder_is_for_one_process() {
 }
 
 #[test]
+fn a_folder_that_refuses_changes_is_opened_again_and_says_how_often() {
+    let temporary = temporary();
+    let folder = open(temporary.path());
+    assert_eq!(folder.times_opened(), 1);
+    folder.mend().expect("it is open");
+    assert_eq!(folder.times_opened(), 1, "nothing to mend");
+    folder.refuses.store(true, Relaxed);
+    folder.mend().expect("it is opened again");
+    assert_eq!(folder.times_opened(), 2);
+}
+
+#[test]
 fn a_path_that_is_no_folder_is_named() {
     let temporary = temporary();
     let file = temporary.path().join("file");

@@ -154,6 +154,25 @@ fn a_node_that_serves_waits_no_longer_than_a_second_between_looks() {
     assert!(waited <= Duration::from_millis(1_100), "{waited:?}");
 }
 
+/// A call that fails for what it asks about says nothing of the server: its connection stays.
+#[test]
+fn a_refused_call_leaves_its_connection_open() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let (store, rules) = (store(&node, 1_000_000), rules());
+        store.attach();
+        until_up(&store).await;
+        clock.refuse_decisions(true);
+        assert_eq!(ask(&store, &rules, "a", 1).await, (Code::Ok, 2), "it decides alone");
+        assert_eq!(*store.main().contact().borrow(), Contact::Up);
+        clock.refuse_decisions(false);
+        let since = clock.now();
+        ask(&store, &rules, "b", 1).await;
+        assert!(clock.now() > since, "Redis was asked");
+    });
+}
+
 /// How often a node gives back what one Redis charged for a request that the other denies, when the first two times fail.
 fn give_backs(entries: &'static [(&'static str, &'static str)]) -> usize {
     let world = Arc::new(World::default());

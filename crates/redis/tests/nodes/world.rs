@@ -61,6 +61,11 @@ impl World {
         self.redis.lock().expect("no panic").refuses_reads = refuses;
     }
 
+    /// Redis refuses decisions, as where a key has another type.
+    pub(crate) fn refuse_decisions(&self, refuses: bool) {
+        self.redis.lock().expect("no panic").refuses_decisions = refuses;
+    }
+
     /// Redis refuses the next so many calls that give back, and so their connections are closed.
     pub(crate) fn refuse_give_backs(&self, calls: usize) {
         self.redis.lock().expect("no panic").give_backs_to_refuse = calls;
@@ -234,6 +239,7 @@ struct Redis {
     texts: BTreeMap<Vec<u8>, Vec<u8>>,
     hits: BTreeMap<Vec<u8>, u64>,
     refuses_reads: bool,
+    refuses_decisions: bool,
     give_backs: usize,
     give_backs_to_refuse: usize,
 }
@@ -258,6 +264,9 @@ impl Redis {
             [b"SET", key, value, b"NX", ..] => {
                 self.texts.entry(key.to_vec()).or_insert_with(|| value.to_vec());
                 Value::Okay
+            }
+            [b"EVALSHA", _, b"1", ..] if self.refuses_decisions => {
+                error(b"-WRONGTYPE no counter stands there\r\n")
             }
             [b"EVALSHA", _, b"1", key, _, check] => self.decide(key, check, now),
             // The keys of a counter and of the data.
@@ -300,5 +309,9 @@ fn numbers(numbers: &[u64]) -> Value {
 }
 
 fn loading() -> Value {
-    redis::parse_redis_value(b"-LOADING it takes a while\r\n").expect("an error")
+    error(b"-LOADING it takes a while\r\n")
+}
+
+fn error(reply: &[u8]) -> Value {
+    redis::parse_redis_value(reply).expect("an error")
 }
