@@ -204,8 +204,8 @@ impl MemoryStore {
 
     /// The verdicts that all counters of a request would give if it came now. Charges nothing and gives nothing back.
     pub fn look(&self, plan: &Plan<'_>, now: Timestamp) -> Looks {
-        let mut locked = Locked::new(&self.kinds, plan);
-        let prepared = locked.prepare_all(plan, now, &self.budget, self.full, &self.cold);
+        let mut locked = Locked::new(self, plan);
+        let prepared = locked.prepare_all(plan, now);
         locked.look_all(plan, now, &prepared)
     }
 
@@ -311,13 +311,13 @@ impl MemoryStore {
     }
 
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
-        let mut locked = Locked::new(&self.kinds, plan);
-        if locked.decide_usual(plan, now, &self.cold, verdicts) {
+        let mut locked = Locked::new(self, plan);
+        if locked.decide_usual(plan, now, verdicts) {
             return;
         }
-        let owed = locked.owed(plan, now, &self.budget);
+        let owed = locked.owed(plan, now);
         let plan = owed.as_ref().unwrap_or(plan);
-        let prepared = locked.prepare_all(plan, now, &self.budget, self.full, &self.cold);
+        let prepared = locked.prepare_all(plan, now);
         let over = |place: usize| prepared.get(place).copied().flatten().is_some_and(|it| it.preview.over);
         let mut settlements: SmallVec<[Settlement; 1]> = smallvec![settle(plan, over)];
         settlements.extend(plan.candidates.iter().map(|candidate| settle_trial(plan, candidate.rule, over)));

@@ -6,11 +6,9 @@ use crate::decision::Verdicts;
 use crate::key::Key;
 use crate::limit::{Found, Pending, Verdict};
 use crate::look::Looks;
-use crate::memory::StoreFull;
-use crate::memory::budget::Budget;
-use crate::memory::cold::Cold;
+use crate::memory::MemoryStore;
 use crate::memory::due::Due;
-use crate::memory::kind::{Guard, Kinds, LockOrder};
+use crate::memory::kind::{Guard, LockOrder};
 use crate::memory::shard::{Prepared, Reserved, Usual};
 use crate::plan::{Check, Hits, Plan, ReservationStep, Step};
 use crate::settle::{Settlement, settle};
@@ -18,6 +16,7 @@ use crate::time::Timestamp;
 
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
+    store: &'a MemoryStore,
     guards: SmallVec<[(Guard<'a>, &'a Due); 8]>,
     /// For each place of the plan: its guard, and the first place of the same counter.
     targets: SmallVec<[Target; 8]>,
@@ -31,7 +30,8 @@ struct Target {
 
 impl<'a> Locked<'a> {
     /// Locks the shards of the plan's checks: each once, in ascending order, so that requests cannot deadlock.
-    pub(super) fn new(kinds: &'a Kinds, plan: &Plan<'_>) -> Self {
+    pub(super) fn new(store: &'a MemoryStore, plan: &Plan<'_>) -> Self {
+        let kinds = &store.kinds;
         let mut order = SmallVec::<[(LockOrder, Key, usize); 8]>::new();
         order.extend(plan.checks().map(|(index, check)| (kinds.place(check), check.key, index)));
         order.sort_unstable();
@@ -47,20 +47,14 @@ impl<'a> Locked<'a> {
             targets[index] = Target { guard: guards.len() - 1, first_place };
             previous = Some((place, key, first_place));
         }
-        Self { guards, targets }
+        Self { store, guards, targets }
     }
 
     /// Decides in the usual case: each check has a counter of its own, which exists, is warm, and needs no memory.
     /// Same as [`prepare_all`](Self::prepare_all) and [`finish_all`](Self::finish_all), with one access to each
     /// counter: without it a call with four descriptors takes 12 % more instructions (`tests/instructions/run`).
     /// `false`: this is not the usual case, and nothing was charged.
-    pub(super) fn decide_usual(
-        &mut self,
-        plan: &Plan<'_>,
-        now: Timestamp,
-        cold: &Cold,
-        verdicts: &mut Verdicts,
-    ) -> bool {
+    pub(super) fn decide_usual(&mut self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) -> bool {
         if !plan.candidates.is_empty() || plan.holds().next().is_some() {
             return false;
         }
@@ -69,7 +63,7 @@ impl<'a> Locked<'a> {
         let seen = &mut seen[..];
         for (index, check) in plan.checks() {
             let Target { guard, first_place } = targets[index];
-            let is_warm = cold.nanos_left_of(&check.limit, now) == 0;
+            let is_warm = self.store.cold.nanos_left_of(&check.limit, now) == 0;
             let usual = (is_warm && first_place == index).then(|| guards[guard].0.see(check, now)).flatten();
             if usual.is_none() {
                 return false;
@@ -89,7 +83,8 @@ impl<'a> Locked<'a> {
     }
 
     /// The plan of a commit, with what is still to be charged of its cost in place of the cost.
-    pub(super) fn owed<'p>(&mut self, plan: &Plan<'p>, now: Timestamp, budget: &Budget) -> Option<Plan<'p>> {
+    pub(super) fn owed<'p>(&mut self, plan: &Plan<'p>, now: Timestamp) -> Option<Plan<'p>> {
+        let budget = &self.store.budget;
         let ends = |check: &Check<'_>| check.limit.ends_hold() && check.hits != Hits::Take(0);
         plan.holds().any(|(.., check)| ends(check)).then(|| {
             let mut owed = plan.clone();
@@ -110,10 +105,11 @@ impl<'a> Locked<'a> {
         &mut self,
         plan: &Plan<'_>,
         now: Timestamp,
-        (budget, full, cold): (&Budget, StoreFull, &Cold),
-        (reserved, pending): (&mut [Reserved], &mut [Pending]),
+        reserved: &mut [Reserved],
+        pending: &mut [Pending],
         all: &mut [Option<Prepared>],
     ) {
+        let MemoryStore { budget, full, cold, .. } = self.store;
         for (place, of, check) in plan.holds() {
             let Target { guard, .. } = self.targets[place];
             let (shard, _) = &mut self.guards[guard];
@@ -124,26 +120,19 @@ impl<'a> Locked<'a> {
             }
             // What ends a hold finds it in a cold counter too.
             let cold_nanos = if check.limit.ends_hold() { 0 } else { cold.nanos_left_of(&check.limit, now) };
-            all[place] = Some(prepared.while_cold(check, cold_nanos).answered(full));
+            all[place] = Some(prepared.while_cold(check, cold_nanos).answered(*full));
         }
     }
 
     /// Prepares every check before anything is charged, in request order. Candidates come last, so that they take no
     /// room from checks that are answered.
-    pub(super) fn prepare_all(
-        &mut self,
-        plan: &Plan<'_>,
-        now: Timestamp,
-        budget: &Budget,
-        full: StoreFull,
-        cold: &Cold,
-    ) -> SmallVec<[Option<Prepared>; 8]> {
+    pub(super) fn prepare_all(&mut self, plan: &Plan<'_>, now: Timestamp) -> SmallVec<[Option<Prepared>; 8]> {
+        let MemoryStore { budget, full, cold, .. } = self.store;
         let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.places()];
         let mut reserved: SmallVec<[Reserved; 8]> = smallvec![Reserved::default(); self.guards.len()];
         let mut all: SmallVec<[Option<Prepared>; 8]> = smallvec![None; plan.places()];
         if !plan.further.is_empty() {
-            let (reserved, pending) = (&mut reserved[..], &mut pending[..]);
-            self.prepare_holds(plan, now, (budget, full, cold), (reserved, pending), &mut all);
+            self.prepare_holds(plan, now, &mut reserved, &mut pending, &mut all);
         }
         for (index, check) in plan.checks() {
             if all[index].is_some() {
@@ -158,7 +147,7 @@ impl<'a> Locked<'a> {
                 .0
                 .prepare(check, now, before, &mut reserved[guard], budget)
                 .while_cold(check, cold.nanos_left_of(&check.limit, now))
-                .answered(full);
+                .answered(*full);
             // A reservation that is made again is answered as the first time, also if costs have gone beyond the limit since.
             if reserves(plan, index) && repeats(plan, index, &all) {
                 prepared.preview.over = false;

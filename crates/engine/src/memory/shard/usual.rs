@@ -9,10 +9,10 @@ use crate::time::Timestamp;
 
 /// A check in the usual case, before the request is settled: only the state of the counter in this slot changes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::memory) struct Usual {
+pub(in super::super) struct Usual {
     slot: usize,
-    pub(in crate::memory) preview: Preview,
-    pub(in crate::memory) hits: u64,
+    pub(in super::super) preview: Preview,
+    pub(in super::super) hits: u64,
 }
 
 impl Usual {
@@ -28,14 +28,14 @@ impl<S: Counter> Shard<S> {
     /// Decides a request of this check alone in the usual case. Same as [`prepare`](super::ShardOps::prepare) and
     /// [`finish_at`](super::ShardOps::finish_at), but in one step: without it a call takes 7 % longer (`cargo bench --bench lane`).
     #[inline]
-    pub(in crate::memory) fn decide_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Verdict> {
+    pub(in super::super) fn decide_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Verdict> {
         let usual = self.see_usual(check, now)?;
         Some(self.charge_usual(&usual, check, Settlement::PASSES.charged(check, usual.preview.over)))
     }
 
     /// Reads the counter in the usual case: it exists, hits are taken, and charging them needs no memory.
     #[inline(always)]
-    pub(in crate::memory) fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
+    pub(in super::super) fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
         self.see_after(check, now, Pending::default())
     }
 
@@ -43,7 +43,7 @@ impl<S: Counter> Shard<S> {
     ///
     /// Always inlined, as [`charge_usual`](Self::charge_usual): with a hint alone a decision took a quarter longer.
     #[inline(always)]
-    pub(in crate::memory) fn see_after(
+    pub(in super::super) fn see_after(
         &mut self,
         check: &Check<'_>,
         now: Timestamp,
@@ -66,7 +66,7 @@ impl<S: Counter> Shard<S> {
 
     /// Charges so many hits, which need no memory, to a counter that was just read.
     #[inline(always)]
-    pub(in crate::memory) fn charge_usual(
+    pub(in super::super) fn charge_usual(
         &mut self,
         usual: &Usual,
         check: &Check<'_>,
@@ -81,7 +81,7 @@ impl<S: Counter> Shard<S> {
 
     /// The same for the limit of a reservation, while `held` hits of others are pending.
     #[inline]
-    pub(in crate::memory) fn charge_while_held(
+    pub(in super::super) fn charge_while_held(
         &mut self,
         usual: &Usual,
         check: &Check<'_>,
