@@ -153,7 +153,7 @@ async fn serve(
         app.health.serve();
     }
     control::lower_priority(CONTROL_NICENESS);
-    app.until_the_end(ports, (workers, handler), rules, tls, signals).await
+    app.until_the_end(ports, workers, handler, rules, tls, signals).await
 }
 
 impl App {
@@ -340,7 +340,8 @@ impl App {
     async fn until_the_end(
         mut self,
         ports: Ports,
-        (workers, handler): (Arc<Workers>, Arc<Handler>),
+        workers: Arc<Workers>,
+        handler: Arc<Handler>,
         rules: Following,
         tls: PortsTls,
         Signals { mut end, hangup }: Signals,
@@ -352,8 +353,8 @@ impl App {
             pages::keep_metrics(&mut control, &self, listener, switch.drain());
         }
         if let Some(listener) = ports.debug {
-            let decisions = (&workers, handler);
-            pages::keep_debug(&mut control, &self, listener, admin.gate(), decisions, switch.drain());
+            let (gate, drain) = (admin.gate(), switch.drain());
+            pages::keep_debug(&mut control, &self, listener, gate, &workers, handler, drain);
         }
         let mut sending = Sending::start(&self.configuration.metrics, &self.metrics);
         self.keep(&mut control);

@@ -202,7 +202,7 @@ fn resolve(settings: &Settings, texts: Texts<'_>, problems: &mut Vec<Problem>) -
     let workers = settings.worker_threads.map_or_else(cores, |count| count.0);
     let counter_bytes = settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0);
     let redis = match settings.backend_type {
-        Some(Backend::Redis) => Some(redis::resolve(settings, (workers, counter_bytes), problems)?),
+        Some(Backend::Redis) => Some(redis::resolve(settings, workers, counter_bytes, problems)?),
         Some(Backend::Memory) | None => None,
     };
     Some(Configuration {

@@ -25,7 +25,8 @@ pub(super) fn keep_debug(
     app: &App,
     listener: Listener,
     gate: Gate,
-    (workers, handler): (&Arc<Workers>, Arc<Handler>),
+    workers: &Arc<Workers>,
+    handler: Arc<Handler>,
     drain: Drain,
 ) {
     let service = Arc::clone(&app.service);

@@ -135,7 +135,7 @@ fn show(state: &StateOptions) -> Result<String, StateError> {
     for file in File::ALL {
         let path = folder.join(file.name());
         match read(&path) {
-            Ok((header, totals)) => describe(&mut text, (file, &path), &header, &totals),
+            Ok((header, totals)) => describe(&mut text, file, &path, &header, &totals),
             Err(Distrust::Unreadable(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(distrust) => writeln!(text, "{}: {distrust}", path.display()),
         }
@@ -175,7 +175,8 @@ fn read(path: &Path) -> Result<(Header, Totals), Distrust> {
 
 fn describe(
     text: &mut String,
-    (file, path): (File, &Path),
+    file: File,
+    path: &Path,
     header: &Header,
     totals: &Totals,
 ) -> std::fmt::Result {

@@ -41,7 +41,8 @@ pub struct Server {
 
 pub(super) fn resolve(
     settings: &Settings,
-    (workers, counter_bytes): (usize, u64),
+    workers: usize,
+    counter_bytes: u64,
     problems: &mut Vec<Problem>,
 ) -> Option<Redis> {
     let mut place = |name: &str, kind: &str, url: &Url, socket_type: &str| {
@@ -84,17 +85,17 @@ pub(super) fn tls_files(settings: &Settings) -> ClientTlsFiles {
 }
 
 fn main_server(settings: &Settings, place: RedisUrl, workers: usize) -> Server {
-    let logins = (&settings.redis_auth, &settings.redis_sentinel_auth);
-    let pool = (settings.redis_pool_size.0, settings.redis_timeout);
+    let (auth, sentinel_auth) = (&settings.redis_auth, &settings.redis_sentinel_auth);
+    let (pool_size, timeout) = (settings.redis_pool_size.0, settings.redis_timeout);
     let tls = settings.redis_tls || place.tls;
-    Server { options: options(settings, place, workers, logins, pool), tls }
+    Server { options: options(settings, place, workers, auth, sentinel_auth, pool_size, timeout), tls }
 }
 
 fn per_second_server(settings: &Settings, place: RedisUrl, workers: usize) -> Server {
-    let logins = (&settings.redis_persecond_auth, &settings.redis_persecond_sentinel_auth);
-    let pool = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
+    let (auth, sentinel_auth) = (&settings.redis_persecond_auth, &settings.redis_persecond_sentinel_auth);
+    let (pool_size, timeout) = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
     let tls = settings.redis_persecond_tls || place.tls;
-    Server { options: options(settings, place, workers, logins, pool), tls }
+    Server { options: options(settings, place, workers, auth, sentinel_auth, pool_size, timeout), tls }
 }
 
 /// The options of one Redis. A login in the settings wins over the URL's.
@@ -102,8 +103,10 @@ fn options(
     settings: &Settings,
     place: RedisUrl,
     workers: usize,
-    (auth, sentinel_auth): (&Secret, &Secret),
-    (pool_size, timeout): (usize, Duration),
+    auth: &Secret,
+    sentinel_auth: &Secret,
+    pool_size: usize,
+    timeout: Duration,
 ) -> RedisOptions {
     let or_urls = |login: Login| if login.is_empty() { place.login.clone() } else { login };
     let login = Login::parse(&auth.0);

@@ -53,7 +53,7 @@ impl Respond for HttpFront {
         if let Some((verb, domain)) = check::Verb::of(request.uri().path()) {
             let (domain, peer) = (domain.to_owned(), peer.address.map(|address| address.ip()));
             let (head, _ignored) = request.into_parts();
-            return check::respond(&self.handler, self.check, (verb, &domain), &head, peer).await;
+            return check::respond(&self.handler, self.check, verb, &domain, &head, peer).await;
         }
         if let Some(verb) = reserve::Verb::of(request.uri().path()) {
             if request.method() != Method::POST {

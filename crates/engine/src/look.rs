@@ -35,13 +35,13 @@ impl Leaving {
     /// For a counter of a strict algorithm, at its latest time.
     pub(crate) fn of(counter: &impl Counter, limit: &Limit) -> Option<Self> {
         let now = counter.look(limit, Pending::default(), 0);
-        Self::of_waits(limit, (now.before, now.left), |hits| counter.wait_nanos(limit, hits))
+        Self::of_waits(limit, now.before, now.left, |hits| counter.wait_nanos(limit, hits))
     }
 
     /// For a counter with so many hits before and so many left, from the times that it asks clients to wait: `wait`
     /// gives the nanoseconds for so many hits. More hits never wait shorter. `None`: nothing counts, or the algorithm
     /// is not strict.
-    pub fn of_waits(limit: &Limit, (before, free): (u64, u64), wait: impl Fn(u64) -> u64) -> Option<Self> {
+    pub fn of_waits(limit: &Limit, before: u64, free: u64, wait: impl Fn(u64) -> u64) -> Option<Self> {
         if !limit.algorithm().is_strict() || before == 0 || limit.capacity() == 0 {
             return None;
         }

@@ -23,8 +23,8 @@ const LOST: &str = "redis does not answer";
 pub(in crate::app) fn keep(tasks: &mut Essential, app: &App) {
     if let (Some(shared), Some(redis)) = (app.service.counters().shared(), &app.configuration.redis) {
         let (health, events) = (Arc::clone(&app.health), app.event_tasks.events.clone());
-        let options = (redis.startup_timeout, redis.health_follows);
-        tasks.spawn(watch(Arc::clone(shared), health, events, options));
+        let (timeout, health_follows) = (redis.startup_timeout, redis.health_follows);
+        tasks.spawn(watch(Arc::clone(shared), health, events, timeout, health_follows));
     }
 }
 
@@ -35,7 +35,8 @@ async fn watch(
     shared: Arc<SharedStore>,
     health: Arc<Health>,
     events: Option<Arc<Events>>,
-    (startup_timeout, health_follows): (Option<Duration>, bool),
+    startup_timeout: Option<Duration>,
+    health_follows: bool,
 ) -> AppError {
     let mut contacts: Vec<Watched> = shared.stores().map(|(name, store)| Watched::new(name, store)).collect();
     let began = monotonic();

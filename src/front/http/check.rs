@@ -74,7 +74,8 @@ pub enum Proxy {
 pub(super) async fn respond(
     handler: &Handler,
     options: CheckOptions,
-    (verb, domain): (Verb, &str),
+    verb: Verb,
+    domain: &str,
     head: &Parts,
     peer: Option<IpAddr>,
 ) -> Page {

@@ -18,7 +18,8 @@ pub(super) fn needs_amount(plan: &Plan<'_>) -> bool {
 /// Returns the check that bounds the worst cases, if there is one: it comes before that of the holds.
 pub(super) fn reserve<'p>(
     request: &Request<'_>,
-    (rule, entries): (&Rule, &[Entry<'_>]),
+    rule: &Rule,
+    entries: &[Entry<'_>],
     mut limited: Option<&mut Check<'p>>,
     holds: &mut Check<'p>,
 ) -> Option<Check<'p>> {

@@ -252,7 +252,7 @@ impl RuleSet {
                         _ => None,
                     };
                     if let Some(bound) =
-                        reservations::reserve(request, (rule, descriptor.entries), limited, &mut check)
+                        reservations::reserve(request, rule, descriptor.entries, limited, &mut check)
                     {
                         plan.steps.push(Step::Check(bound));
                         plan.further.push(index);

@@ -39,8 +39,7 @@ impl<R: Runtime> SharedStore<R> {
         for (place, check) in plan.checks() {
             if let (Some(asked), Some(one)) = (asked[place], one[place]) {
                 let free = one.remaining;
-                let leaving =
-                    Leaving::of_waits(&check.limit, (one.before, free), |hits| waits[place].of(hits));
+                let leaving = Leaving::of_waits(&check.limit, one.before, free, |hits| waits[place].of(hits));
                 looks[place] = Some(Look { leaving, ..look(check, asked, one) });
             }
         }

@@ -36,31 +36,34 @@ impl Reservations {
     /// Writes the counters that are not 0.
     pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let (family, help) = ("tidegate_reservations_total", "Reservations, by how they were answered.");
-        write(
-            page,
-            striped,
-            (family, help),
-            "result",
-            (self.results, &ReserveResult::ALL.map(ReserveResult::name)),
-        );
+        let results = counts(striped, self.results, ReserveResult::ALL.map(ReserveResult::name));
+        write(page, family, help, "result", &results);
         let (family, help) =
             ("tidegate_commits_total", "Commits and releases, by what became of the reservation before.");
-        write(page, striped, (family, help), "was", (self.ends, &EndedAs::ALL.map(EndedAs::name)));
+        write(page, family, help, "was", &counts(striped, self.ends, EndedAs::ALL.map(EndedAs::name)));
     }
+}
+
+/// The counts that are not 0 of these values, the first of which has this slot.
+fn counts<const VALUES: usize>(
+    striped: &Striped,
+    first: Slot,
+    values: [&'static str; VALUES],
+) -> Vec<(&'static str, u64)> {
+    let counts = (0..).zip(values).map(|(place, value)| (value, striped.sum(first.plus(place))));
+    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 fn write(
     page: &mut Page,
-    striped: &Striped,
-    (family, help): (&'static str, &'static str),
+    family: &'static str,
+    help: &'static str,
     label: &'static str,
-    (first, values): (Slot, &[&'static str]),
+    counts: &[(&'static str, u64)],
 ) {
-    let counts = (0..).zip(values).map(|(place, value)| (*value, striped.sum(first.plus(place))));
-    let counts: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
     if counts.is_empty() {
         return;
     }
     let mut samples = Samples::of(page, family, help, MetricType::Counter);
-    counts.into_iter().for_each(|(value, count)| samples.push(&[(label, value)], count));
+    counts.iter().for_each(|&(value, count)| samples.push(&[(label, value)], count));
 }
