@@ -56,10 +56,19 @@ fn redis(node: &Node, host: &str) -> RedisStore<Node> {
 }
 
 fn store_of(node: &Node, wall_secs: u64, per_second: Option<RedisStore<Node>>) -> Arc<SharedStore<Node>> {
+    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
+    store_with(node, wall_secs, per_second, options)
+}
+
+fn store_with(
+    node: &Node,
+    wall_secs: u64,
+    per_second: Option<RedisStore<Node>>,
+    options: SharedStoreOptions,
+) -> Arc<SharedStore<Node>> {
     let main = redis(node, "redis");
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
-    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
     Arc::new(SharedStore::new(main, per_second, Arc::new(local), clock, options))
 }
 
@@ -171,6 +180,27 @@ fn a_refused_call_leaves_its_connection_open() {
         ask(&store, &rules, "b", 1).await;
         assert!(clock.now() > since, "Redis was asked");
     });
+}
+
+/// How many counters the deny cache of a node has, which has so many bytes, after a denial.
+fn remembered(deny_cache_bytes: usize) -> u64 {
+    let world = Arc::new(World::default());
+    let node = Node::new(&world, 7, Duration::ZERO);
+    world.run(async move {
+        let options = SharedStoreOptions { deny_cache_bytes, ..SharedStoreOptions::default() };
+        let (store, rules) = (store_with(&node, 1_000_000, None, options), rules());
+        store.attach();
+        until_up(&store).await;
+        assert_eq!(ask(&store, &rules, "a", 3).await.0, Code::Ok);
+        assert_eq!(store.deny_cache_totals().1, 0);
+        assert_eq!(ask(&store, &rules, "a", 1).await.0, Code::OverLimit);
+        store.deny_cache_totals().1
+    })
+}
+
+#[test]
+fn a_denial_is_remembered_where_there_is_a_cache() {
+    assert_eq!([0, 1 << 20].map(remembered), [0, 1]);
 }
 
 /// How often a node gives back what one Redis charged for a request that the other denies, when the first two times fail.

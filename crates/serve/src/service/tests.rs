@@ -85,6 +85,19 @@ fn rules_without_room_for_series_of_their_own_are_counted() {
     assert_eq!(more, some + 7);
 }
 
+#[test]
+fn a_ban_is_shown_with_its_key_and_its_length() {
+    let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
+    let ban = "ban: {after: 1 denial, within: 1m, for: 1h, doubling_to: 1h}";
+    let text = format!("domain: shop\ndescriptors: [{{key: user, {limit}, {ban}}}]");
+    let service = service_at(clock(), Some(&text), &metrics());
+    let codes = [(); 3].map(|()| decided(&service, "alice", |decision| decision.code));
+    assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::OverLimit], "the last one by the ban");
+    let bans = service.known_bans();
+    let shown = bans.iter().map(|ban| (&*ban.domain, &*ban.rule, ban.until.nanos_since(ban.since)));
+    assert_eq!(shown.collect::<Vec<_>>(), [("shop", "shop.user", 3_600 * SECOND_NANOS)]);
+}
+
 /// One exception of each kind. The wait of a request that one denies is an hour at most: somebody may end it earlier.
 #[test]
 fn exceptions_that_are_met_are_counted_by_what_they_do() {
