@@ -295,7 +295,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         &[
             ("peer", &[]),
             ("bodies", &[]),
-            ("exceptions", &["bodies"]),
+            ("audit", &[]),
+            ("exceptions", &["audit", "bodies"]),
             ("resets", &["bodies", "serve::service"]),
             ("records", &[]),
             (
@@ -315,6 +316,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             (
                 "api",
                 &[
+                    "audit",
                     "bodies",
                     "exceptions",
                     "gate",

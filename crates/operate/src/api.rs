@@ -31,11 +31,12 @@ use tokio::sync::Semaphore;
 
 use self::routes::{NoRoute, Operation, asked_for};
 use self::wanted::Wanted;
+use crate::audit::{Author, Caller};
 use crate::bodies::answered::{self, Changed, ExceptionDone, HoldsFor};
 use crate::bodies::asked::Who;
 use crate::bodies::values::Words;
 use crate::bodies::{Mistake, json, read};
-use crate::exceptions::{Author, Authored, Book, Caller, Change, ChangeError, WantedChange};
+use crate::exceptions::{Authored, Book, Change, ChangeError, WantedChange};
 use crate::gate::{Gate, NoBearer};
 use crate::page::{JSON, Page, not_allowed, page, pieces, read_body, status_of};
 use crate::peer::Peer;

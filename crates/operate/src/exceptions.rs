@@ -1,4 +1,4 @@
-//! Exceptions that operators make while the limiter runs, and the audit of their changes.
+//! Exceptions that operators make while the limiter runs.
 //!
 //! In: changes, each with who made it and why. Out: the exceptions in force at a time, for the service, and lines of
 //! the audit. A change is written to the audit before it is made, and its outcome after. A change that cannot be
@@ -10,9 +10,7 @@
 //! - `pages`: the entry of each id, and the effect of a change; `known`: one entry, as nodes exchange it
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
 //! - `file`: all of them in a file
-//! - `audit`: who did what, when
 
-mod audit;
 mod known;
 mod file;
 mod pages;
@@ -20,7 +18,6 @@ mod authored;
 mod redis;
 mod shared;
 
-pub use self::audit::{Audit, AuditError, Author, Caller};
 pub use self::authored::Authored;
 pub use self::file::{FILE_BYTES_MAX, FileError};
 
@@ -31,11 +28,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::audit::Intended;
 use self::known::KnownException;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
+use crate::audit::{Audit, AuditError, Author, DONE};
 use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
@@ -53,7 +50,7 @@ pub struct Book {
     disk: Arc<dyn Disk>,
     /// The result of the last attempt to write the file.
     unwritable: Mutex<Option<String>>,
-    audit: Audit,
+    audit: Arc<Audit>,
     pages: Mutex<Pages>,
     version: watch::Sender<Version>,
     shared: Option<Shared>,
@@ -183,6 +180,7 @@ impl Book {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
         let (disk, unwritable, pages) = (Arc::new(SystemDisk), Mutex::default(), Mutex::new(pages));
+        let audit = Arc::new(audit);
         Self { file, disk, unwritable, audit, pages, version, shared: None }
     }
 
@@ -215,7 +213,7 @@ impl Book {
     }
 
     /// The audit.
-    pub fn audit(&self) -> &Audit {
+    pub fn audit(&self) -> &Arc<Audit> {
         &self.audit
     }
 
@@ -264,7 +262,7 @@ impl Book {
         let page = pages.forget(wanted.id());
         pages.put(after, false);
         let kept = self.write(&pages.lines());
-        self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
+        self.audit.ended(intended, now, kept.as_ref().map(|()| DONE.to_owned()).map_err(ToString::to_string));
         if let Err(error) = kept {
             // Nobody has seen it yet: the pages are locked.
             pages.put_back(wanted.id(), page);
@@ -272,34 +270,6 @@ impl Book {
         }
         self.changed(&pages);
         Ok(change)
-    }
-
-    /// Announces a change in the audit, on a thread that may wait for a disk.
-    /// Fails when it cannot be announced. Then the change must not be made.
-    pub(crate) async fn intend(
-        self: &Arc<Self>,
-        author: Author,
-        now: Timestamp,
-        does: &'static str,
-        what: Value,
-    ) -> Result<Intended, ChangeError> {
-        let book = Arc::clone(self);
-        let intend = move || book.audit.intend(&author, now, does, what);
-        Ok(tokio::task::spawn_blocking(intend).await??)
-    }
-
-    /// Writes the outcome, on such a thread. If that fails, the change stands all the same.
-    pub(crate) async fn ended(
-        self: &Arc<Self>,
-        intended: Intended,
-        now: Timestamp,
-        outcome: Result<String, String>,
-    ) {
-        let book = Arc::clone(self);
-        let end = move || book.audit.ended(intended, now, outcome.as_deref().map_err(Clone::clone));
-        if let Err(error) = tokio::task::spawn_blocking(end).await {
-            tracing::error!("the outcome of a change is not in the audit: {error}");
-        }
     }
 
     /// Writes the file, if there is one.

@@ -1,6 +1,7 @@
 //! The operators' part of a limiter: what people change while it runs, who did, and the pages that show it.
 //!
-//! - [`exceptions`], [`resets`], [`records`]: what operators change, where it is kept, and the audit
+//! - [`exceptions`], [`resets`], [`records`]: what operators change, and where it is kept
+//! - [`audit`]: who changed what, and what came of it
 //! - [`api`]: the admin API over them
 //! - [`debug`]: the pages of the debug port and of the metrics port; [`status`]: the state of the process that they show
 //! - [`bodies`]: what requests and answers of that API may hold, as types
@@ -10,6 +11,7 @@
 //! It opens no sockets and knows no settings. The items are for the program `tidegate`, and change with it.
 
 pub mod bodies;
+pub mod audit;
 pub mod exceptions;
 pub mod resets;
 pub mod records;

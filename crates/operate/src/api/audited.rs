@@ -10,14 +10,12 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{AdminApi, Problem};
-use crate::exceptions::Author;
+use crate::audit::Author;
+use crate::exceptions::ChangeError;
 use tidegate_serve::clock::wall;
 
 /// What was changed, and the outcome in words, for the audit.
 pub(super) type Made<T, E> = Result<(T, String), E>;
-
-/// The outcome of a change that needs no further words.
-pub(super) const DONE: &str = "done";
 
 impl AdminApi {
     /// Makes a change if it can be audited.
@@ -32,14 +30,15 @@ impl AdminApi {
         T: Send + 'static,
         E: Into<Problem> + Display + Send + 'static,
     {
-        let book = Arc::clone(&self.book);
-        let made = tokio::spawn(async move {
-            let intended = book.intend(author, wall(), does, what).await?;
+        let audit = Arc::clone(self.book.audit());
+        let change = async move {
             let made = change.await;
             let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
-            book.ended(intended, wall(), outcome).await;
-            Ok(made.map_err(Into::into)?.0)
-        });
-        made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
+            (made.map(|(made, _)| made), outcome)
+        };
+        let made = tokio::spawn(async move { audit.around(author, wall, (does, what), change).await });
+        let made =
+            made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        made.map_err(ChangeError::from)?.map_err(Into::into)
     }
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::json;
 
-use super::audited::DONE;
 use super::counters::request;
 use super::{AdminApi, Answer, Problem, line, lines, refused, shown};
+use crate::audit::{Author, Caller, DONE};
 use crate::bodies::answered::{BanChanged, BanOutcome, KnownBan};
 use crate::bodies::asked::{Ban, DomainEntries, Entry, LiftBan};
 use crate::bodies::values::{List, Time};
 use crate::bodies::{Mistake, json as body};
-use crate::exceptions::{Author, Caller};
 use crate::page::Page;
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_engine::time::SECOND_NANOS;

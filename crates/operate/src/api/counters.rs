@@ -6,10 +6,10 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{AdminApi, Answer, Problem, line, lines, refused, shown};
+use crate::audit::{Author, Caller};
 use crate::bodies::answered::{CounterKey, Denied, Fullest, LeftOut, Reset, ResetDone, Top};
 use crate::bodies::asked::{DomainEntries, ResetCounter, TopCounters};
 use crate::bodies::values::{ResetId, Time};
-use crate::exceptions::{Author, Caller};
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};

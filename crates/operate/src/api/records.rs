@@ -12,15 +12,15 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use self::load::Load;
-use super::audited::{DONE, Made};
+use super::audited::Made;
 use super::routes::Operation;
 use super::unmet::of_record;
 use super::{AdminApi, Answer, Problem, invalid, shown};
+use crate::audit::{Author, Caller, DONE};
 use crate::bodies::Mistake;
 use crate::bodies::answered::{self, RecordDone};
 use crate::bodies::asked::{DeleteRecord, DomainEntries, Entry, ListRecords, PutRecord};
 use crate::bodies::values::{List, Text};
-use crate::exceptions::{Author, Caller};
 use crate::records::{RecordStore, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyError, KeyPrefix, Record, RecordKey, read, show};
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::audited::DONE;
 use super::{AdminApi, Answer, Problem, line, lines, shown};
+use crate::audit::{Author, Caller, DONE};
 use crate::bodies::answered::{LastReset, ResetDone, ResetOutcome};
 use crate::bodies::asked::ResetBelow;
 use crate::bodies::values::{ResetId, Time};
-use crate::exceptions::{Author, Caller};
 use crate::page::Page;
 use crate::resets::{ResetError, Wanted, Written, path_json};
 use tidegate_engine::Timestamp;

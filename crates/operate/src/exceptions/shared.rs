@@ -23,7 +23,8 @@ use self::trouble::Trouble;
 use super::known::KnownException;
 use super::pages::Planned;
 use super::redis::{ExceptionStore, PAGE};
-use super::{Author, Book, Change, ChangeError, WantedChange, audited};
+use super::{Book, Change, ChangeError, WantedChange, audited};
+use crate::audit::{Author, DONE};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::ConnectError;
 
@@ -108,16 +109,17 @@ impl Book {
                 // Redis may have lost it, or too few replicas have it.
                 Change::Unchanged => write.await,
                 _ => {
-                    let (does, what) = audited(&wanted, before.as_deref(), &after);
-                    let intended = self.intend(author.clone(), now, does, what).await?;
-                    let written = write.await;
-                    let outcome = match &written {
-                        Ok(true) => Ok("done".to_owned()),
-                        Ok(false) => Err("another node changed it first; trying again".to_owned()),
-                        Err(error) => Err(error.to_string()),
+                    let audited = audited(&wanted, before.as_deref(), &after);
+                    let write = async {
+                        let written = write.await;
+                        let outcome = match &written {
+                            Ok(true) => Ok(DONE.to_owned()),
+                            Ok(false) => Err("another node changed it first; trying again".to_owned()),
+                            Err(error) => Err(error.to_string()),
+                        };
+                        (written, outcome)
                     };
-                    self.ended(intended, now, outcome).await;
-                    written
+                    self.audit.around(author.clone(), || now, audited, write).await?
                 }
             };
             match written {

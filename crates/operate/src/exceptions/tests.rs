@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tidegate_engine::stamp;
 
 use super::*;
+use crate::audit::Caller;
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 

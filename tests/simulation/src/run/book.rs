@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tidegate_engine::overlay::{Effect, Exception};
 use tidegate_engine::time::Timestamp;
-use tidegate_operate::exceptions::{Audit, Author, Authored, Book, Caller, WantedChange};
+use tidegate_operate::audit::{Audit, Author, Caller};
+use tidegate_operate::exceptions::{Authored, Book, WantedChange};
 
 use super::alone::Home;
 use super::decider::Made;

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::super::redis::StoreCall;
-use super::super::{Audit, Authored, Caller, PATTERNS_MAX};
+use super::super::{Audit, Authored, PATTERNS_MAX};
 use super::*;
+use crate::audit::Caller;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const IDS: [&str; 3] = ["a", "b", "c"];

@@ -1,12 +1,14 @@
 //! The audit: a line of JSON before a change, and a line with its outcome after it, under one id.
 //!
-//! Lines go to AUDIT_LOG and to memory, where the last ones stay for `GET /admin/audit`.
+//! In: who changes what, and a future that makes the change. Out: lines in AUDIT_LOG and in memory, where the last ones
+//! stay for `GET /admin/audit`. A change that cannot be audited is not made. It reads no clock.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -23,11 +25,25 @@ const STANDARD_OUTPUT: &str = "-";
 
 /// Why a change cannot be audited.
 #[derive(Debug, thiserror::Error)]
-#[error("AUDIT_LOG: cannot write {}: {source}", path.display())]
-pub struct AuditError {
-    path: PathBuf,
-    source: io::Error,
+pub enum AuditError {
+    /// The log cannot be written.
+    #[error("AUDIT_LOG: cannot write {}: {source}", path.display())]
+    Log {
+        /// Its path.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The thread that writes it has died.
+    #[error(transparent)]
+    Thread(#[from] tokio::task::JoinError),
 }
+
+/// The outcome of a change in words, or why it failed.
+pub type Outcome = Result<String, String>;
+
+/// The outcome of a change that needs no further words.
+pub const DONE: &str = "done";
 
 /// The author of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +85,7 @@ struct Log {
 
 /// A change that was announced, and has no outcome yet.
 #[must_use]
-pub struct Intended(String);
+pub(crate) struct Intended(String);
 
 impl Audit {
     /// In memory alone. `began` distinguishes this process from earlier ones.
@@ -83,16 +99,38 @@ impl Audit {
     pub fn to(path: &Path, began: Timestamp) -> Result<Self, AuditError> {
         let file = match path.as_os_str() == STANDARD_OUTPUT {
             true => None,
-            false => Some(open(path).map_err(|source| AuditError { path: path.to_owned(), source })?),
+            false => Some(open(path).map_err(|source| AuditError::Log { path: path.to_owned(), source })?),
         };
         let audit = Self::in_memory(began);
         audit.0.lock().log = Some(Log { path: path.to_owned(), file, is_torn: false });
         Ok(audit)
     }
 
+    /// Makes a change between its two lines, which are written on threads that may wait for a disk. If the second one
+    /// cannot be written, the change stands all the same.
+    /// Fails when the change cannot be announced. Then it is not made.
+    pub(crate) async fn around<T>(
+        self: &Arc<Self>,
+        author: Author,
+        now: impl Fn() -> Timestamp,
+        (does, what): (&'static str, Value),
+        change: impl Future<Output = (T, Outcome)>,
+    ) -> Result<T, AuditError> {
+        let (audit, began) = (Arc::clone(self), now());
+        let intend = move || audit.intend(&author, began, does, what);
+        let intended = tokio::task::spawn_blocking(intend).await??;
+        let (made, outcome) = change.await;
+        let (audit, ended) = (Arc::clone(self), now());
+        let end = move || audit.ended(intended, ended, outcome);
+        if let Err(error) = tokio::task::spawn_blocking(end).await {
+            tracing::error!("the outcome of a change is not in the audit: {error}");
+        }
+        Ok(made)
+    }
+
     /// Announces a change.
     /// Fails when the line cannot be written. Then the change must not be made.
-    pub fn intend(
+    pub(crate) fn intend(
         &self,
         author: &Author,
         now: Timestamp,
@@ -114,7 +152,7 @@ impl Audit {
     }
 
     /// Writes the outcome. If that fails, the change stands all the same, and the log of the program says so.
-    pub fn ended(&self, Intended(id): Intended, now: Timestamp, outcome: Result<&str, String>) {
+    pub(crate) fn ended(&self, Intended(id): Intended, now: Timestamp, outcome: Outcome) {
         let mut line = json!({"id": id, "at": stamp::show(now)});
         match outcome {
             Ok(outcome) => line["outcome"] = outcome.into(),
@@ -135,7 +173,7 @@ impl Lines {
     fn write(&mut self, line: &Value) -> Result<(), AuditError> {
         let line = json_line(&line.to_string()).into_owned();
         if let Some(log) = &mut self.log {
-            log.write(&line).map_err(|source| AuditError { path: log.path.clone(), source })?;
+            log.write(&line).map_err(|source| AuditError::Log { path: log.path.clone(), source })?;
         }
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
