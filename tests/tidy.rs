@@ -295,9 +295,11 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         &[
             ("peer", &[]),
             ("bodies", &[]),
+            ("line_file", &["bodies"]),
+            ("numbers", &[]),
             ("audit", &[]),
-            ("exceptions", &["audit", "bodies"]),
-            ("resets", &["bodies", "serve::service"]),
+            ("exceptions", &["audit", "bodies", "line_file", "numbers"]),
+            ("resets", &["bodies", "line_file", "numbers", "serve::service"]),
             ("records", &[]),
             (
                 "status",

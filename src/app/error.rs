@@ -6,10 +6,9 @@ use crate::app::no_socket::NoSocket;
 use crate::source::file::SourceError;
 use crate::spans::ExportError;
 use tidegate_engine::rules::Diagnostic;
+use tidegate_operate::FileError;
 use tidegate_operate::audit::AuditError;
-use tidegate_operate::exceptions::FileError;
 use tidegate_operate::records::StoreError;
-use tidegate_operate::resets;
 use tidegate_serve::reload::counted;
 use tidegate_state::{FolderError, SecretError, StartError};
 
@@ -75,12 +74,9 @@ pub enum AppError {
     /// The file of the secret of keys cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The file of exceptions cannot be used.
+    /// The file of exceptions or of resets cannot be used.
     #[error(transparent)]
-    Exceptions(#[from] FileError),
-    /// The file of resets cannot be used.
-    #[error(transparent)]
-    Resets(#[from] resets::FileError),
+    Changes(#[from] FileError),
     /// The store of records has no threads.
     #[error(transparent)]
     Records(#[from] StoreError),

@@ -9,17 +9,14 @@
 //! - `authored`: one exception as operators write it, and its JSON
 //! - `pages`: the entry of each id, and the effect of a change; `known`: one entry, as nodes exchange it
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
-//! - `file`: all of them in a file
 
 mod known;
-mod file;
 mod pages;
 mod authored;
 mod redis;
 mod shared;
 
 pub use self::authored::Authored;
-pub use self::file::{FILE_BYTES_MAX, FileError};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,6 +30,7 @@ use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
 use crate::audit::{Audit, AuditError, Author, DONE};
+use crate::line_file::{FileError, LineFile};
 use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
@@ -43,6 +41,13 @@ pub const EXCEPTIONS_MAX: usize = 100_000;
 /// How many of them may have a `*` or a level without a value. A request is compared with each of these that has its
 /// domain and keys.
 pub const PATTERNS_MAX: usize = 1_000;
+
+/// The most bytes of a file: as many as all exceptions take at their longest, and some more.
+pub const FILE_BYTES_MAX: usize = 256 << 20;
+const FILE: LineFile = LineFile { setting: "EXCEPTIONS_FILE", bytes_max: FILE_BYTES_MAX as u64, advice: "" };
+
+/// An exception, with its line in the file.
+type Lined = (Authored, Arc<str>);
 
 /// All exceptions that were made and not ended.
 pub struct Book {
@@ -162,8 +167,8 @@ impl Book {
     /// The exceptions in this file, which need not exist yet.
     /// Fails when it cannot be read or written, or does not contain exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
-        let read = file::read(&path)?;
-        file::check(&SystemDisk, &path)?;
+        let read = parse(&path, &FILE.text(&path)?)?;
+        check(&SystemDisk, &path)?;
         Ok(Self::with(Some(path), audit, read))
     }
 
@@ -171,12 +176,12 @@ impl Book {
     /// Fails when it does not contain exceptions. Then the previous ones stay.
     pub fn replace_all(&self, path: &Path, text: &str) -> Result<(), FileError> {
         let mut pages = self.pages.lock();
-        *pages = Pages::new(file::parse(path, text)?, false);
+        *pages = Pages::new(parse(path, text)?, false);
         self.changed(&pages);
         Ok(())
     }
 
-    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<(Authored, Arc<str>)>) -> Self {
+    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<Lined>) -> Self {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
         let (disk, unwritable, pages) = (Arc::new(SystemDisk), Mutex::default(), Mutex::new(pages));
@@ -274,7 +279,7 @@ impl Book {
 
     /// Writes the file, if there is one.
     fn write(&self, lines: &[Arc<str>]) -> Result<(), FileError> {
-        self.file.as_deref().map_or(Ok(()), |path| self.noted(file::write(&*self.disk, path, lines)))
+        self.file.as_deref().map_or(Ok(()), |path| self.noted(FILE.write(path, &*self.disk, lines)))
     }
 
     /// Checks that the file can be written, before a change needs it.
@@ -285,7 +290,7 @@ impl Book {
         let _ = match has_failed && !self.is_shared() {
             // There may be room for the file of the check but not for all exceptions.
             true => self.write(&self.pages.lock().lines()),
-            false => self.noted(file::check(&*self.disk, path)),
+            false => self.noted(check(&*self.disk, path)),
         };
     }
 
@@ -332,6 +337,21 @@ impl Book {
         let exceptions = Exceptions::new(all.iter().map(|record| &record.exception)).labelled(labels);
         Compiled { exceptions, until }
     }
+}
+
+/// The exceptions in the text of a file.
+fn parse(path: &Path, text: &str) -> Result<Vec<Lined>, FileError> {
+    let records = FILE.parse(path, text, |line, value| Ok((Authored::of_file(value)?, line.into())))?;
+    if records.len() > EXCEPTIONS_MAX {
+        let many = format!("{} holds more than {EXCEPTIONS_MAX} exceptions", path.display());
+        return Err(FILE.failed(many));
+    }
+    Ok(records)
+}
+
+/// Whether the file can be written there.
+fn check(disk: &dyn Disk, path: &Path) -> Result<(), FileError> {
+    disk.try_replace(path).map_err(|error| FILE.failed(error))
 }
 
 /// What the audit has of a change: its kind, and the exception before and after it.

@@ -6,15 +6,12 @@
 //! touches none: no request uses their keys any more, and they expire. Numbers only grow, so a reset that arrives
 //! again changes nothing.
 //!
-//! - `text`: paths as files and Redis have them
-//! - `file`: all resets in a file
+//! - `text`: paths as files and Redis have them, and the file
 
-mod file;
 mod text;
 
-pub use self::file::{FileError, read};
 pub(crate) use self::text::Written;
-pub use self::text::{path, path_json};
+pub use self::text::{path, path_json, read_file};
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -23,7 +20,10 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use self::text::write_file;
 use crate::bodies::values::{id, read_id};
+use crate::line_file::FileError;
+use crate::numbers::{latest, next};
 use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
@@ -36,9 +36,6 @@ const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 /// Paths of rules that may have been reset, and as many single counters. A path that is among them may be reset
 /// again. A used number cannot be forgotten: the hits that were counted under it would be lost too.
 pub const PATHS_MAX: usize = 10_000;
-/// By how much another node's clock may be ahead of ours when it chooses a number. A number of the far future would
-/// allow no later reset of its path.
-const AHEAD_NANOS_MAX: u64 = 3_600 * 1_000_000_000;
 /// Characters of a field that cannot be read, in the log and on the page.
 const FIELD_CHARS: usize = 64;
 
@@ -131,7 +128,7 @@ impl Resets {
     /// With the resets in this file, which need not exist yet. Call it before rules are put in force.
     /// Fails when it cannot be read, or does not contain resets.
     pub fn kept_in(self, path: PathBuf) -> Result<Self, FileError> {
-        self.service.begin_epochs(&file::read(&path)?);
+        self.service.begin_epochs(&read_file(&path)?);
         Ok(Self { file: Some(path), ..self })
     }
 
@@ -148,11 +145,11 @@ impl Resets {
             Reach::Below => ResetError::NoRule,
             Reach::Counter => ResetError::NoCounter,
         })?;
-        let (known, now) = (self.service.epochs(), now.as_nanos());
+        let known = self.service.epochs();
         let last = known.of(&path);
-        let next = last.saturating_add(1);
-        let epoch = epoch.unwrap_or_else(|| now.max(next));
-        if epoch > now.saturating_add(AHEAD_NANOS_MAX) && epoch != next {
+        let next = next(last, now);
+        let epoch = epoch.unwrap_or(next);
+        if epoch > latest(now) && epoch != next {
             return Err(ResetError::Future);
         }
         if epoch < last {
@@ -250,8 +247,8 @@ impl Resets {
     async fn agree(&self, theirs: Numbers, now_micros: u64) -> Option<Agreed> {
         let service = Arc::clone(&self.service);
         let agreeing = move || {
-            let latest = now_micros.saturating_mul(1_000).saturating_add(AHEAD_NANOS_MAX);
-            let Theirs { epochs, left_out } = read_numbers(&theirs, latest);
+            let now = Timestamp::from_nanos(now_micros.saturating_mul(1_000));
+            let Theirs { epochs, left_out } = read_numbers(&theirs, latest(now));
             service.begin_epochs(&epochs);
             Agreed { missing: numbers(&greater(&service.epochs(), &epochs)), trouble: left_out }
         };
@@ -325,7 +322,7 @@ pub fn put_in_force<R: Runtime>(
     if let Some((path, disk)) = file {
         let mut all = service.epochs();
         all.merge(one);
-        file::write(path, disk, &all)?;
+        write_file(path, disk, &all)?;
     }
     service.begin_epochs(one);
     Ok(())

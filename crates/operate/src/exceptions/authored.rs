@@ -1,5 +1,7 @@
 //! One exception, as operators write it and as the engine uses it.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::bodies::answered::Listed;
@@ -8,6 +10,7 @@ use crate::bodies::values::{Burst, List, Requests, Text, Time, Words};
 use crate::bodies::{Mistake, json, read};
 use tidegate_engine::overlay::{Effect, Exception, Label, Made};
 use tidegate_engine::path::{Path, PathEntry};
+use tidegate_engine::text::json_line;
 use tidegate_engine::time::Timestamp;
 
 /// The field in files that says which exception is newer.
@@ -134,6 +137,11 @@ impl Authored {
     pub(super) fn label(&self) -> Label {
         let made = Made { who: self.who.clone(), why: self.why.clone() };
         Label { id: self.id.clone(), made: Some(made), until: self.until }
+    }
+
+    /// Its line in the file, without the line feed.
+    pub(super) fn line(&self) -> Arc<str> {
+        json_line(&self.file_json().to_string()).into()
     }
 
     /// Its JSON, for the file.

@@ -10,14 +10,12 @@ use serde_json::{Value, json};
 
 use super::authored::Authored;
 use crate::bodies::Mistake;
+use crate::numbers::latest;
 use tidegate_engine::text::json_line;
-use tidegate_engine::time::Timestamp;
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
-const HOUR_NANOS: u64 = 3_600 * 1_000_000_000;
 /// How long an entry is remembered at least.
-const REMEMBERED_NANOS: u64 = 90 * 24 * HOUR_NANOS;
-/// Clocks of nodes differ by less.
-const SKEW_NANOS: u64 = HOUR_NANOS;
+const REMEMBERED_NANOS: u64 = 90 * 24 * 3_600 * SECOND_NANOS;
 
 /// The entry of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ impl KnownException {
 
     /// Whether its time is far in the future. Nodes ignore such an entry.
     pub(super) fn is_ahead(&self, now: Timestamp) -> bool {
-        is_ahead(self.number(), now)
+        self.number() > latest(now)
     }
 
     /// Whether it may be forgotten: it has no effect any more, and was made long ago.
@@ -65,7 +63,7 @@ impl KnownException {
 
     /// Whether a node whose clock is ahead may have forgotten it.
     pub(super) fn may_be_forgotten(&self, now: Timestamp) -> bool {
-        self.is_forgotten(later(now))
+        self.is_forgotten(Timestamp::from_nanos(latest(now)))
     }
 
     /// Its form in Redis: a line of JSON.
@@ -84,7 +82,7 @@ impl KnownException {
         let value: Value =
             serde_json::from_slice(value).map_err(|error| Mistake::of("value", error.to_string()))?;
         let Some(number) = value["number"].as_u64() else { return mistake("number", "is missing") };
-        if is_ahead(number, now) {
+        if number > latest(now) {
             return mistake("number", format!("{number} is more than an hour ahead of this node's clock"));
         }
         if value["id"] != id {
@@ -105,13 +103,4 @@ impl KnownException {
 
 fn mistake<T>(field: &str, what: impl Into<String>) -> Result<T, Mistake> {
     Err(Mistake::of(field, what))
-}
-
-fn is_ahead(number: u64, now: Timestamp) -> bool {
-    number > later(now).as_nanos()
-}
-
-/// The latest time that another node's clock may show.
-fn later(now: Timestamp) -> Timestamp {
-    Timestamp::from_nanos(now.as_nanos().saturating_add(SKEW_NANOS))
 }

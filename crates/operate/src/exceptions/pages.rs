@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::known::KnownException;
-use super::{Authored, Change, ChangeError, EXCEPTIONS_MAX, PATTERNS_MAX, WantedChange, file};
+use super::{Authored, Change, ChangeError, EXCEPTIONS_MAX, Lined, PATTERNS_MAX, WantedChange};
 use tidegate_engine::time::Timestamp;
 
 /// All that is known.
@@ -40,11 +40,9 @@ pub(super) struct Planned {
 
 impl Pages {
     /// The exceptions of a file, if there is one.
-    pub(super) fn new(read: Vec<(Authored, Arc<str>)>, has_file: bool) -> Self {
+    pub(super) fn new(read: Vec<Lined>, has_file: bool) -> Self {
         let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
-        let named = |(record, line): (Authored, Arc<str>)| {
-            (record.id.clone(), Page { record: Arc::new(record), line })
-        };
+        let named = |(record, line): Lined| (record.id.clone(), Page { record: Arc::new(record), line });
         let records = read.into_iter().map(named).collect();
         let (ended, patterns, next_end) = (BTreeMap::new(), 0, None);
         let mut pages = Self { records, ended, next, patterns, next_end, has_file };
@@ -138,7 +136,7 @@ impl Pages {
         self.forget(entry.id());
         match entry {
             KnownException::Made(record) => {
-                let line = if self.has_file { file::line(&record) } else { Arc::default() };
+                let line = if self.has_file { record.line() } else { Arc::default() };
                 self.patterns += usize::from(!record.exception.is_exact());
                 self.next_end = [self.next_end, record.until].into_iter().flatten().min();
                 self.records.insert(record.id.clone(), Page { record, line });
@@ -167,7 +165,7 @@ impl Pages {
             let number = page.record.number.max(page.record.made.as_nanos());
             page.record = Arc::new(Authored { number, ..Authored::clone(&page.record) });
             if self.has_file {
-                page.line = file::line(&page.record);
+                page.line = page.record.line();
             }
         }
     }

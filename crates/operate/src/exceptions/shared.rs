@@ -25,6 +25,7 @@ use super::pages::Planned;
 use super::redis::{ExceptionStore, PAGE};
 use super::{Book, Change, ChangeError, WantedChange, audited};
 use crate::audit::{Author, DONE};
+use crate::numbers::next;
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::ConnectError;
 
@@ -149,7 +150,7 @@ impl Book {
         let mut pages = self.pages.lock();
         let known = [pages.known(wanted.id(), now), in_redis.clone()];
         let last = known.iter().flatten().map(KnownException::number).max().unwrap_or_default();
-        let number = now.as_nanos().max(last + 1);
+        let number = next(last, now);
         match (pages.plan(wanted, number, now), in_redis) {
             // There was no room for it at this node.
             (Err(ChangeError::Unknown(id)), Some(KnownException::Made(before))) => {

@@ -16,7 +16,7 @@ use tidegate_engine::clock::Clock;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::rules::Epochs;
 use tidegate_engine::time::Timestamp;
-use tidegate_operate::resets::{put_in_force, read};
+use tidegate_operate::resets::{put_in_force, read_file};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_serve::service::{Counters, Service};
 use tidegate_state::{
@@ -263,7 +263,7 @@ impl Run {
         if !home.alone.is_kept {
             return Epochs::default();
         }
-        let kept = read(&home.folder.path().join(RESETS)).unwrap_or_default();
+        let kept = read_file(&home.folder.path().join(RESETS)).unwrap_or_default();
         if acknowledged.iter().any(|(path, epoch)| kept.of(path) != epoch) {
             self.wrong(Kind::WrongStart, "a process begins without a reset that was acknowledged".to_owned());
         }
