@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
-use tidegate_operate::records::{Position, RecordStore, StoreError};
+use tidegate_operate::records::{RecordStore, StoreError};
 use tidegate_records::RecordKey;
 use tidegate_serve::metrics::{
     MetricType::{Counter, Gauge},
@@ -70,11 +70,12 @@ pub(super) fn records(
 impl Follower {
     /// Reads the stream of changes, for ever.
     pub(super) async fn follow(self) -> Infallible {
-        let (mut position, mut confirmed, mut logged) = (None, monotonic(), None);
+        let (mut confirmed, mut logged) = (monotonic(), None);
         loop {
-            let read = self.read(&mut position).await;
-            self.store.note_answers(read.is_ok());
+            // What was fetched before the first reading is dropped by it.
+            let read = self.store.follow().await;
             if read.is_ok() {
+                self.records.follow(true);
                 confirmed = monotonic();
             }
             let silent = monotonic().saturating_duration_since(confirmed);
@@ -86,32 +87,6 @@ impl Follower {
             }
             self.records.set_stale(read.is_err() && silent > self.stale_max);
             tokio::time::sleep(READ_INTERVAL).await;
-        }
-    }
-
-    /// Drops from the cache what has changed since the last call.
-    async fn read(&self, position: &mut Option<Position>) -> Result<(), StoreError> {
-        let Some(since) = position else {
-            // From here on changes are followed. Nothing that was fetched earlier is kept.
-            *position = self.store.now().await?;
-            self.records.forget_all();
-            self.records.follow(true);
-            return Ok(());
-        };
-        loop {
-            let changed = self.store.changes(since).await?;
-            let is_end = changed.position == *since || changed.keys.is_none();
-            match changed.keys {
-                Some(keys) => keys.iter().for_each(|key| self.records.forget(key)),
-                None => {
-                    tracing::warn!("records: changes were missed; cached records are dropped");
-                    self.records.forget_all();
-                }
-            }
-            *since = changed.position;
-            if is_end {
-                return Ok(());
-            }
         }
     }
 

@@ -19,10 +19,9 @@ use std::sync::{Arc, OnceLock};
 use self::folder::FolderStore;
 use self::pool::PoolError;
 use self::redis::InRedis;
-pub use self::redis::{Changed, RedisError};
+pub use self::redis::RedisError;
 use tidegate_records::{FolderError, KeyPrefix, Record, RecordKey};
 use tidegate_redis::RedisStore;
-pub use tidegate_redis::values::Position;
 
 /// Is called with every record that was changed, once the change is in force. `None`: any may have changed.
 pub type Listener = Box<dyn Fn(Option<&RecordKey>) + Send + Sync>;
@@ -45,7 +44,7 @@ pub enum StoreError {
 pub struct RecordStore {
     store: Backend,
     listener: OnceLock<Listener>,
-    /// Whether Redis answers, as the follower of its changes has noted.
+    /// Whether Redis answered when its changes were read last.
     answers: AtomicBool,
 }
 
@@ -107,32 +106,19 @@ impl RecordStore {
         }
     }
 
-    /// Notes whether Redis answers; the follower of its changes calls it.
-    pub fn note_answers(&self, answers: bool) {
-        self.answers.store(answers, Relaxed);
-    }
-
     /// Whether other nodes change it too.
     pub fn is_shared(&self) -> bool {
         matches!(self.store, Backend::Redis(_))
     }
 
-    /// The position of now, for [`changes`](Self::changes). `None`: nobody else changes the store.
+    /// Notifies the listener of what other nodes have changed since the last call. At the first call any record may have
+    /// changed.
     /// Fails when the store is away.
-    pub async fn now(&self) -> Result<Option<Position>, StoreError> {
-        match &self.store {
-            Backend::Folder(_) => Ok(None),
-            Backend::Redis(redis) => Ok(Some(redis.now().await?)),
-        }
-    }
-
-    /// The records that any node has changed since then. Some may be left for the next call.
-    /// Fails when the store is away.
-    pub async fn changes(&self, since: &Position) -> Result<Changed, StoreError> {
-        match &self.store {
-            Backend::Folder(_) => Ok(Changed { keys: Some(Vec::new()), position: since.clone() }),
-            Backend::Redis(redis) => Ok(redis.changes(since).await?),
-        }
+    pub async fn follow(&self) -> Result<(), StoreError> {
+        let Backend::Redis(redis) = &self.store else { return Ok(()) };
+        let followed = redis.follow(|key| self.changed(key)).await;
+        self.answers.store(followed.is_ok(), Relaxed);
+        Ok(followed?)
     }
 
     /// Notifies one listener of all changes from now on. Further listeners are ignored.

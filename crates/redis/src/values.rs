@@ -9,6 +9,7 @@
 //! A node that keeps values reads the stream from its last position. If the entry at that position is gone, the node
 //! may have missed changes, or the server has lost some; the result says so.
 
+use parking_lot::Mutex;
 use redis::{FromRedisValue, Value};
 
 use crate::address::Servers;
@@ -69,6 +70,17 @@ pub struct Changes {
     pub position: Position,
 }
 
+/// What [`Values::follow`] finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// It begins here: any key may have changed before.
+    Begun,
+    /// Keys that changed, some of them more than once.
+    Keys(Vec<Vec<u8>>),
+    /// Changes were missed: any key may have changed.
+    Missed,
+}
+
 /// Values by key.
 pub struct Values<R: Runtime = Tokio> {
     store: RedisStore<R>,
@@ -77,6 +89,8 @@ pub struct Values<R: Runtime = Tokio> {
     stream: Vec<u8>,
     /// All keys in the order of their bytes.
     index: Vec<u8>,
+    /// The position up to which [`follow`](Self::follow) has read.
+    followed: Mutex<Option<Position>>,
 }
 
 impl<R: Runtime> Values<R> {
@@ -84,7 +98,7 @@ impl<R: Runtime> Values<R> {
     pub fn new(store: RedisStore<R>, name: &str) -> Self {
         let [prefix, stream, index] =
             ["k:", "changes", "index"].map(|part| format!("{name}:{part}").into_bytes());
-        Self { store, prefix, stream, index }
+        Self { store, prefix, stream, index, followed: Mutex::default() }
     }
 
     /// The store, to be connected for each worker.
@@ -237,11 +251,33 @@ impl<R: Runtime> Values<R> {
 
     /// The end of the stream, if there is a stream: nothing may have been changed yet.
     /// Fails when the server does not answer.
-    pub async fn last(&self) -> Result<Option<Position>, ConnectError> {
+    async fn last(&self) -> Result<Option<Position>, ConnectError> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(&self.stream).arg("+").arg("-").arg("COUNT").arg(1);
         let last: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
         Ok(last.into_iter().next().map(Position))
+    }
+
+    /// Calls `take` with all changes since the last call, a part at a time. A missing stream is created if `creates` says
+    /// so; otherwise each call is the first one until there is a stream.
+    /// Fails when the server does not answer. The next call reads what this one did not.
+    pub async fn follow(&self, creates: bool, mut take: impl FnMut(Followed)) -> Result<(), ConnectError> {
+        let Some(mut since) = self.followed.lock().clone() else {
+            let end = if creates { Some(self.end().await?) } else { self.last().await? };
+            *self.followed.lock() = end;
+            take(Followed::Begun);
+            return Ok(());
+        };
+        loop {
+            let Changes { keys, position } = self.changes(&since).await?;
+            let is_end = position == since || keys.is_none();
+            take(keys.map_or(Followed::Missed, Followed::Keys));
+            *self.followed.lock() = Some(position.clone());
+            if is_end {
+                return Ok(());
+            }
+            since = position;
+        }
     }
 
     /// What has changed since this position. Some of it may be left for the next call.

@@ -3,9 +3,7 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use parking_lot::Mutex;
-
-use tidegate_redis::values::{Position, Values};
+use tidegate_redis::values::{Followed, Values};
 use tidegate_redis::{ConnectError, Contact, RedisStore};
 
 /// The names of all keys in Redis begin with this, after CACHE_KEY_PREFIX.
@@ -48,8 +46,6 @@ pub(super) trait ExceptionStore: Send + Sync {
 
 pub(super) struct InRedis {
     values: Values,
-    /// The position up to which changes were read.
-    position: Mutex<Option<Position>>,
     /// Whether there was ever a value.
     has_values: AtomicBool,
 }
@@ -58,39 +54,22 @@ impl InRedis {
     /// It is not connected yet.
     pub(super) fn new(store: RedisStore) -> Self {
         let name = format!("{}{NAME}", store.options().keys.prefix);
-        Self {
-            values: Values::new(store, &name),
-            position: Mutex::default(),
-            has_values: AtomicBool::new(false),
-        }
+        Self { values: Values::new(store, &name), has_values: AtomicBool::new(false) }
     }
 
     async fn read_changed(&self) -> Result<Option<Vec<String>>, ConnectError> {
+        let mut ids = Some(Vec::new());
         // If nobody ever made an exception, there are no keys of exceptions in Redis: the stream is created with the
         // first change.
-        let Some(mut since) = self.position.lock().clone() else {
-            let end = match self.has_values.load(Relaxed) {
-                true => Some(self.values.end().await?),
-                false => self.values.last().await?,
-            };
-            *self.position.lock() = end;
-            return Ok(None);
-        };
-        let mut ids = Vec::new();
-        loop {
-            let changes = self.values.changes(&since).await?;
-            let is_end = changes.position == since;
-            since = changes.position;
-            let Some(keys) = changes.keys else {
-                *self.position.lock() = None;
-                return Box::pin(self.read_changed()).await;
-            };
-            ids.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
-            if is_end {
-                *self.position.lock() = Some(since);
-                return Ok(Some(ids));
+        let creates = self.has_values.load(Relaxed);
+        let take = |followed| match (&mut ids, followed) {
+            (Some(ids), Followed::Keys(keys)) => {
+                ids.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             }
-        }
+            _ => ids = None,
+        };
+        self.values.follow(creates, take).await?;
+        Ok(ids)
     }
 }
 

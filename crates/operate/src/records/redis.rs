@@ -3,7 +3,7 @@
 //! In: keys and records. Out: what Redis holds, and which keys changed since a moment.
 
 use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey, decode, encode};
-use tidegate_redis::values::{BATCH_MAX, Position, Values};
+use tidegate_redis::values::{BATCH_MAX, Followed, Values};
 use tidegate_redis::{ConnectError, RedisStore};
 
 /// The names of all keys in Redis begin with this, after CACHE_KEY_PREFIX.
@@ -28,15 +28,6 @@ pub enum RedisError {
 /// Records in Redis.
 pub struct InRedis {
     values: Values,
-}
-
-/// Which records changed.
-#[derive(Debug)]
-pub struct Changed {
-    /// Their keys. `None`: any may have changed.
-    pub keys: Option<Vec<RecordKey>>,
-    /// The position up to which this is known.
-    pub position: Position,
 }
 
 impl InRedis {
@@ -104,19 +95,23 @@ impl InRedis {
         self.values.page(prefix.as_bytes(), after, most, known).await?.into_iter().collect()
     }
 
-    /// The position of now: what is read after it is no older.
+    /// Calls `take` with the records that any node has changed since the last call. `None`: any may have changed, as at
+    /// the first call.
     /// Fails when Redis does not answer.
-    pub async fn now(&self) -> Result<Position, RedisError> {
-        Ok(self.values.end().await?)
-    }
-
-    /// The records that changed after this position. Some of them may come with the next call only.
-    /// Fails when Redis does not answer.
-    pub async fn changes(&self, since: &Position) -> Result<Changed, RedisError> {
-        let changes = self.values.changes(since).await?;
-        let keys =
-            changes.keys.map(|keys| keys.iter().filter_map(|key| RecordKey::from_bytes(key).ok()).collect());
-        Ok(Changed { keys, position: changes.position })
+    pub async fn follow(&self, take: impl Fn(Option<&RecordKey>)) -> Result<(), RedisError> {
+        let each = |followed| match followed {
+            Followed::Keys(keys) => {
+                keys.iter()
+                    .filter_map(|key| RecordKey::from_bytes(key).ok())
+                    .for_each(|key| take(Some(&key)));
+            }
+            Followed::Begun => take(None),
+            Followed::Missed => {
+                tracing::warn!("records: changes were missed; cached records are dropped");
+                take(None);
+            }
+        };
+        Ok(self.values.follow(true, each).await?)
     }
 }
 
