@@ -11,8 +11,6 @@ mod counters;
 mod records;
 mod resets;
 mod routes;
-#[cfg(test)]
-mod tests;
 mod unmet;
 mod wanted;
 
@@ -29,7 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use self::routes::{NoRoute, Operation, asked_for};
+use self::routes::{NoRoute, asked_for};
 use self::wanted::Wanted;
 use crate::audit::{Author, Caller};
 use crate::bodies::answered::{self, Changed, ExceptionDone, HoldsFor};
@@ -76,6 +74,16 @@ pub struct AdminApi {
 struct Problem(StatusCode, String);
 
 type Answer = Result<Page, Problem>;
+
+/// A request that has a route.
+struct Call<'a> {
+    head: &'a Parts,
+    /// The id in its path; empty without one.
+    id: &'a str,
+    query: &'a str,
+    body: Incoming,
+    caller: Caller,
+}
 
 impl AdminApi {
     /// Changes `book`, `resets` and the counters of `service` for bearers that `gate` admits. Bodies are within
@@ -138,7 +146,7 @@ impl AdminApi {
             let what = format!("{name}: nothing here has an ETag or a date (expected a request without it)");
             return Err(Problem(StatusCode::PRECONDITION_FAILED, what));
         }
-        let (does, id) = match asked_for(method, path) {
+        let (route, id) = match asked_for(method, path) {
             Ok(found) => found,
             Err(NoRoute::Method(methods)) => return Ok(not_allowed(&methods)),
             Err(NoRoute::Path) => {
@@ -147,32 +155,7 @@ impl AdminApi {
             }
         };
         let query = head.uri.query().unwrap_or_default();
-        match does {
-            Operation::Openapi => Ok(page(StatusCode::OK, JSON, OPENAPI)),
-            Operation::Audit => Ok(lines(self.book.audit().recent())),
-            Operation::ListExceptions => self.list_exceptions(query).await,
-            Operation::GetException => self.get_exception(id.to_owned()).await,
-            Operation::PutException => {
-                let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
-                self.put_exception(id.to_owned(), may_replace, &self.json(body).await?, caller).await
-            }
-            Operation::EndException => {
-                self.end_exception(id.to_owned(), self.asked(body).await?, caller).await
-            }
-            Operation::PeekCounter => self.peek(self.asked(body).await?).await,
-            Operation::TopCounters => self.top(self.asked(body).await?).await,
-            Operation::ResetCounter => self.reset(self.asked(body).await?, caller).await,
-            Operation::ListResets => Ok(self.resets()),
-            Operation::ResetBelow => self.reset_below(self.asked(body).await?, caller).await,
-            Operation::ListBans => Ok(self.bans()),
-            Operation::Ban => self.ban(self.asked(body).await?, caller).await,
-            Operation::LiftBan => self.lift_ban(self.asked(body).await?, caller).await,
-            Operation::PutRecord
-            | Operation::DeleteRecord
-            | Operation::GetRecord
-            | Operation::ListRecords
-            | Operation::LoadRecords => self.records(does, query, body, caller).await,
-        }
+        (route.answer)(self, Call { head, id, query, body, caller }).await
     }
 
     /// All exceptions. A change in progress keeps them locked until it is on the disk.
@@ -195,8 +178,9 @@ impl AdminApi {
         }
     }
 
-    async fn put_exception(&self, id: String, may_replace: bool, asked: &Value, caller: Caller) -> Answer {
-        let record = Authored::of_client(&id, asked)?;
+    async fn put_exception(&self, Call { head, id, body, caller, .. }: Call<'_>) -> Answer {
+        let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
+        let record = Authored::of_client(id, &self.json(body).await?)?;
         let author = Author { who: record.who.clone(), caller };
         let warning = self.service.with_rules(|rules| match rules {
             Some(rules) => {
@@ -205,7 +189,7 @@ impl AdminApi {
             }
             None => Ok(None),
         })?;
-        self.change(id, warning, WantedChange::Put { record, may_replace }, author).await
+        self.change(id.to_owned(), warning, WantedChange::Put { record, may_replace }, author).await
     }
 
     async fn end_exception(&self, id: String, Who { who, why }: Who, caller: Caller) -> Answer {

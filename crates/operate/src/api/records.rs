@@ -8,14 +8,12 @@ mod load;
 use std::sync::Arc;
 
 use http::StatusCode;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use self::load::Load;
 use super::audited::Made;
-use super::routes::Operation;
 use super::unmet::of_record;
-use super::{AdminApi, Answer, Problem, invalid, shown};
+use super::{AdminApi, Answer, Call, Problem, invalid, shown};
 use crate::audit::{Author, Caller, DONE};
 use crate::bodies::Mistake;
 use crate::bodies::answered::{self, RecordDone};
@@ -45,27 +43,23 @@ struct Change {
 }
 
 impl AdminApi {
-    pub(super) async fn records(
-        &self,
-        does: Operation,
-        query: &str,
-        body: Incoming,
-        caller: Caller,
-    ) -> Answer {
-        let Some(records) = self.records.clone() else {
-            let what = "there is no store of records (expected LIMITS_DIR to be set)";
-            return Err(Problem(StatusCode::CONFLICT, what.to_owned()));
-        };
-        match does {
-            Operation::PutRecord => self.put_record(&records, self.asked(body).await?, caller).await,
-            Operation::DeleteRecord => self.delete_record(&records, self.asked(body).await?, caller).await,
-            Operation::GetRecord => get(&records, self.asked(body).await?).await,
-            Operation::ListRecords => list(&records, self.asked(body).await?).await,
-            _ => Load::of(query, caller)?.run(self, records, body).await,
-        }
+    /// The store of records.
+    /// Fails when there is none.
+    pub(super) fn store(&self) -> Result<&Arc<RecordStore>, Problem> {
+        let what = "there is no store of records (expected LIMITS_DIR to be set)";
+        self.records.as_ref().ok_or_else(|| Problem(StatusCode::CONFLICT, what.to_owned()))
     }
 
-    async fn put_record(&self, records: &Arc<RecordStore>, asked: PutRecord, caller: Caller) -> Answer {
+    pub(super) async fn load_records(&self, records: &Arc<RecordStore>, call: Call<'_>) -> Answer {
+        Load::of(call.query, call.caller)?.run(self, Arc::clone(records), call.body).await
+    }
+
+    pub(super) async fn put_record(
+        &self,
+        records: &Arc<RecordStore>,
+        asked: PutRecord,
+        caller: Caller,
+    ) -> Answer {
         let (key, record) = read(&asked.record())?;
         let author = Author { who: asked.who.into_string(), caller };
         let who = Reason { author, why: asked.why.into_string() };
@@ -79,7 +73,12 @@ impl AdminApi {
         Ok(shown(status, &answered::Done { done, warning }))
     }
 
-    async fn delete_record(&self, records: &Arc<RecordStore>, asked: DeleteRecord, caller: Caller) -> Answer {
+    pub(super) async fn delete_record(
+        &self,
+        records: &Arc<RecordStore>,
+        asked: DeleteRecord,
+        caller: Caller,
+    ) -> Answer {
         let key = key_of(&asked.domain, &asked.entries)?;
         let author = Author { who: asked.who.into_string(), caller };
         let who = Reason { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
@@ -134,7 +133,8 @@ impl AdminApi {
     }
 }
 
-async fn get(records: &RecordStore, asked: DomainEntries) -> Answer {
+/// The record of a key.
+pub(super) async fn get(records: &RecordStore, asked: DomainEntries) -> Answer {
     let key = key_of(&asked.domain, &asked.entries)?;
     match records.get(key.clone()).await? {
         Some(record) => Ok(shown(StatusCode::OK, &show(&key, &record))),
@@ -143,7 +143,7 @@ async fn get(records: &RecordStore, asked: DomainEntries) -> Answer {
 }
 
 /// A page of records, and the position of the next page.
-async fn list(records: &RecordStore, asked: ListRecords) -> Answer {
+pub(super) async fn list(records: &RecordStore, asked: ListRecords) -> Answer {
     let after = asked.after.as_ref().map(|after| key_of(&after.domain, &after.entries));
     let after = after.transpose().map_err(|mistake| mistake.within("after"))?;
     let most = asked.most.as_usize();

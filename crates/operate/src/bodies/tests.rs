@@ -6,14 +6,8 @@ use schemars::generate::{Contract, SchemaSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::answered::{
-    BanChanged, Changed, CounterKey, Done, Error, KnownBan, LastReset, LeftOut, Listed, Loaded, Records,
-    Reset, ResetDone, Top,
-};
-use super::asked::{
-    Ban, DeleteRecord, DomainEntries, Entry, Exception, LiftBan, ListRecords, PutRecord, ResetBelow,
-    ResetCounter, TopCounters, Who,
-};
+use super::answered::{CounterKey, Error};
+use super::asked::Entry;
 use super::values::{
     LEVELS_MAX, List, Number, Positive, Requests, ResetId, TEXT_BYTES_MAX, Text, Time, Words,
 };
@@ -93,44 +87,49 @@ enum Does {
     RecordsLoad,
 }
 
-/// The schemas of all bodies, by their names.
-pub(crate) fn schemas() -> Map<String, Value> {
-    let mut asked = generator(Contract::Deserialize);
-    asked.subschema_for::<Exception>();
-    asked.subschema_for::<Who>();
-    asked.subschema_for::<DomainEntries>();
-    asked.subschema_for::<ResetCounter>();
-    asked.subschema_for::<Ban>();
-    asked.subschema_for::<LiftBan>();
-    asked.subschema_for::<ResetBelow>();
-    asked.subschema_for::<TopCounters>();
-    asked.subschema_for::<PutRecord>();
-    asked.subschema_for::<DeleteRecord>();
-    asked.subschema_for::<ListRecords>();
-    asked.subschema_for::<Record>();
-    asked.subschema_for::<AuditLine>();
-    let mut answered = generator(Contract::Serialize);
-    answered.subschema_for::<Error>();
-    answered.subschema_for::<Listed>();
-    answered.subschema_for::<Changed>();
-    answered.subschema_for::<Reset>();
-    answered.subschema_for::<ResetDone>();
-    answered.subschema_for::<KnownBan>();
-    answered.subschema_for::<BanChanged>();
-    answered.subschema_for::<LastReset>();
-    answered.subschema_for::<Top>();
-    answered.subschema_for::<LeftOut>();
-    answered.subschema_for::<Records>();
-    answered.subschema_for::<Done>();
-    answered.subschema_for::<Loaded>();
-    let mut all = answered.take_definitions(true);
-    // What is in both is as strict as requests are.
-    all.append(&mut asked.take_definitions(true));
-    all.values_mut().for_each(tidied);
-    // Requests may leave these out; an exception that was made has them.
-    let required = all["Listed"]["required"].as_array_mut().expect("what an exception has");
-    required.extend([json!("id"), json!("made")]);
-    all
+/// The schemas of bodies, as they are asked for: of requests, and of answers.
+pub(crate) struct Schemas {
+    asked: SchemaGenerator,
+    answered: SchemaGenerator,
+}
+
+impl Schemas {
+    /// With those that every operation may need, and those that are shown without a type.
+    pub(crate) fn new() -> Self {
+        let (asked, answered) = (generator(Contract::Deserialize), generator(Contract::Serialize));
+        let mut schemas = Self { asked, answered };
+        schemas.asked::<Record>();
+        schemas.asked::<AuditLine>();
+        schemas.answered::<Error>();
+        schemas
+    }
+
+    /// Where the schema of this body of a request is.
+    pub(crate) fn asked<T: JsonSchema>(&mut self) -> String {
+        place::<T>(&mut self.asked)
+    }
+
+    /// Where the schema of this body of an answer is.
+    pub(crate) fn answered<T: JsonSchema>(&mut self) -> String {
+        place::<T>(&mut self.answered)
+    }
+
+    /// All of them, by their names.
+    pub(crate) fn all(mut self) -> Map<String, Value> {
+        let mut all = self.answered.take_definitions(true);
+        // What is in both is as strict as requests are.
+        all.append(&mut self.asked.take_definitions(true));
+        all.values_mut().for_each(tidied);
+        // Requests may leave these out; an exception that was made has them.
+        let required = all["Listed"]["required"].as_array_mut().expect("what an exception has");
+        required.extend([json!("id"), json!("made")]);
+        all
+    }
+}
+
+fn place<T: JsonSchema>(generator: &mut SchemaGenerator) -> String {
+    generator.subschema_for::<T>();
+    format!("#/components/schemas/{}", T::schema_name())
 }
 
 fn generator(contract: Contract) -> SchemaGenerator {

@@ -8,51 +8,17 @@
 use std::fs;
 use std::path::Path;
 
-use schemars::JsonSchema;
 use serde_json::{Value, json};
 
-use super::routes::{NoRoute, Operation, ROUTES, asked_for};
-use crate::bodies::tests::{AuditLine, Record, schemas};
-use crate::bodies::{answered, asked};
-use http::Method;
-
-/// Where the schema of a type is in the document.
-fn some<T: JsonSchema>() -> Option<String> {
-    Some(format!("#/components/schemas/{}", T::schema_name()))
-}
-
-/// The types of what an operation takes, and of what it answers when it is done.
-fn bodies(does: Operation) -> (Option<String>, Option<String>) {
-    match does {
-        Operation::Openapi => (None, None),
-        Operation::Audit => (None, some::<AuditLine>()),
-        Operation::ListExceptions | Operation::GetException => (None, some::<answered::Listed>()),
-        Operation::PutException => (some::<asked::Exception>(), some::<answered::Changed>()),
-        Operation::EndException => (some::<asked::Who>(), some::<answered::Changed>()),
-        Operation::PeekCounter => {
-            (some::<asked::DomainEntries>(), Some("#/components/schemas/Explanation".to_owned()))
-        }
-        Operation::TopCounters => (some::<asked::TopCounters>(), some::<answered::Top>()),
-        Operation::ResetCounter => (some::<asked::ResetCounter>(), some::<answered::Reset>()),
-        Operation::ListResets => (None, some::<answered::LastReset>()),
-        Operation::ResetBelow => (some::<asked::ResetBelow>(), some::<answered::ResetDone>()),
-        Operation::ListBans => (None, some::<answered::KnownBan>()),
-        Operation::Ban => (some::<asked::Ban>(), some::<answered::BanChanged>()),
-        Operation::LiftBan => (some::<asked::LiftBan>(), some::<answered::BanChanged>()),
-        Operation::PutRecord => (some::<asked::PutRecord>(), some::<answered::Done>()),
-        Operation::DeleteRecord => (some::<asked::DeleteRecord>(), some::<answered::Done>()),
-        Operation::GetRecord => (some::<asked::DomainEntries>(), some::<Record>()),
-        Operation::ListRecords => (some::<asked::ListRecords>(), some::<answered::Records>()),
-        // It takes lines, which the document describes.
-        Operation::LoadRecords => (None, some::<answered::Loaded>()),
-    }
-}
+use super::*;
 
 /// The document with the types as they are now.
 fn written(mut document: Value) -> String {
-    for route in &ROUTES {
+    let mut schemas = Schemas::new();
+    let left_out = schemas.answered::<answered::LeftOut>();
+    for route in ROUTES {
         let operation = &mut document["paths"][route.path][route.method.as_str().to_lowercase()];
-        let (taken, given) = bodies(route.does);
+        let (taken, given) = (route.bodies)(&mut schemas);
         if let Some(taken) = taken {
             let content = json!({"application/json": {"schema": {"$ref": taken}}});
             operation["requestBody"] = json!({"required": true, "content": content});
@@ -61,10 +27,9 @@ fn written(mut document: Value) -> String {
         let done = responses.iter_mut().filter(|(status, _)| status.starts_with('2'));
         for content in done.filter_map(|(_, response)| response["content"].as_object_mut()) {
             for (kind, content) in content.iter_mut() {
-                match (&given, kind.as_str(), route.does) {
+                match (&given, kind.as_str(), route.name) {
                     (None, ..) => {}
-                    (Some(given), "application/x-ndjson", Operation::TopCounters) => {
-                        let left_out = some::<answered::LeftOut>();
+                    (Some(given), "application/x-ndjson", "topCounters") => {
                         content["schema"] = json!({"anyOf": [{"$ref": given}, {"$ref": left_out}]});
                     }
                     (Some(given), ..) => content["schema"] = json!({"$ref": given}),
@@ -72,7 +37,7 @@ fn written(mut document: Value) -> String {
             }
         }
     }
-    document["components"]["schemas"] = schemas().into();
+    document["components"]["schemas"] = schemas.all().into();
     format!("{document:#}\n")
 }
 
@@ -91,11 +56,7 @@ fn the_openapi_document_has_all_that_is_served_and_the_types_as_they_are() {
     let mut described: Vec<_> = described.collect();
     let mut served: Vec<_> = ROUTES
         .iter()
-        .map(|route| {
-            let name = format!("{:?}", route.does);
-            let name = name[..1].to_lowercase() + &name[1..];
-            (route.path.to_owned(), route.method.to_string(), name)
-        })
+        .map(|route| (route.path.to_owned(), route.method.to_string(), route.name.to_owned()))
         .collect();
     described.sort();
     served.sort();
@@ -114,12 +75,9 @@ fn the_openapi_document_has_all_that_is_served_and_the_types_as_they_are() {
 /// Each schema that the document refers to is in it, and none is left over.
 #[test]
 fn the_openapi_document_refers_to_each_of_its_schemas() {
-    let document: Value = serde_json::from_str(super::OPENAPI).expect("it is JSON");
-    let mut named: Vec<_> = super::OPENAPI
-        .split("#/components/schemas/")
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next())
-        .collect();
+    let document: Value = serde_json::from_str(OPENAPI).expect("it is JSON");
+    let mut named: Vec<_> =
+        OPENAPI.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     named.sort_unstable();
     named.dedup();
     let known = document["components"]["schemas"].as_object().expect("schemas").keys();
@@ -128,11 +86,12 @@ fn the_openapi_document_refers_to_each_of_its_schemas() {
 
 #[test]
 fn a_request_finds_its_route_or_the_methods_that_there_are() {
-    let at = |method: Method, path: &'static str| asked_for(&method, path);
-    assert_eq!(at(Method::HEAD, "/admin/audit"), Ok((Operation::Audit, "")));
-    assert_eq!(at(Method::PUT, "/admin/exceptions/a"), Ok((Operation::PutException, "a")));
-    assert_eq!(at(Method::GET, "/admin/exceptions/a/b"), Ok((Operation::GetException, "a/b")));
-    assert_eq!(at(Method::DELETE, "/admin/exceptions/"), Ok((Operation::EndException, "")));
+    let at =
+        |method: Method, path: &'static str| asked_for(&method, path).map(|(route, id)| (route.name, id));
+    assert_eq!(at(Method::HEAD, "/admin/audit"), Ok(("audit", "")));
+    assert_eq!(at(Method::PUT, "/admin/exceptions/a"), Ok(("putException", "a")));
+    assert_eq!(at(Method::GET, "/admin/exceptions/a/b"), Ok(("getException", "a/b")));
+    assert_eq!(at(Method::DELETE, "/admin/exceptions/"), Ok(("endException", "")));
     for path in ["/admin/", "/admin/exceptions2", "/admin/records/", "/admin/records/get/more", "/admin/{id}"]
     {
         assert_eq!(at(Method::GET, path), Err(NoRoute::Path), "{path}");
