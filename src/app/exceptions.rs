@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::shared::server_options;
 use crate::app::reload::Watching;
-use crate::app::{AppError, Essential, dead};
+use crate::app::{AppError, Essential, dead, spawn_forever};
 use crate::clock::wall;
 use crate::configuration::{Admin, Redis};
 use crate::source::file::{Contents, FileSource, Layout, SourceError};
@@ -91,13 +91,10 @@ fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Resul
 
 /// Keeps them in force, in step with other nodes, and copied to the file.
 pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Service>) {
-    let following = follow(Arc::clone(book), Arc::clone(service));
-    control.spawn(async move { match following.await {} });
-    let (sharing, copying) = (Arc::clone(book).follow(wall), Arc::clone(book).keep_copy());
-    let trying = try_file(Arc::clone(book));
-    control.spawn(async move { match sharing.await {} });
-    control.spawn(async move { match copying.await {} });
-    control.spawn(async move { match trying.await {} });
+    spawn_forever(control, follow(Arc::clone(book), Arc::clone(service)));
+    spawn_forever(control, Arc::clone(book).follow(wall));
+    spawn_forever(control, Arc::clone(book).keep_copy());
+    spawn_forever(control, try_file(Arc::clone(book)));
 }
 
 /// Copies them to the file once more. A disk that hangs does not keep the process from ending.
