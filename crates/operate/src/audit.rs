@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use tidegate_engine::stamp;
@@ -37,6 +38,23 @@ pub enum AuditError {
     /// The thread that writes it has died.
     #[error(transparent)]
     Thread(#[from] tokio::task::JoinError),
+}
+
+/// What a change does, as its lines say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
+#[allow(missing_docs)]
+pub(crate) enum Does {
+    ExceptionPut,
+    ExceptionEnd,
+    CounterReset,
+    ResetBelow,
+    Ban,
+    LiftBan,
+    RecordPut,
+    RecordDelete,
+    RecordsLoad,
 }
 
 /// The outcome of a change in words, or why it failed.
@@ -113,7 +131,7 @@ impl Audit {
         self: &Arc<Self>,
         author: Author,
         now: impl Fn() -> Timestamp,
-        (does, what): (&'static str, Value),
+        (does, what): (Does, Value),
         change: impl Future<Output = (T, Outcome)>,
     ) -> Result<T, AuditError> {
         let (audit, began) = (Arc::clone(self), now());
@@ -134,7 +152,7 @@ impl Audit {
         &self,
         author: &Author,
         now: Timestamp,
-        does: &str,
+        does: Does,
         what: Value,
     ) -> Result<Intended, AuditError> {
         let mut lines = self.0.lock();

@@ -29,7 +29,7 @@ use self::known::KnownException;
 use self::pages::{Pages, Planned};
 use self::redis::InRedis;
 use self::shared::Shared;
-use crate::audit::{Audit, AuditError, Author, DONE};
+use crate::audit::{Audit, AuditError, Author, DONE, Does};
 use crate::line_file::{FileError, LineFile};
 use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::overlay::Exceptions;
@@ -355,11 +355,7 @@ fn check(disk: &dyn Disk, path: &Path) -> Result<(), FileError> {
 }
 
 /// What the audit has of a change: its kind, and the exception before and after it.
-fn audited(
-    wanted: &WantedChange,
-    before: Option<&Authored>,
-    after: &KnownException,
-) -> (&'static str, Value) {
+fn audited(wanted: &WantedChange, before: Option<&Authored>, after: &KnownException) -> (Does, Value) {
     let after = match after {
         KnownException::Made(record) => Some(&**record),
         KnownException::Ended { .. } => None,
@@ -367,12 +363,12 @@ fn audited(
     let json = |record: Option<&Authored>| record.map_or(Value::Null, Authored::json);
     let mut what = json!({"exception": wanted.id(), "before": json(before), "after": json(after)});
     match wanted {
-        WantedChange::Put { .. } => ("exception_put", what),
+        WantedChange::Put { .. } => (Does::ExceptionPut, what),
         WantedChange::End { why, .. } => {
             if !why.is_empty() {
                 what["why"] = why.as_str().into();
             }
-            ("exception_end", what)
+            (Does::ExceptionEnd, what)
         }
     }
 }

@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{AdminApi, Problem};
-use crate::audit::Author;
+use crate::audit::{Author, Does};
 use crate::exceptions::ChangeError;
 use tidegate_serve::clock::wall;
 
@@ -22,7 +22,7 @@ impl AdminApi {
     pub(super) async fn audited<T, E>(
         &self,
         author: Author,
-        does: &'static str,
+        does: Does,
         what: Value,
         change: impl Future<Output = Made<T, E>> + Send + 'static,
     ) -> Result<T, Problem>

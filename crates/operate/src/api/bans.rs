@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::counters::request;
 use super::{AdminApi, Answer, Problem, line, lines, refused, shown};
-use crate::audit::{Author, Caller, DONE};
+use crate::audit::{Author, Caller, DONE, Does};
 use crate::bodies::answered::{BanChanged, BanOutcome, KnownBan};
 use crate::bodies::asked::{Ban, DomainEntries, Entry, LiftBan};
 use crate::bodies::values::{List, Time};
@@ -50,7 +50,7 @@ impl AdminApi {
         let change = async move {
             service.ban(&request(&of), secs).await.map(|()| (BanOutcome::Banned, DONE.to_owned()))
         };
-        let done = self.audited(author, "ban", what, change).await?;
+        let done = self.audited(author, Does::Ban, what, change).await?;
         Ok(shown(StatusCode::OK, &BanChanged { done }))
     }
 
@@ -64,7 +64,7 @@ impl AdminApi {
             let done = if was_banned { BanOutcome::Lifted } else { BanOutcome::Unchanged };
             Ok::<_, BanError>((done, DONE.to_owned()))
         };
-        let done = self.audited(author, "lift_ban", what, change).await?;
+        let done = self.audited(author, Does::LiftBan, what, change).await?;
         Ok(shown(StatusCode::OK, &BanChanged { done }))
     }
 }

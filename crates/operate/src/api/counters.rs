@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{AdminApi, Answer, Problem, line, lines, refused, shown};
-use crate::audit::{Author, Caller};
+use crate::audit::{Author, Caller, Does};
 use crate::bodies::answered::{CounterKey, Denied, Fullest, LeftOut, Reset, ResetDone, Top};
 use crate::bodies::asked::{DomainEntries, ResetCounter, TopCounters};
 use crate::bodies::values::{ResetId, Time};
@@ -34,7 +34,7 @@ impl AdminApi {
         let before = self.look_or_say_why(&counter).await;
         let wanted = self.resets.plan(path, asked.id.map(|ResetId(number)| number), wall())?;
         let what = json!({"why": why, "before": before});
-        let ResetDone { id, done, .. } = self.begin(wanted, author, "counter_reset", what).await?;
+        let ResetDone { id, done, .. } = self.begin(wanted, author, Does::CounterReset, what).await?;
         // The reset is done, even if the counter cannot be read.
         let after = self.look_or_say_why(&counter).await;
         Ok(shown(StatusCode::OK, &Reset { id, done, before, after }))

@@ -14,7 +14,7 @@ use self::load::Load;
 use super::audited::Made;
 use super::unmet::of_record;
 use super::{AdminApi, Answer, Call, Problem, invalid, shown};
-use crate::audit::{Author, Caller, DONE};
+use crate::audit::{Author, Caller, DONE, Does};
 use crate::bodies::Mistake;
 use crate::bodies::answered::{self, RecordDone};
 use crate::bodies::asked::{DeleteRecord, DomainEntries, Entry, ListRecords, PutRecord};
@@ -64,7 +64,7 @@ impl AdminApi {
         let author = Author { who: asked.who.into_string(), caller };
         let who = Reason { author, why: asked.why.into_string() };
         let warning = self.service.with_rules(|rules| of_record(&key, &record, rules?));
-        let before = self.exchange(records, who, "record_put", &key, |_| Ok(Some(record))).await?;
+        let before = self.exchange(records, who, Does::RecordPut, &key, |_| Ok(Some(record))).await?;
         let (status, done) = match before {
             Some(same) if same == record => (StatusCode::OK, RecordDone::Unchanged),
             Some(_) => (StatusCode::OK, RecordDone::Replaced),
@@ -83,7 +83,7 @@ impl AdminApi {
         let author = Author { who: asked.who.into_string(), caller };
         let who = Reason { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
         let none = |before: Option<Record>| before.map_or_else(|| Err(unknown(&key)), |_| Ok(None));
-        self.exchange(records, who, "record_delete", &key, none).await?;
+        self.exchange(records, who, Does::RecordDelete, &key, none).await?;
         Ok(shown(StatusCode::OK, &answered::Done { done: RecordDone::Deleted, warning: None }))
     }
 
@@ -94,7 +94,7 @@ impl AdminApi {
         &self,
         records: &Arc<RecordStore>,
         who: Reason,
-        does: &'static str,
+        does: Does,
         key: &RecordKey,
         after: impl Fn(Option<Record>) -> Result<Option<Record>, Problem>,
     ) -> Result<Option<Record>, Problem> {
@@ -122,7 +122,7 @@ impl AdminApi {
     async fn change_records<T: Send + 'static>(
         &self,
         Reason { author, why }: Reason,
-        does: &'static str,
+        does: Does,
         mut what: Value,
         change: impl Future<Output = Made<T, StoreError>> + Send + 'static,
     ) -> Result<T, Problem> {

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{AdminApi, Answer, Problem, line, lines, shown};
-use crate::audit::{Author, Caller, DONE};
+use crate::audit::{Author, Caller, DONE, Does};
 use crate::bodies::answered::{LastReset, ResetDone, ResetOutcome};
 use crate::bodies::asked::ResetBelow;
 use crate::bodies::values::{ResetId, Time};
@@ -32,7 +32,7 @@ impl AdminApi {
         let author = Author { who: asked.who.into_string(), caller };
         let wanted = self.resets.plan(path, number, wall())?;
         let what = json!({"why": asked.why, "rules": wanted.rules});
-        let done = self.begin(wanted, author, "reset_below", what).await?;
+        let done = self.begin(wanted, author, Does::ResetBelow, what).await?;
         Ok(shown(StatusCode::OK, &done))
     }
 
@@ -42,7 +42,7 @@ impl AdminApi {
         &self,
         wanted: Wanted,
         author: Author,
-        does: &'static str,
+        does: Does,
         what: Value,
     ) -> Result<ResetDone, Problem> {
         let (id, rules) = (ResetId(wanted.epoch), wanted.rules);

@@ -11,6 +11,7 @@ use super::asked::Entry;
 use super::values::{
     LEVELS_MAX, List, Number, Positive, Requests, ResetId, TEXT_BYTES_MAX, Text, Time, Words,
 };
+use crate::audit::Does;
 
 /// The answer that one hit would get now, and why.
 pub(crate) struct Explanation;
@@ -69,22 +70,6 @@ pub(crate) struct AuditLine {
     outcome: Option<String>,
     /// Why it failed.
     why: Option<String>,
-}
-
-#[derive(JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-#[expect(dead_code, reason = "these are the names that the audit has")]
-enum Does {
-    ExceptionPut,
-    ExceptionEnd,
-    CounterReset,
-    ResetBelow,
-    Ban,
-    LiftBan,
-    RecordPut,
-    RecordDelete,
-    RecordsLoad,
 }
 
 /// The schemas of bodies, as they are asked for: of requests, and of answers.

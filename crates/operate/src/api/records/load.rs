@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::super::unmet::{is_read, of_record};
 use super::super::{AdminApi, Answer, Problem, blocking, invalid, shown};
 use super::Reason;
-use crate::audit::{Author, Caller};
+use crate::audit::{Author, Caller, Does};
 use crate::bodies::answered::{LineProblem, LineWarning, Loaded};
 use crate::bodies::values::TEXT_BYTES_MAX;
 use crate::page::parameter;
@@ -102,7 +102,7 @@ impl Load {
             Ok(((progress.report, ended), outcome))
         };
         let what = json!({"format": format.name()});
-        let (mut report, ended) = api.change_records(self.asked, "records_load", what, load).await?;
+        let (mut report, ended) = api.change_records(self.asked, Does::RecordsLoad, what, load).await?;
         let status = match ended {
             Ok(()) if report.bad == 0 => StatusCode::OK,
             Ok(()) => StatusCode::BAD_REQUEST,
