@@ -150,6 +150,11 @@ impl Pending {
         self.taken - self.held
     }
 
+    /// Without what is held, which no counter of hits has in its state.
+    pub(crate) fn without_held(self) -> Self {
+        Self { taken: self.charged(), held: 0, ..self }
+    }
+
     pub(crate) fn take(&mut self, hits: u64) {
         self.taken = self.taken.saturating_add(hits);
     }

@@ -325,7 +325,8 @@ impl<S: Counter> Shard<S> {
                 state.look(&check.limit, pending, 0)
             }
         };
-        (preview, if check.reported { state.report_max(&check.limit, pending) } else { u64::MAX })
+        let report_max = || state.report_max(&check.limit, pending.without_held());
+        (preview, if check.reported { report_max() } else { u64::MAX })
     }
 
     /// The slot of the counter, which is inserted if it does not exist.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, conclude};
-use tidegate_engine::limit::Found;
+use tidegate_engine::limit::{AMOUNT_MAX, Found};
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Hits, Modes, ReservationStep};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request, Reservation};
@@ -680,4 +680,16 @@ fn a_request_of_one_limit_is_decided_as_any_other() {
             }
         }
     }
+}
+
+/// What is held takes no part of a counter's numbers: memory for a cost is reserved where it is charged.
+#[test]
+fn a_cost_beside_more_held_hits_than_a_counter_counts_is_charged_and_paid_for() {
+    let limit = "rate_limit: {requests_per_unit: 10, window: 60s, algorithm: sliding_log}, shadow_mode: true";
+    let (rules, store) = (rules(&format!("{limit}, reserve: {{ttl: 300s}}")), store());
+    let of = (&rules, &store);
+    assert_eq!(reserve(of, "large", AMOUNT_MAX, 0.0), (true, Some(Found::Nothing)));
+    assert_eq!(commit(of, "small", 3, 0.0), Some(Found::Nothing));
+    assert_eq!(commit(of, "large", 3, 0.0), Some(Found::Open));
+    assert_eq!(remaining(of, 0.0), 4);
 }
