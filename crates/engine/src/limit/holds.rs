@@ -24,7 +24,7 @@ use std::num::NonZeroU64;
 use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending};
 use crate::limit::indexed_heap::{IndexedHeap, Item};
-use crate::limit::{Limit, Periods, Preview, Share, Slot};
+use crate::limit::{COUNT_REQUESTS_MAX, Limit, Periods, Preview, Share, Slot};
 use crate::time::{SECOND_NANOS, Timestamp};
 
 /// The most holds and remembered ids of a counter: all of them may change at one time.
@@ -32,6 +32,10 @@ pub const HOLDS_MAX: usize = 100_000;
 
 /// The most hits of a reservation. It and the numbers that are made of it are exact in Redis and in JSON.
 pub const AMOUNT_MAX: u64 = (1 << 53) - 8;
+
+/// The most hits that all holds of a counter hold together, and the most that their calls may cost. No limit is larger, but in
+/// shadow mode more than the limit is held. Up to here sums are exact in Redis too.
+const SUM_MAX: u64 = COUNT_REQUESTS_MAX;
 
 /// How holds of a limit end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +92,7 @@ pub enum Found {
     Other,
     /// A hold that was ended.
     Ended,
-    /// Nothing, and there is no room for one more.
+    /// Nothing, and there is no room for one more, or for so many hits.
     Full,
     /// A hold that has expired, of which so many hits were charged.
     Expired(u64),
@@ -206,7 +210,7 @@ impl Holds {
 
     fn found(&self, hold: Option<&Hold>, limit: &Limit, hits: u64) -> Found {
         match hold {
-            None if self.holds.len() >= HOLDS_MAX => Found::Full,
+            None if self.holds.len() >= HOLDS_MAX || self.is_too_much(limit, hits) => Found::Full,
             None => Found::Nothing,
             Some(hold) if hold.is_ended() => Found::Ended,
             Some(hold) if !hold.is_open(self.latest) => Found::Expired(hold.worst),
@@ -216,6 +220,13 @@ impl Holds {
                 if worst == Some(hold.worst) { Found::Open } else { Found::Other }
             }
         }
+    }
+
+    /// Whether a hold of so many hits makes a sum too large.
+    fn is_too_much(&self, limit: &Limit, hits: u64) -> bool {
+        let Some(terms) = limit.hold_terms().filter(|_| hits > 0 && !limit.ends_hold()) else { return false };
+        let hits = saturated(hits);
+        (self.held + hits).max(self.worst + terms.worst_of(hits)) > SUM_MAX
     }
 
     /// Takes what a hold counts out of the sums.
@@ -375,13 +386,24 @@ impl Counter for Holds {
             if forgotten <= latest || until > forgotten {
                 return Err("a hold that has ended");
             }
+            if expires > latest && until < expires {
+                return Err("an open hold that does not count");
+            }
             if holds.len() == HOLDS_MAX {
                 return Err("more holds than a counter has");
             }
             holds.push(Hold { slot, expires, until, forgotten, hits, worst: hits });
         }
         let mut state = Self { latest, ..Self::default() };
-        holds.into_iter().for_each(|hold| state.put(hold));
+        for hold in holds {
+            if hold.hits.max(hold.worst) > AMOUNT_MAX {
+                return Err("a hold of too many hits");
+            }
+            state.put(hold);
+            if state.held.max(state.worst) > SUM_MAX {
+                return Err("holds of too many hits");
+            }
+        }
         if state.holds.is_empty() { Err("no hold") } else { Ok(state) }
     }
 
@@ -458,6 +480,33 @@ mod tests {
         assert_eq!(bytes, with_worst(&[8]));
         for wrong in [&[5][..], &[8, 9]] {
             assert!(decoded(&with_worst(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn holds_that_no_counter_has_are_refused() {
+        let read = |latest: u64, holds: &[(u64, [u64; 3], u64)]| {
+            let mut bytes = Vec::new();
+            bytes.u64(latest);
+            for (id, times, hits) in holds {
+                [*id, 9].iter().chain(times).for_each(|number| bytes.u64(*number));
+                bytes.u32(0);
+                bytes.u64(*id);
+                bytes.u32(0);
+                [*hits, *hits].into_iter().for_each(|number| bytes.u64(number));
+            }
+            bytes.u64(0);
+            decoded(&bytes).map(|holds| holds.held)
+        };
+        let (open, expired) = ([200, 300, 400], [50, 0, 400]);
+        assert_eq!(read(100, &[(1, open, AMOUNT_MAX), (2, expired, AMOUNT_MAX)]), Ok(AMOUNT_MAX));
+        for too_many in [AMOUNT_MAX + 1, u64::MAX] {
+            assert!(read(100, &[(1, open, too_many)]).is_err(), "{too_many}");
+            assert!(read(100, &[(1, expired, too_many)]).is_err(), "{too_many}");
+        }
+        assert!(read(100, &[(1, open, AMOUNT_MAX), (2, open, AMOUNT_MAX)]).is_err(), "in all");
+        for until in [0, 99, 199] {
+            assert!(read(100, &[(1, [200, until, 400], 1 << 40)]).is_err(), "open, but counts until {until}");
         }
     }
 

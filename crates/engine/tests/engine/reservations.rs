@@ -682,6 +682,25 @@ fn a_request_of_one_limit_is_decided_as_any_other() {
     }
 }
 
+/// The sum of what is held is exact, whatever clients ask for.
+#[test]
+fn in_shadow_mode_no_more_is_held_than_numbers_can_be() {
+    let limit = "rate_limit: {requests_per_unit: 10, window: 60s}, shadow_mode: true";
+    let (rules, store) = (rules(&format!("{limit}, reserve: {{ttl: 300s}}")), store());
+    let of = (&rules, &store);
+    commit(of, "first", 1, 0.0);
+    assert_eq!(reserve(of, "large", AMOUNT_MAX, 0.0), (true, Some(Found::Nothing)), "it is not enforced");
+    for number in 0..3_000 {
+        let found = reserve(of, &format!("{number}"), AMOUNT_MAX, 0.0);
+        assert_eq!(found, (true, Some(Found::Full)), "reservation {number}");
+    }
+    assert_eq!(reserve(of, "8", 8, 0.0), (true, Some(Found::Full)));
+    assert_eq!(reserve(of, "7", 7, 0.0), (true, Some(Found::Nothing)), "2^53 - 1 in all");
+    assert_eq!(commit(of, "new", AMOUNT_MAX, 0.0), Some(Found::Nothing), "what ends a hold needs no room");
+    assert_eq!(commit(of, "large", 1, 0.0), Some(Found::Open));
+    assert_eq!(reserve(of, "8", 8, 0.0), (true, Some(Found::Nothing)));
+}
+
 /// What is held takes no part of a counter's numbers: memory for a cost is reserved where it is charged.
 #[test]
 fn a_cost_beside_more_held_hits_than_a_counter_counts_is_charged_and_paid_for() {

@@ -11,6 +11,8 @@ kinds[HOLDS] = function()
   local kind = {}
   local BEHIND = 4503599627370496
   local HOLDS_MAX = 100000
+  -- The most that all holds hold together, and that their calls may cost: up to here sums are exact.
+  local SUM_MAX = 9007199254740991
   -- More changes at one time are left to later calls: until then these hits count.
   local CHANGES_MAX = 1000
   -- What was found under an id. The engine has the same numbers.
@@ -102,9 +104,14 @@ kinds[HOLDS] = function()
     return worst > 0 and worst or hits
   end
 
+  -- Whether a hold of so many hits makes a sum too large.
+  local function is_too_much(s, c, hits)
+    return hits > 0 and not c.reported and max(s.held + hits, s.worst + worst_of(c, hits)) > SUM_MAX
+  end
+
   local function found(s, c, hits)
     local h = own(s, c)
-    if not h then return s.count >= HOLDS_MAX and FULL or NOTHING end
+    if not h then return (s.count >= HOLDS_MAX or is_too_much(s, c, hits)) and FULL or NOTHING end
     if h.expires == 0 then return ENDED, h end
     if h.expires <= s.latest then return EXPIRED + (h.till > h.expires and h.worst or 0), h end
     return (c.reported or h.worst == worst_of(c, hits)) and OPEN or OTHER, h

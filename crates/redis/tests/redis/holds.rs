@@ -1,7 +1,7 @@
 //! Reservations: random sequences of reserving, committing, asking and reporting, on the memory store and on the script in a
 //! real Redis. Every field of every verdict is the same.
 
-use tidegate_engine::limit::{Algorithm, HoldTerms, Limit, Periods, Share, Slot};
+use tidegate_engine::limit::{AMOUNT_MAX, Algorithm, Found, HoldTerms, Limit, Periods, Share, Slot};
 use tidegate_engine::plan::{Check, Hits, Plan, ReservationStep, Step};
 use tidegate_engine::time::Timestamp;
 
@@ -171,5 +171,44 @@ fn reservations_are_the_same_in_redis() {
     for key in keys {
         let ttl: i64 = redis::cmd("PTTL").arg(&key).query(asked.connection()).expect("a time");
         assert!(ttl > 0, "{key} lives for ever: {ttl}");
+    }
+}
+
+/// In shadow mode the limit holds nothing back, only numbers do.
+#[test]
+fn no_more_is_held_than_numbers_can_be() {
+    let server = Server::start(&[]);
+    let (mut asked, memory) = (Asked::new(vec![server.connect()]), store());
+    let limit = Limit::new(Algorithm::SlidingLog, 10, 60_000 * SECOND);
+    let (ttl_nanos, share) = (300_000 * SECOND, Share::with_overdraft("0").expect("an overdraft"));
+    let terms = HoldTerms { ttl_nanos, after_secs: 0, periods: None, worst: 0, share };
+    let mut found = |id: u64, hits: u64, is_commit: bool| {
+        let mut limited = check(limit, key(0), Hits::Take(hits));
+        limited.reservation = if is_commit { ReservationStep::Commit } else { ReservationStep::Hold };
+        let named = Limit::holds(&terms).for_slot(Slot::of(id, 1));
+        let (named, hits) = if is_commit { (named.ending_hold(), hits + 1) } else { (named, hits) };
+        let mut holds = check(named, key(1), Hits::Take(hits));
+        (limited.reported, holds.reported) = (is_commit, is_commit);
+        (limited.shadow, holds.shadow) = (true, true);
+        let mut plan = plan([limited, holds]);
+        plan.further = [0].into_iter().collect();
+        let memory = memory.apply(&plan, Timestamp::from_nanos(TODAY * 1_000));
+        let redis = asked.apply(&plan, |step| format!("{{large}}:{step}"), TODAY);
+        let [memory, redis] = [memory[1], redis[1]].map(|verdict| verdict.expect("a verdict").remaining);
+        assert_eq!(memory, redis, "{id}, {hits} hits");
+        Found::numbered(redis)
+    };
+    for (id, hits, is_commit, expected) in [
+        (1, AMOUNT_MAX, false, Found::Nothing),
+        (2, AMOUNT_MAX, false, Found::Full),
+        (2, 8, false, Found::Full),
+        (3, 7, false, Found::Nothing),
+        (4, AMOUNT_MAX, true, Found::Nothing),
+        (1, 1, true, Found::Open),
+        (2, AMOUNT_MAX - 7, false, Found::Nothing),
+        (5, 8, false, Found::Full),
+        (5, 7, false, Found::Nothing),
+    ] {
+        assert_eq!(found(id, hits, is_commit), expected, "{id}, {hits} hits");
     }
 }
