@@ -186,7 +186,7 @@ impl Hold {
     }
 }
 
-/// The state: 104 bytes, and up to 96 for each hold.
+/// The state: 96 bytes, and up to 96 for each hold.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     latest: Timestamp,
