@@ -159,6 +159,24 @@ fn of(requests: u32) -> Option<Record> {
     Some(Record::of(requests.into()))
 }
 
+/// A request that waits for Redis takes its records along, if it has any and all of them are in memory.
+#[tokio::test]
+async fn the_records_of_a_request_that_waits_are_kept() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.set("alice", of(5));
+    let service = shop.service(1_000);
+    let live = service.snapshot().expect("rules");
+    let keeps = |key: &str| {
+        let entries = [(key, "alice")];
+        let request = Request::new("shop", 1).descriptor(&entries);
+        let plan = live.rules().plan(&request, Modes::default());
+        service.known(&request, &plan).map(|found| found.is_some())
+    };
+    assert_eq!([keeps("user"), keeps("path")], [None, Some(false)], "nothing is in memory");
+    shop.asks("alice", 1_000).await;
+    assert_eq!([keeps("user"), keeps("path")], [Some(true), Some(false)]);
+}
+
 #[tokio::test]
 async fn a_record_is_fetched_once_and_holds_until_it_changes() {
     let shop = Shop::with(StaleMode::Rule, 100);
