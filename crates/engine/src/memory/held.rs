@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 impl MemoryStore {
     /// Decides a plan of a limit and of its holds in the usual case: both counters exist, are warm, and need no memory. Same as
     /// what [`Locked`](super::locked::Locked) does for any plan, with one access to each counter: without it a reservation
-    /// takes twice as long (`cargo bench --bench decision -- budgets`). `false`: nothing was charged.
+    /// and its commit take one and a half times as long (`cargo bench --bench decision -- budgets`). `false`: nothing was charged.
     #[inline(never)] // The way of a request with one check stays short.
     pub(super) fn decide_held(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) -> bool {
         let ([Step::Check(limited), Step::Check(holds)], true) =
