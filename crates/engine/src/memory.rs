@@ -153,10 +153,12 @@ impl MemoryStore {
             return verdicts.push(Some(self.decide(check, now)));
         }
         verdicts.resize(plan.places(), None);
-        match has_bans(plan) {
-            false if self.decide_two(plan, now, verdicts) || self.decide_held(plan, now, verdicts) => {}
-            false => self.apply_checks(plan, now, verdicts),
-            true => self.apply_with_bans(plan, now, verdicts),
+        if has_bans(plan) {
+            return self.apply_with_bans(plan, now, verdicts);
+        }
+        match self.decide_two(plan, now).or_else(|| self.decide_held(plan, now)) {
+            Some(both) => verdicts.iter_mut().zip(both).for_each(|(verdict, own)| *verdict = Some(own)),
+            None => self.apply_checks(plan, now, verdicts),
         }
     }
 
@@ -267,12 +269,12 @@ impl MemoryStore {
     }
 
     /// Decides a plan of two checks of one algorithm in the usual case, as [`Locked::decide_usual`] does any plan: without it
-    /// a decision with two lengths of a prefix takes a sixth more instructions. `false`: nothing was charged.
+    /// a decision with two lengths of a prefix takes a sixth more instructions. `None`: nothing was charged.
     #[inline(never)] // The way of a request with one check stays short.
-    fn decide_two(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) -> bool {
+    fn decide_two(&self, plan: &Plan<'_>, now: Timestamp) -> Option<[Verdict; 2]> {
         let ([Step::Check(first), Step::Check(second)], true) = (&plan.steps[..], plan.candidates.is_empty())
         else {
-            return false;
+            return None;
         };
         let checks = [first, second];
         let [algorithm, other] = checks.map(|check| check.limit.algorithm());
@@ -283,11 +285,7 @@ impl MemoryStore {
                 }
             };
         }
-        let decided = if algorithm == other { with_algorithms!(decide) } else { None };
-        if let Some(decided) = decided {
-            verdicts.iter_mut().zip(decided).for_each(|(verdict, decided)| *verdict = Some(decided));
-        }
-        decided.is_some()
+        if algorithm == other { with_algorithms!(decide) } else { None }
     }
 
     fn decide_two_in<S: Counter>(

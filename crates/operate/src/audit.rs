@@ -131,7 +131,8 @@ impl Audit {
         self: &Arc<Self>,
         author: Author,
         now: impl Fn() -> Timestamp,
-        (does, what): (Does, Value),
+        does: Does,
+        what: Value,
         change: impl Future<Output = (T, Outcome)>,
     ) -> Result<T, AuditError> {
         let (audit, began) = (Arc::clone(self), now());

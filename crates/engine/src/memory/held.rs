@@ -1,6 +1,5 @@
 //! A request that meets one limit with `reserve`: both of its counters are locked, read, settled and charged together.
 
-use crate::decision::Verdicts;
 use crate::limit::{Algorithm, Counter, Found, Pending, Verdict, with_algorithms};
 use crate::memory::MemoryStore;
 use crate::memory::kind::KindShards;
@@ -11,16 +10,16 @@ use crate::time::Timestamp;
 impl MemoryStore {
     /// Decides a plan of a limit and of its holds in the usual case: both counters exist, are warm, and need no memory. Same as
     /// what [`Locked`](super::locked::Locked) does for any plan, with one access to each counter: without it a reservation
-    /// and its commit take one and a half times as long (`cargo bench --bench decision -- budgets`). `false`: nothing was charged.
+    /// and its commit take one and a half times as long (`cargo bench --bench decision -- budgets`). `None`: nothing was charged.
     #[inline(never)] // The way of a request with one check stays short.
-    pub(super) fn decide_held(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) -> bool {
+    pub(super) fn decide_held(&self, plan: &Plan<'_>, now: Timestamp) -> Option<[Verdict; 2]> {
         let ([Step::Check(limited), Step::Check(holds)], true) =
             (&plan.steps[..], plan.candidates.is_empty())
         else {
-            return false;
+            return None;
         };
         if !holds.is_of_holds() || limited.is_of_holds() {
-            return false;
+            return None;
         }
         macro_rules! decide {
             ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
@@ -29,11 +28,7 @@ impl MemoryStore {
                 }
             };
         }
-        let decided = with_algorithms!(decide);
-        if let Some(decided) = decided {
-            verdicts.iter_mut().zip(decided).for_each(|(verdict, decided)| *verdict = Some(decided));
-        }
-        decided.is_some()
+        with_algorithms!(decide)
     }
 
     fn decide_held_in<S: Counter>(

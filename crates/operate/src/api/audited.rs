@@ -36,7 +36,7 @@ impl AdminApi {
             let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
             (made.map(|(made, _)| made), outcome)
         };
-        let made = tokio::spawn(async move { audit.around(author, wall, (does, what), change).await });
+        let made = tokio::spawn(async move { audit.around(author, wall, does, what, change).await });
         let made =
             made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         made.map_err(ChangeError::from)?.map_err(Into::into)

@@ -110,7 +110,7 @@ impl Book {
                 // Redis may have lost it, or too few replicas have it.
                 Change::Unchanged => write.await,
                 _ => {
-                    let audited = audited(&wanted, before.as_deref(), &after);
+                    let (does, what) = audited(&wanted, before.as_deref(), &after);
                     let write = async {
                         let written = write.await;
                         let outcome = match &written {
@@ -120,7 +120,7 @@ impl Book {
                         };
                         (written, outcome)
                     };
-                    self.audit.around(author.clone(), || now, audited, write).await?
+                    self.audit.around(author.clone(), || now, does, what, write).await?
                 }
             };
             match written {
