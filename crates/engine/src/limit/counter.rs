@@ -55,8 +55,8 @@ pub(crate) trait Counter: Default {
         u64::MAX
     }
 
-    /// What calls may cost at most whose cost is not known yet, apart from that of the check.
-    fn worst_case(&self, _limit: &Limit) -> u64 {
+    /// What calls may cost at most whose cost is not known yet, apart from that of the check, which takes so many hits.
+    fn worst_case(&self, _limit: &Limit, _hits: u64) -> u64 {
         0
     }
 

@@ -180,6 +180,12 @@ impl Hold {
         self.expires > now
     }
 
+    /// What still counts once it is ended with this cost. Of an expired hold the surplus goes back, from its own time: the cost
+    /// counts as long as the hold would have.
+    fn stays(&self, cost: u64, now: Timestamp) -> u64 {
+        if self.is_open(now) { 0 } else { self.counted().1.min(cost) }
+    }
+
     /// What it holds, and its worst case, if they count.
     fn counted(&self) -> (u64, u64) {
         if self.counts() { (self.hits, self.worst) } else { (0, 0) }
@@ -203,9 +209,14 @@ impl Holds {
         self.holds.find(limit.slot()?.id)
     }
 
-    /// What is open under the id of this check.
-    fn own(&self, limit: &Limit) -> Option<&Hold> {
-        self.of(limit).filter(|hold| hold.is_open(self.latest))
+    /// What others hold and what their calls may cost, given the hold under the id of this check. If the check ends an expired
+    /// hold, what it leaves of that is a part of both.
+    fn others(&self, hold: Option<&Hold>, limit: &Limit, hits: u64) -> (u64, u64) {
+        let is_own = |hold: &&Hold| hold.is_open(self.latest) || limit.ends_hold() && !hold.is_ended();
+        let Some(own) = hold.filter(is_own) else { return (self.held, self.worst) };
+        let (held, worst) = own.counted();
+        let stays = own.stays(hits.saturating_sub(1), self.latest);
+        (self.held - held + stays, self.worst - worst + stays)
     }
 
     fn found(&self, hold: Option<&Hold>, limit: &Limit, hits: u64) -> Found {
@@ -269,9 +280,7 @@ impl Holds {
             return;
         }
         self.uncount(&hold);
-        let (_, worst) = hold.counted();
-        // Of an expired hold the surplus goes back, from its own time: the cost counts as long as the hold would have.
-        let stays = if hold.is_open(self.latest) { 0 } else { worst.min(cost) };
+        let stays = hold.stays(cost, self.latest);
         let until = if stays > 0 { hold.until } else { until };
         self.put(Hold { until, hits: stays, worst: stays, forgotten: forgotten.max(until), ..ended });
     }
@@ -301,14 +310,14 @@ impl Counter for Holds {
     fn look(&self, limit: &Limit, _pending: Pending, hits: u64) -> Preview {
         let hold = self.of(limit);
         let found = self.found(hold, limit, hits);
-        let before = self.held - hold.filter(|hold| hold.is_open(self.latest)).map_or(0, |hold| hold.hits);
+        let (before, _) = self.others(hold, limit, hits);
         let holds = hits > 0 && !limit.ends_hold();
         let over = holds && !matches!(found, Found::Nothing | Found::Open);
         Preview { over, left: found.number(), before }
     }
 
-    fn worst_case(&self, limit: &Limit) -> u64 {
-        self.worst - self.own(limit).map_or(0, |hold| hold.worst)
+    fn worst_case(&self, limit: &Limit, hits: u64) -> u64 {
+        self.others(self.of(limit), limit, hits).1
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {

@@ -415,7 +415,9 @@ impl<S: Counter> ShardOps for Shard<S> {
     }
 
     fn worst_case(&self, check: &Check<'_>) -> u64 {
-        self.table.find(check.key).map_or(0, |slot| self.table.state(slot).worst_case(&check.limit))
+        self.table
+            .find(check.key)
+            .map_or(0, |slot| self.table.state(slot).worst_case(&check.limit, hits_taken(check)))
     }
 
     fn look(&self, check: &Check<'_>, now: Timestamp, prepared: &Prepared) -> Look {

@@ -59,9 +59,19 @@ fn reserve(of: (&RuleSet, &MemoryStore), id: &str, hits: u64, second: f64) -> (b
 }
 
 fn commit(of: (&RuleSet, &MemoryStore), id: &str, cost: u64, second: f64) -> Option<Found> {
+    commit_and_see(of, id, cost, second, ends).1
+}
+
+fn commit_and_see<T>(
+    of: (&RuleSet, &MemoryStore),
+    id: &str,
+    cost: u64,
+    second: f64,
+    see: impl FnOnce(&Decision<'_>) -> T,
+) -> T {
     let reservation = Reservation { id, hits: cost, ttl_nanos: None, is_commit: true };
     let request = request(&["a"], DescriptorOptions::default()).with_reservation(reservation);
-    ask(of, &request, at(second), ends).1
+    ask(of, &request, at(second), see)
 }
 
 /// What remains for a question.
@@ -492,7 +502,11 @@ fn reservations_are_those_of_a_naive_list() {
                 3 | 4 => {
                     let cost = random.pick(&[0, 1, hits]);
                     naive.commit(&terms, now, id, cost);
-                    commit(of, id, cost, second);
+                    let said = commit_and_see(of, id, cost, second, |decision| {
+                        decision.tightest().expect("a limit").remaining()
+                    });
+                    let left = naive.left(&terms, now)[0];
+                    assert_eq!(said, left, "{place}: as of a commit of {cost}");
                 }
                 5 => store = moved(&store, small_store(), at(second)),
                 kind => {

@@ -117,10 +117,20 @@ kinds[HOLDS] = function()
     return (c.reported or h.worst == worst_of(c, hits)) and OPEN or OTHER, h
   end
 
+  -- What a hold counts, its worst case, and what still counts once it is ended with this cost. Of an expired hold the surplus goes
+  -- back, from its own time: the cost counts as long as the hold would have.
+  local function ending(s, h, cost)
+    if not counts(h, s.latest) then return 0, 0, 0 end
+    return h.hits, h.worst, h.expires <= s.latest and min(h.worst, cost) or 0
+  end
+
   function kind.look(s, c, hits)
     local what, h = found(s, c, hits)
     local others, worst = s.held, s.worst
-    if h and h.expires > s.latest then others, worst = others - h.hits, worst - h.worst end
+    if h and (h.expires > s.latest or c.reported and h.expires > 0) then
+      local held, most, stays = ending(s, h, hits - 1)
+      others, worst = others - held + stays, worst - most + stays
+    end
     return hits > 0 and not c.reported and what > OPEN, what, others, worst
   end
 
@@ -172,9 +182,7 @@ kinds[HOLDS] = function()
     }
     if not h then return s.count < HOLDS_MAX and insert(s, ended) end
     if h.expires == 0 then return end
-    local held, worst = 0, 0
-    if counts(h, s.latest) then held, worst = h.hits, h.worst end
-    local stays = h.expires <= s.latest and min(worst, cost) or 0
+    local held, worst, stays = ending(s, h, cost)
     s.held, s.worst, s.dirty = s.held - held + stays, s.worst - worst + stays, true
     if stays > 0 then
       ended.till, ended.hits, ended.worst, ended.forgotten = h.till, stays, stays, max(forgotten, h.till)
