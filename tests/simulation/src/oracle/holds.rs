@@ -168,7 +168,9 @@ impl Counter<'_> {
             let until = self.counts_until(it, charged + self.reserve.ttl) + self.rules.lag + LATE;
             let stays = self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at.asked);
             let is_ended = |end: &Record| {
-                let is_done = self.found(end).is_some() && end.answered <= at.asked;
+                // A commit that finds an ended one ends nothing.
+                let ends = self.found(end).is_some_and(|found| found != Found::Ended);
+                let is_done = ends && end.answered <= at.asked;
                 let is_after = charged <= end.asked || at.answered + LATE < end.asked + self.reserve.ttl;
                 let keeps_cost = matches!(self.found(end), Some(Found::Expired(1..))) && end.hits > 0;
                 let stays = self.rules.losses.iter().all(|loss| loss.until < end.asked);

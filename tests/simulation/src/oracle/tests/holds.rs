@@ -55,6 +55,9 @@ fn what_has_ended_makes_room() {
     assert!(then(true, &[no_answer, asks(30, OVER)]), "it may not have arrived");
     assert!(!then(false, &[asks(SECOND * 3 / 2, OVER)]), "both have expired");
     assert!(then(true, &[asks(SECOND * 3 / 2, OVER)]), "they count for a window more");
+    let late = SECOND * 3 / 2;
+    let expired = [commits(1, late, 1, Found::Expired(1)), commits(1, late + 10, 1, Found::Ended)];
+    assert!(then(true, &[&expired[..], &[asks(late + 20, OVER)]].concat()), "its cost counts on");
     // One of cost 1 that was committed twice leaves room for another.
     let twice = |found| [reserves(1, 0, ADMITTED), commits(1, 10, 1, Found::Open), commits(1, 20, 1, found)];
     assert!(!is_fine(true, &[&twice(Found::Ended)[..], &[asks(30, OVER)]].concat()));
