@@ -36,6 +36,8 @@ struct Link {
     is_cut: Arc<AtomicBool>,
     /// Whether answers to changes are lost: the change is done.
     is_mute: Arc<AtomicBool>,
+    /// Whether it fails after the stream was read: values cannot be had.
+    has_no_values: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -97,6 +99,9 @@ impl ExceptionStore for Link {
 
     fn get<'s>(&'s self, id: &'s str) -> StoreCall<'s, Option<Vec<u8>>> {
         let id = id.to_owned();
+        if self.has_no_values.load(Relaxed) {
+            return Box::pin(async { Err(ConnectError::NoConnection) });
+        }
         self.ask(move |redis| redis.held.lock().values.get(&id).cloned(), false)
     }
 
@@ -321,6 +326,21 @@ async fn an_end_is_known_at_other_nodes_and_another_one_changes_nothing() {
     assert!(matches!(nodes[0].end("b", NOW).await, Err(ChangeError::Unknown(_))));
 }
 
+/// The stream was read, and what it announced was not.
+#[tokio::test]
+async fn a_change_whose_value_could_not_be_read_is_read_later() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    nodes[0].put("a", 5, NOW).await.expect("done");
+    nodes[1].link.has_no_values.store(true, Relaxed);
+    assert!(nodes[1].agree(after(1)).await.is_err());
+    assert!(nodes[1].limits().is_empty());
+    nodes[1].link.has_no_values.store(false, Relaxed);
+    nodes[1].agree(after(2)).await.expect("it answers");
+    assert_eq!(nodes[1].limits()["a"], 5);
+}
+
 /// Two nodes make them at the same time, and Redis loses the first before the second is made.
 #[tokio::test]
 async fn of_two_exceptions_with_one_number_the_one_in_redis_holds() {
@@ -384,6 +404,38 @@ async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
         other.agree(NOW).await.expect("it answers");
         assert_eq!(other.limits()["a"], 5, "{value}");
     }
+}
+
+#[tokio::test]
+async fn what_somebody_else_wrote_and_took_away_is_no_trouble_any_more() {
+    let redis = Arc::<Redis>::default();
+    let node = Node::start(&redis);
+    redis.held.lock().values.insert("a".to_owned(), b"[]".to_vec());
+    redis.held.lock().listed.insert("a".to_owned());
+    node.agree(NOW).await.expect("it answers");
+    assert_eq!((node.book.trouble().is_some(), node.book.is_in_step()), (true, Some(false)));
+    *redis.held.lock() = Held::default();
+    node.compares_all();
+    node.agree(after(1)).await.expect("it answers");
+    assert_eq!((node.book.trouble(), node.book.is_in_step()), (None, Some(true)));
+}
+
+/// One forgets what the other still knows, and writes it back, because its clock is two hours behind.
+#[tokio::test]
+async fn nodes_with_other_clocks_do_not_forget_and_remember_in_turn() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    nodes[0].put("a", 5, NOW).await.expect("done");
+    nodes[0].end("a", NOW).await.expect("done");
+    all_agree(&nodes, NOW).await;
+    let forgets = 90 * 24 * 3_600 + 60;
+    nodes[0].compares_all();
+    let before = *redis.entries.lock();
+    for _ in 0..10 {
+        nodes[0].agree(after(forgets)).await.expect("it answers");
+        nodes[1].agree(after(forgets - 2 * 3_600)).await.expect("it answers");
+    }
+    assert_eq!(*redis.entries.lock() - before, 2, "once forgotten, and once written back");
 }
 
 #[tokio::test]
