@@ -75,8 +75,8 @@ fn compose_mounts_files_that_are_there_and_publishes_ports_that_are_listened_on(
     for path in mounted {
         assert!(folder.join(path).exists(), "{path} is mounted");
     }
-    let context = words_after(&compose, "build: ");
-    assert!(folder.join(context[0]).join(DOCKERFILE).exists(), "{context:?} has a Dockerfile");
+    let context = words_after(&compose, "build: ${TIDEGATE:-")[0].trim_end_matches('}');
+    assert!(folder.join(context).join(DOCKERFILE).exists(), "{context} has a Dockerfile");
 
     let envoy = read("examples/envoy/envoy.yaml");
     let published = words_after(&compose, "\"127.0.0.1:");

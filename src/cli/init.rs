@@ -1,7 +1,7 @@
-//! `tidegate init`: writes a first set of rules with the configuration of a proxy, or the values of the Helm chart, ready to
-//! run.
+//! `tidegate init`: writes a first set of rules with the configuration of a proxy, for Docker too, or the values of the Helm
+//! chart, ready to run.
 //!
-//! In: the name of a proxy, or helm, and a folder. Out: the files of an example of this repository, which its tests run with
+//! In: the name of a proxy, compose, or helm, and a folder. Out: the files of an example of this repository, which its tests run with
 //! the real proxy or the real helm. A file that is there already is never replaced.
 
 use std::fs::{self, OpenOptions};
@@ -22,13 +22,13 @@ struct Example {
     next: &'static str,
 }
 
-const EXAMPLES: [Example; 3] = [
+const ENVOY: (&str, &str) = ("envoy.yaml", include_str!("../../examples/envoy/envoy.yaml"));
+const ENVOYS_RULES: (&str, &str) = ("rules/edge.yaml", include_str!("../../examples/envoy/rules/edge.yaml"));
+
+const EXAMPLES: [Example; 4] = [
     Example {
         name: "envoy",
-        files: &[
-            ("envoy.yaml", include_str!("../../examples/envoy/envoy.yaml")),
-            ("rules/edge.yaml", include_str!("../../examples/envoy/rules/edge.yaml")),
-        ],
+        files: &[ENVOY, ENVOYS_RULES],
         next: "tidegate rules\nenvoy -c envoy.yaml\ncurl -i localhost:10000/api/things",
     },
     Example {
@@ -38,6 +38,13 @@ const EXAMPLES: [Example; 3] = [
             ("rules/edge.yaml", include_str!("../../examples/nginx/rules/edge.yaml")),
         ],
         next: "tidegate rules\nnginx -c \"$PWD/nginx.conf\" -g 'daemon off;'\ncurl -i localhost:10000/",
+    },
+    Example {
+        name: "compose",
+        files: &[("compose.yaml", include_str!("../../examples/envoy/compose.yaml")), ENVOY, ENVOYS_RULES],
+        next: "export TIDEGATE=~/tidegate    # where the repository of Tidegate is, for its image\n\
+               docker compose up --build --detach\n\
+               curl -i localhost:10000/api/things",
     },
     Example {
         name: "helm",
@@ -52,13 +59,13 @@ const EXAMPLES: [Example; 3] = [
 
 pub(super) fn command() -> Command {
     Command::new("init")
-        .about("Writes first rules for a proxy or the Helm chart, ready to run")
+        .about("Writes first rules for a proxy, Docker or the Helm chart, ready to run")
         .arg(
             Arg::new("name")
                 .value_name("NAME")
                 .value_parser(EXAMPLES.map(|example| example.name))
                 .required(true)
-                .help("the proxy that asks, or helm"),
+                .help("the proxy that asks; compose: Envoy, with Docker; or helm"),
         )
         .arg(
             Arg::new("folder")
@@ -77,7 +84,9 @@ pub(super) fn run(matches: &ArgMatches) -> Done {
     let Some(example) = EXAMPLES.iter().find(named) else { return Ok((String::new(), ExitCode::FAILURE)) };
     let paths = example.files.iter().map(|(name, _)| folder.join(name));
     let written = match paths.clone().find(|path| path.exists()) {
-        Some(path) => Err((path, io::ErrorKind::AlreadyExists.into())),
+        Some(path) => {
+            Err((path, io::Error::other("is there already; nothing was written (name another folder)")))
+        }
         None => paths
             .clone()
             .zip(example.files)

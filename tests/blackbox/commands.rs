@@ -52,29 +52,34 @@ pub fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 /// The examples run with the real proxies in tests of their own.
 #[test]
 fn init_writes_an_example_once() {
-    for (proxy, files) in
-        [("envoy", ["envoy.yaml", "rules/edge.yaml"]), ("nginx", ["nginx.conf", "rules/edge.yaml"])]
-    {
+    for (proxy, from, files) in [
+        ("envoy", "envoy", &["envoy.yaml", "rules/edge.yaml"][..]),
+        ("nginx", "nginx", &["nginx.conf", "rules/edge.yaml"]),
+        ("compose", "envoy", &["compose.yaml", "envoy.yaml", "rules/edge.yaml"]),
+    ] {
         let (_folder, path) = folder(&[]);
         let new = format!("{path}/new");
         let (code, text, complaints) = tidegate(&["init", proxy, &new], &[]);
         assert_eq!((code, complaints.as_str()), (0, ""));
         for file in files {
-            let [written, example] = [format!("{new}/{file}"), format!("examples/{proxy}/{file}")];
+            let [written, example] = [format!("{new}/{file}"), format!("examples/{from}/{file}")];
             assert_eq!(fs::read(&written).expect("it is there"), fs::read(example).expect("ours"));
             assert!(text.contains(&format!("wrote {written}\n")), "{text}");
         }
         let (code, report, _) = tidegate(&["check", "--strict", &format!("{new}/rules")], &[]);
         assert_eq!(code, 0, "{report}");
-        fs::remove_file(format!("{new}/{}", files[0])).expect("it is there");
+        files.iter().for_each(|file| fs::remove_file(format!("{new}/{file}")).expect("it is there"));
         fs::write(format!("{new}/rules/edge.yaml"), "mine").expect("ours");
         let (code, _, complaints) = tidegate(&["init", proxy, &new], &[]);
         assert_eq!(code, 1);
-        assert!(complaints.contains(&format!("{new}/rules/edge.yaml: ")), "{complaints}");
+        assert!(complaints.contains(&format!("{new}/rules/edge.yaml: is there already")), "{complaints}");
         assert!(!fs::exists(format!("{new}/{}", files[0])).expect("ours"), "it wrote half of them");
     }
     let (code, _, complaints) = tidegate(&["init", "squid"], &[]);
-    assert!(code == 64 && complaints.contains("[possible values: envoy, nginx, helm]"), "{complaints}");
+    assert!(
+        code == 64 && complaints.contains("[possible values: envoy, nginx, compose, helm]"),
+        "{complaints}"
+    );
 }
 
 #[test]
