@@ -11,6 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use program::inside::{Inside, Options, Refusal, RefusalCode, is_secret};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::abi::{Bell, Counter, Flow, Host, Stream};
 use crate::log;
@@ -83,51 +85,25 @@ pub struct Counters {
 }
 
 /// The configuration of a filter, as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Written {
     domain: String,
     /// A file or folder of rules, which is watched.
     rules: Option<String>,
     /// Or the rules themselves.
     rules_inline: Option<String>,
-    #[serde(default)]
-    settings: BTreeMap<String, Scalar>,
-    #[serde(default = "too_many_requests")]
+    settings: BTreeMap<String, Value>,
     deny_status: u16,
-    #[serde(default)]
     headers: Which,
-    #[serde(default)]
     metadata: Which,
-    #[serde(default)]
     failure_mode_deny: bool,
-    #[serde(default = "internal_server_error")]
     status_on_error: u16,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenRoute {
-    domain: Option<String>,
-    #[serde(default)]
-    disabled: bool,
-}
-
-/// A value of a setting: numbers and booleans need no quotes.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Scalar {
-    Text(String),
-    Number(serde_json::Number),
-    Boolean(bool),
-}
-
-const fn too_many_requests() -> u16 {
-    429
-}
-
-const fn internal_server_error() -> u16 {
-    500
+/// The fields of a `filter_config` that were not read yet.
+struct Fields {
+    left: BTreeMap<String, Value>,
+    known: Vec<&'static str>,
+    problems: Vec<String>,
 }
 
 impl Configured {
@@ -135,15 +111,8 @@ impl Configured {
     /// Fails with what is wrong, and where.
     pub fn new(host: &Host, text: &[u8]) -> Result<Self, String> {
         log::start();
-        let written: Written = read(text)?;
+        let written = Written::read(text)?;
         let options = options(written.settings, written.rules, written.rules_inline)?;
-        let error_status = written.failure_mode_deny.then_some(written.status_on_error);
-        for (name, status) in [("deny_status", Some(written.deny_status)), ("status_on_error", error_status)]
-        {
-            if let Some(status) = status.filter(|status| !(400..600).contains(status)) {
-                return Err(format!("{name}: {status} (expected a status from 400 to 599)"));
-            }
-        }
         let inside = Inside::with(&options)?;
         if inside.describes(&written.domain) == Some(false) {
             return Err(format!("domain: the rules of {:?} have no `rate_limits`", written.domain));
@@ -158,7 +127,7 @@ impl Configured {
             headers: written.headers,
             metadata: written.metadata,
             counters: Counters::new(host)?,
-            error_status,
+            error_status: written.failure_mode_deny.then_some(written.status_on_error),
             failures: AtomicU64::new(0),
         };
         let bell = Arc::clone(&configured.bell);
@@ -222,40 +191,88 @@ impl Counters {
     }
 }
 
+impl Written {
+    fn read(text: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields::read(text)?;
+        let written = Self {
+            domain: fields.take("domain").unwrap_or_default(),
+            rules: fields.take("rules"),
+            rules_inline: fields.take("rules_inline"),
+            settings: fields.take("settings").unwrap_or_default(),
+            deny_status: fields.status("deny_status", 429),
+            headers: fields.take("headers").unwrap_or_default(),
+            metadata: fields.take("metadata").unwrap_or_default(),
+            failure_mode_deny: fields.take("failure_mode_deny").unwrap_or_default(),
+            status_on_error: fields.status("status_on_error", 500),
+        };
+        fields.end()?;
+        if written.domain.is_empty() {
+            return Err("domain: missing or empty (expected a domain of the rules)".to_owned());
+        }
+        Ok(written)
+    }
+}
+
 impl Route {
     /// What a route changes.
     /// Fails with what is wrong, and where.
     pub fn new(text: &[u8]) -> Result<Self, String> {
-        match read(text)? {
-            WrittenRoute { domain: Some(_), disabled: true } => {
-                Err("domain and disabled: true (expected one of them)".to_owned())
-            }
-            WrittenRoute { domain: None, disabled: false } => {
-                Err("nothing (expected domain, or disabled: true)".to_owned())
-            }
-            WrittenRoute { domain, .. } => Ok(Self { domain, is_looked_up: Once::new() }),
+        Self::read(text).map_err(|why| format!("the filter_config of a route: {why}"))
+    }
+
+    fn read(text: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields::read(text)?;
+        let (domain, is_disabled) = (fields.take("domain"), fields.take("disabled").unwrap_or(false));
+        fields.end()?;
+        match (domain, is_disabled) {
+            (Some(_), true) => Err("domain and disabled: true (expected one of them)".to_owned()),
+            (None, false) => Err("nothing (expected domain, or disabled: true)".to_owned()),
+            (domain, _) => Ok(Self { domain, is_looked_up: Once::new() }),
         }
     }
 }
 
-fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Result<T, String> {
-    serde_json::from_slice(text).map_err(|error| format!("filter_config: {error}"))
+impl Fields {
+    fn read(text: &[u8]) -> Result<Self, String> {
+        // Envoy passes nothing if there is no `filter_config`.
+        let text = if text.is_empty() { b"{}" } else { text };
+        let left = serde_json::from_slice(text).map_err(|error| format!("filter_config: {error}"))?;
+        Ok(Self { left, known: Vec::new(), problems: Vec::new() })
+    }
+
+    /// The value of a field, if it has one of this type.
+    fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Option<T> {
+        self.known.push(name);
+        let value = serde_json::from_value(self.left.remove(name)?);
+        value.map_err(|error| self.problems.push(format!("{name}: {error}"))).ok()
+    }
+
+    /// The status of an answer that is no success.
+    fn status(&mut self, name: &'static str, default: u16) -> u16 {
+        let status = self.take(name).unwrap_or(default);
+        if !(400..600).contains(&status) {
+            self.problems.push(format!("{name}: {status} (expected a status from 400 to 599)"));
+        }
+        status
+    }
+
+    /// Fails with all that is wrong with them.
+    fn end(mut self) -> Result<(), String> {
+        let known = self.known.join(", ");
+        let unknown = |name| format!("unknown field `{name}` (expected {known})");
+        self.problems.extend(self.left.keys().map(unknown));
+        if self.problems.is_empty() { Ok(()) } else { Err(self.problems.join("; ")) }
+    }
 }
 
 /// The options of the limiter.
 fn options(
-    settings: BTreeMap<String, Scalar>,
+    settings: BTreeMap<String, Value>,
     path: Option<String>,
     rules: Option<String>,
 ) -> Result<Options, String> {
-    let secret = settings.iter().find(|(name, value)| is_secret(name) && !matches!(value, Scalar::Text(_)));
-    if let Some((name, _)) = secret {
-        return Err(format!(
-            "settings.{name}: no text (expected quotes: a number may be written in another way)"
-        ));
-    }
-    let mut settings: BTreeMap<_, _> =
-        settings.into_iter().map(|(name, value)| (name, value.into_text())).collect();
+    let settings = settings.into_iter().map(setting).collect::<Result<BTreeMap<_, _>, _>>();
+    let mut settings = settings?;
     let is_followed = settings.contains_key("CONFIG_TYPE");
     if settings.contains_key("CONFIG_PATH") {
         return Err("settings.CONFIG_PATH: expected rules".to_owned());
@@ -267,18 +284,24 @@ fn options(
     Ok(Options { settings, rules })
 }
 
-impl Scalar {
-    fn into_text(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            // JSON of a Struct has one kind of number: 5 may arrive as 5 or as 5.0.
-            Self::Number(number) => match number.as_f64() {
-                Some(whole) if whole.fract() == 0.0 => format!("{whole:.0}"),
-                _ => number.to_string(),
-            },
-            Self::Boolean(is_true) => is_true.to_string(),
+/// The text of a setting: numbers and booleans need no quotes.
+fn setting((name, value): (String, Value)) -> Result<(String, String), String> {
+    let text = match value {
+        Value::String(text) => text,
+        _ if is_secret(&name) => {
+            return Err(format!(
+                "settings.{name}: no text (expected quotes: a number may be written in another way)"
+            ));
         }
-    }
+        // JSON of a Struct has one kind of number: 5 may arrive as 5 or as 5.0.
+        Value::Number(number) => match number.as_f64() {
+            Some(whole) if whole.fract() == 0.0 => format!("{whole:.0}"),
+            _ => number.to_string(),
+        },
+        Value::Bool(is_true) => is_true.to_string(),
+        _ => return Err(format!("settings.{name}: expected a text, a number or a boolean")),
+    };
+    Ok((name, text))
 }
 
 #[cfg(test)]
@@ -289,7 +312,7 @@ mod tests {
     fn values_of_settings_are_texts_numbers_and_booleans() {
         let text =
             br#"{"domain": "a", "rules": "r", "settings": {"A": "1s", "B": 5.0, "C": 0.5, "D": true}}"#;
-        let written: Written = read(text).expect("good");
+        let written = Written::read(text).expect("good");
         let options = options(written.settings, written.rules, None).expect("good");
         let settings: Vec<_> = options.settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(settings, [("A", "1s"), ("B", "5"), ("C", "0.5"), ("CONFIG_PATH", "r"), ("D", "true")]);
@@ -297,7 +320,7 @@ mod tests {
 
     #[test]
     fn rules_come_from_one_place() {
-        let settings = |name: &str| BTreeMap::from([(name.to_owned(), Scalar::Text("x".to_owned()))]);
+        let settings = |name: &str| BTreeMap::from([(name.to_owned(), Value::from("x"))]);
         let some = || Some("r".to_owned());
         assert!(options(BTreeMap::new(), None, None).is_err());
         assert!(options(BTreeMap::new(), some(), some()).is_err());
@@ -308,8 +331,30 @@ mod tests {
 
     #[test]
     fn a_secret_is_a_text() {
-        let number = BTreeMap::from([("REDIS_AUTH".to_owned(), Scalar::Number(7.into()))]);
+        let number = BTreeMap::from([("REDIS_AUTH".to_owned(), Value::from(7))]);
         assert!(options(number, Some("r".to_owned()), None).is_err_and(|why| why.contains("REDIS_AUTH")));
+    }
+
+    #[test]
+    fn every_problem_of_a_field_has_its_name() {
+        let wrong = |text: &str| Written::read(text.as_bytes()).err().expect(text);
+        assert_eq!(
+            wrong(
+                r#"{"domain": 7, "metadata": 1, "headers": "some", "deny_status": "x", "status_on_error": 200, "x": 1}"#
+            ),
+            "domain: invalid type: integer `7`, expected a string; \
+             deny_status: invalid type: string \"x\", expected u16; \
+             headers: unknown variant `some`, expected one of `never`, `denied`, `always`; \
+             metadata: invalid type: integer `1`, expected string or map; \
+             status_on_error: 200 (expected a status from 400 to 599); \
+             unknown field `x` (expected domain, rules, rules_inline, settings, deny_status, headers, metadata, \
+             failure_mode_deny, status_on_error)"
+        );
+        assert_eq!(wrong(""), "domain: missing or empty (expected a domain of the rules)");
+        assert!(wrong("[]").starts_with("filter_config: "), "{}", wrong("[]"));
+        let list = BTreeMap::from([("REDIS_TIMEOUT".to_owned(), Value::Array(Vec::new()))]);
+        let why = options(list, Some("r".to_owned()), None).expect_err("a list");
+        assert_eq!(why, "settings.REDIS_TIMEOUT: expected a text, a number or a boolean");
     }
 
     #[test]

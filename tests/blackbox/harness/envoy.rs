@@ -241,13 +241,22 @@ impl Envoy {
 
     /// Changes its listeners, which stand [apart](listeners_apart), and waits until it has them.
     pub fn change_listeners(&self, change: (&str, &str)) {
-        let updates = || self.stat("listener_manager.lds.update_success");
+        self.offer_listeners(change, "update_success");
+    }
+
+    /// The same, with listeners that it must refuse.
+    pub fn refuses_listeners(&self, change: (&str, &str)) {
+        self.offer_listeners(change, "update_rejected");
+    }
+
+    fn offer_listeners(&self, change: (&str, &str), outcome: &str) {
+        let updates = || self.stat(&format!("listener_manager.lds.{outcome}"));
         let (file, before) = (self.folder.path().join("listeners.yaml"), updates());
         let listeners = changed(&fs::read_to_string(&file).expect("it was written"), &[change]);
         let next = self.folder.path().join("next.yaml");
         fs::write(&next, listeners).expect("the folder is ours");
         fs::rename(next, file).expect("both are there");
-        eventually_true("Envoy to take its listeners", || updates() > before);
+        eventually_true(outcome, || updates() > before);
     }
 
     fn is_ready(&mut self) -> bool {

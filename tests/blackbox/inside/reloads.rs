@@ -47,6 +47,25 @@ fn new_listeners_and_rules_go_on_with_the_counts_in_memory() {
     assert_eq!(envoy.stat("listener_manager.lds.update_rejected"), 0);
 }
 
+/// A listener, or one of its routes, that the module refuses.
+#[test]
+fn an_envoy_keeps_the_listeners_before_those_that_it_refuses() {
+    let inside = Inside::new(&limit(2));
+    let envoy = Envoy::start_config(&listeners_apart(&inside.config()));
+    let status = || envoy.client().send("GET", "/", &[("x-user", "ann")], "").expect("Envoy answers").status;
+    assert_eq!(status(), 200);
+    for (good, bad, why) in [
+        ("headers: always", "headers: sometimes", "tidegate: headers: unknown variant `sometimes`"),
+        ("domain: login", "domian: login", "tidegate: the filter_config of a route: unknown field `domian`"),
+        ("domain: login", "disabled: maybe", "tidegate: the filter_config of a route: disabled: "),
+    ] {
+        envoy.refuses_listeners((good, bad));
+        assert_eq!(envoy.lines_with(why), 1, "{}", envoy.output());
+        envoy.change_listeners((bad, good));
+    }
+    assert_eq!([status(), status()], [200, 429]);
+}
+
 /// A process that can be taken over from.
 fn hot() -> Launch {
     Launch { epoch: Some(0), ..Launch::default() }
