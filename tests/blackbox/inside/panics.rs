@@ -8,6 +8,8 @@ use crate::harness::http::Client;
 use crate::harness::inside::{Inside, rules};
 use crate::harness::redis::Redis;
 
+const PANICKED: &str = "tidegate: a hook panicked";
+
 fn inside(redis: &Redis) -> Inside {
     let inside = Inside::new(&rules("{unit: day, requests_per_unit: 100, sync: strict}"));
     inside.setting("REDIS_URL", &redis.url())
@@ -38,7 +40,9 @@ fn a_panic_costs_a_request_and_never_envoy() {
         ("Filter::on_response", true, 200),
         ("Filter::on_end", true, 200),
         ("http_filter_destroy", true, 200),
+        ("http_filter_config_scheduled", true, 200),
         ("http_filter_config_destroy", true, 200),
+        ("per_route_config_destroy", true, 200),
     ] {
         let inside = inside(&redis).field(&format!("failure_mode_deny: {failure_mode_deny}"));
         let mut envoy = Envoy::launch(panics(hook), &inside.config());
@@ -47,11 +51,14 @@ fn a_panic_costs_a_request_and_never_envoy() {
             let answer = client.send("GET", "/", &[("x-user", "ann")], "").expect("Envoy answers");
             assert_eq!(answer.status, status, "{hook}, {failure_mode_deny}: {answer:?}");
         }
-        if hook != "http_filter_config_destroy" {
-            eventually_true(hook, || envoy.stat("dynamicmodulescustom.tidegate_panics") >= 3);
+        match hook {
+            // It shows statistics, so it shows none.
+            "http_filter_config_scheduled" => eventually_true(hook, || envoy.lines_with(PANICKED) > 0),
+            "http_filter_config_destroy" | "per_route_config_destroy" => {}
+            _ => eventually_true(hook, || envoy.stat("dynamicmodulescustom.tidegate_panics") >= 3),
         }
         envoy.signal(Signal::TERM);
         assert_eq!(envoy.exit_code(), 0, "{hook}");
-        assert!(envoy.lines_with("tidegate: a hook panicked") > 0, "{hook}");
+        assert!(envoy.lines_with(PANICKED) > 0, "{hook}");
     }
 }
