@@ -180,7 +180,7 @@ impl App {
         let state::Begun { folder, store, clock, author, outcome } = begun;
         let reloads = Arc::<ReloadLog>::default();
         let metrics = metrics::start(&configuration.metrics, &reloads, clock.now())?;
-        memory::register(&metrics, &store, configuration.memory.max_bytes);
+        memory::register(&metrics, &store, configuration.memory.max_bytes, configuration.redis.is_some());
         let checkpoints =
             folder.map(|folder| Checkpoints::new(folder, author.clone(), Arc::clone(&store), clock));
         let grace = configuration.state.grace;

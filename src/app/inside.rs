@@ -41,6 +41,7 @@ use tidegate_engine::decision::Decision;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::Rule;
+use tidegate_operate::debug::{Explain, Form};
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
 
@@ -225,6 +226,13 @@ impl Inside {
         }
     }
 
+    /// Explains the answer to a request in the form of `/json`, and charges nothing. It waits for Redis, so a host that
+    /// serves must not call it.
+    pub fn explain(&self, question: &[u8], is_json: bool) -> Result<String, Refusal> {
+        let form = Form { is_json, is_for_bearer: true };
+        self.runtime.block_on(Explain::explain(&*self.handler, question, form))
+    }
+
     /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
     pub fn describes(&self, domain: &str) -> Option<bool> {
         self.handler.describes(domain)
@@ -360,6 +368,10 @@ impl App {
     ) -> Result<(Self, Following), AppError> {
         let begun = begin(configuration.memory)?;
         let (app, rules) = Self::open(configuration, begun, None).await?;
+        match &app.configuration.redis {
+            Some(redis) => tracing::info!("store: Redis, {} (REDIS_SYNC)", redis.failover.sync.name()),
+            None => tracing::info!("store: memory, each process has its own N"),
+        }
         if let Some(path) = &app.configuration.admin.exceptions_followed {
             exceptions::follow_file(tasks, path, &app.exceptions)?;
             exceptions::install(&app.exceptions, &app.service);

@@ -17,11 +17,13 @@ use tidegate_serve::service::Service;
 /// seldom wakes.
 const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
-/// Shows the store, which may take `bytes_max`, in metrics. Values are read at each scrape.
+/// Shows the store, which may take `bytes_max`, in metrics; `is_shared`: most counters are in Redis. Values are read at each
+/// scrape.
 #[rustfmt::skip]
-pub(super) fn register(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u64) {
+pub(super) fn register(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u64, is_shared: bool) {
     metrics
         .of(store)
+        .value(Gauge, "tidegate_counters_shared", "1: counters are in Redis, and nodes share N. 0: counters are in memory, and each node has its own N.", move |_| u64::from(is_shared))
         .value(Gauge, "tidegate_counters", "Counters that are held.", MemoryStore::counters)
         .value(Gauge, "tidegate_counters_bytes", "Bytes that counters take.", MemoryStore::bytes)
         .value(Gauge, "tidegate_counters_bytes_max", "Bytes that counters may take (MAX_COUNTER_BYTES).", move |_| bytes_max)

@@ -1,8 +1,9 @@
 //! `tidegate ask`: shows which rule a request would meet, by which path, and the state of its counter. Counts
 //! nothing.
 //!
-//! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), or from rules alone, with
-//! all counters unused. With `--envoy` it is a client's request, from which Envoy makes the descriptors: `envoy`.
+//! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), from rules and the counters
+//! in a Redis, or from rules alone, with all counters unused. With `--envoy` it is a client's request, from which Envoy
+//! makes the descriptors: `envoy`.
 
 mod envoy;
 
@@ -17,10 +18,11 @@ use serde_json::{Value, json};
 
 use self::envoy::{Source, SourceError};
 use super::debug_port::{self, Call, Limiter, send};
-use super::{Done, RulesError, admin, arguments_of, loaded, print_error, read_only};
+use super::{Done, RulesError, admin, arguments_of, flag, has_word, loaded, print_error, read_only};
+use crate::app::inside::{Inside, Options, Refusal};
 use crate::clock::wall;
 use crate::configuration::Configuration;
-use crate::settings::{Problem, Texts};
+use crate::settings::{Problem, Row, TABLE, Texts};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Entry, Request};
@@ -28,10 +30,24 @@ use tidegate_engine::rules::BadCallId;
 use tidegate_engine::text::{json_line, one_line};
 use tidegate_trial::envoy::DescriptorBuf;
 
-/// The settings that say where the limiter is, and how rules alone are read.
-const SETTINGS: &str = "
-    DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE
+/// The settings that say where the limiter is.
+const LIMITER: &str = "
+    DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE";
+
+/// The settings that say how rules without a limiter are read.
+const RULES: &str = "
     SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG DEFAULT_ALGORITHM DEFAULT_COST MAX_RULES_FILE_BYTES";
+
+/// The setting that says where the counters are, if no limiter is asked. Only as a flag: the variable may be a server's.
+const REDIS_URL: &str = "REDIS_URL";
+
+/// The settings that say how counters and records are read there.
+const REDIS: &str = "
+    REDIS_URL REDIS_TYPE REDIS_SOCKET_TYPE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TIMEOUT REDIS_KEY_HASH CACHE_KEY_PREFIX
+    REDIS_TLS REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY
+    REDIS_PERSECOND REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_AUTH
+    REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS REDIS_PERSECOND_TIMEOUT
+    COLD_START COLD_START_MAX_WINDOW LIMITS_URL LIMITS_TYPE LIMITS_AUTH";
 
 /// The word that separates two descriptors.
 const NEXT_DESCRIPTOR: &str = "+";
@@ -65,16 +81,19 @@ pub(super) fn command() -> Command {
             Arg::new("rules")
                 .long("rules")
                 .value_name("FOLDER")
-                .help("ask these rules, not a running limiter; all counters are unused then"),
+                .help("ask these rules, not a running limiter; without --redis-url all counters are unused then"),
         )
         .arg(Arg::new("to").long("to").value_name("HOST:PORT").conflicts_with("rules").help(
             "the debug port of the limiter; with TLS: https://HOST:PORT [default: DEBUG_HOST, DEBUG_PORT]",
         ))
         .args(debug_port::arguments())
         .args(envoy::arguments())
-        .args(arguments_of(SETTINGS))
+        .args(arguments_of(LIMITER).chain(arguments_of(RULES)))
+        .args(arguments_of(REDIS).map(|argument| argument.hide_short_help(true)))
+        .mut_arg(REDIS_URL, |argument| argument.hide_short_help(false).requires("rules"))
         .after_help(
-            "Asks the debug port of a running limiter. Exit code: 0 answered, 1 not, 2 the descriptors that \
+            "Asks the debug port of a running limiter; with --rules and --redis-url the counters in Redis, as \
+             modules inside Envoy use them. Exit code: 0 answered, 1 not, 2 the descriptors that \
              Envoy would make need more than its configuration, 64 a bad command line.",
         )
 }
@@ -87,19 +106,24 @@ struct Question {
     as_json: bool,
 }
 
+/// Who explains.
+enum Explainer<'a> {
+    /// A running limiter, as a bearer of this token.
+    Limiter(Limiter, Option<HeaderValue>),
+    /// Rules in a folder, and counters in Redis.
+    Redis(&'a Path, Configuration, Options),
+    /// Rules in a folder.
+    Rules(&'a Path, Configuration),
+}
+
 pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
-    let configuration = read_only(SETTINGS, matches, texts)?;
-    let limiter = match matches.get_one::<String>("rules") {
-        Some(folder) => Err(Path::new(folder)),
-        // Without a token the limiter shows less.
-        None => Ok((
-            Limiter::one(matches, &configuration.listeners)?,
-            admin::token(&configuration).ok().flatten(),
-        )),
-    };
-    let ask = |question: &Question| match &limiter {
-        Ok((limiter, token)) => online(question, limiter, token.as_ref()),
-        Err(folder) => offline(question, folder, &configuration),
+    let asked = asked(matches, texts)?;
+    let ask = |question: &Question| match &asked {
+        Explainer::Limiter(limiter, token) => online(question, limiter, token.as_ref()),
+        Explainer::Redis(folder, configuration, options) => {
+            in_redis(question, folder, configuration, options)
+        }
+        Explainer::Rules(folder, configuration) => offline(question, folder, configuration),
     };
     let answer = match envoy::source(matches).map_err(|problem| vec![problem])? {
         Some(source) => of_client(matches, &source, ask),
@@ -112,6 +136,26 @@ pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
             (String::new(), problem.exit_code())
         }
     })
+}
+
+fn asked<'a>(matches: &'a ArgMatches, texts: Texts<'_>) -> Result<Explainer<'a>, Vec<Problem>> {
+    let configuration = read_only(&[LIMITER, RULES].concat(), matches, texts)?;
+    let Some(folder) = matches.get_one::<String>("rules") else {
+        let limiter = Limiter::one(matches, &configuration.listeners)?;
+        // Without a token the limiter shows less.
+        return Ok(Explainer::Limiter(limiter, admin::token(&configuration).ok().flatten()));
+    };
+    let path = Path::new(folder);
+    if matches.get_one::<String>(REDIS_URL).is_none() {
+        return Ok(Explainer::Rules(path, configuration));
+    }
+    let given = |row: &Row| flag(matches, row).or_else(|| (texts.variable)(row.name));
+    let rows = TABLE.iter().filter(|row| has_word(RULES, row.name) || has_word(REDIS, row.name));
+    let settings = rows.filter_map(|row| Some((row.name.to_owned(), given(row)?)));
+    let settings = settings.chain([("CONFIG_PATH".to_owned(), folder.clone())]).collect();
+    let options = Options { settings, rules: None };
+    options.resolve().map_err(|what| vec![Problem { name: "ask".to_owned(), what }])?;
+    Ok(Explainer::Redis(path, configuration, options))
 }
 
 /// Explains the requests that Envoy would send for a client's request.
@@ -176,6 +220,10 @@ enum AskError {
     CallId(#[from] BadCallId),
     #[error(transparent)]
     Envoy(#[from] SourceError),
+    #[error("{0}")]
+    Start(String),
+    #[error(transparent)]
+    NotExplained(#[from] Refusal),
     #[error("no limiter answers on the debug port {name}: {error} (DEBUG_HOST, DEBUG_PORT, --to)")]
     Silent { name: String, error: io::Error },
     #[error("{status}: {}", body.trim_end())]
@@ -208,6 +256,19 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
     } else {
         shown.to_string()
     })
+}
+
+/// Explains by these rules and the counters in Redis, under its exceptions, resets and records.
+fn in_redis(
+    question: &Question,
+    folder: &Path,
+    configuration: &Configuration,
+    options: &Options,
+) -> Result<String, AskError> {
+    // For its errors: the limiter logs them, and a command has no log.
+    loaded(folder, configuration)?;
+    let inside = Inside::with(options).map_err(AskError::Start)?;
+    Ok(inside.explain(question.body().as_bytes(), question.as_json)?)
 }
 
 /// Asks a running limiter.

@@ -42,7 +42,8 @@ const COUNTERS_OF_PROCESS: [(&str, &[&str]); 3] = [
 ];
 
 /// Gauges, and the labels of each.
-const GAUGES: [(&str, &[&str]); 6] = [
+const GAUGES: [(&str, &[&str]); 7] = [
+    ("tidegate_counters_shared", &[]),
     ("tidegate_counters", &[]),
     ("tidegate_counters_bytes", &[]),
     ("tidegate_rules", &[]),

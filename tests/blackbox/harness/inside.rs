@@ -1,6 +1,7 @@
 //! The limiter inside a real Envoy: `examples/inside` with rules, settings and fields of a test's own.
 
 use std::fs;
+use std::path::Path;
 
 use tempfile::TempDir;
 
@@ -45,16 +46,21 @@ impl Inside {
         self
     }
 
+    /// The folder of rules.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Other rules, for all Envoys that were started with this.
     pub fn write(&self, rules: &str) {
-        fs::write(self.folder.path().join("edge.yaml"), rules).expect("the folder is ours");
+        fs::write(self.folder().join("edge.yaml"), rules).expect("the folder is ours");
     }
 
     /// The configuration of an Envoy.
     pub fn config(&self) -> String {
         let settings = format!("settings: {{ {} }}", self.settings.join(", "));
         let fields = [&self.fields[..], &[settings]].concat().join("\n                          ");
-        let rules = format!("rules: {}", self.folder.path().display());
+        let rules = format!("rules: {}", self.folder().display());
         envoy::inside(&[("headers: always", &fields), ("rules: examples/inside/rules", &rules)])
     }
 

@@ -2,10 +2,18 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use super::{ALICE, EXAMPLE, get, start_with_rules, statuses};
+use crate::admin::{self, TOKEN};
+use crate::admin_resets::reset;
+use crate::commands::tidegate;
 use crate::harness::envoy::Envoy;
 use crate::harness::eventually_true;
+use crate::harness::inside::{Inside, rules};
 use crate::harness::redis::Redis;
+use crate::harness::tidegate::Setup;
+use crate::looked_up;
 
 /// A named limit and one without a name.
 const RULES: &str = "
@@ -61,6 +69,7 @@ fn metrics_are_in_envoys_statistics_by_rule_and_counted_once() {
         within_limit.domain.edge.key1.user.key2..rule.: 2";
     eventually_true("all to be shown", || envoy.touched(all).replace(all, "") == expected);
     eventually_true("gauges", || envoy.stat("dynamicmodulescustom.tidegate_rules") == 2);
+    assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_counters_shared"), 0);
     let labels = "rate_limit_over_limit{domain=\"edge\",key1=\"user_bot\",key2=\"\",rule=\"\"} 1";
     assert!(envoy.prometheus().contains(labels), "{}", envoy.prometheus());
 }
@@ -76,6 +85,7 @@ fn leases_and_failures_of_redis_are_in_envoys_statistics() {
         stat("lease_hits_spent_total") > 0
     });
     assert!(stat("round_trips_total.store.main") > 0);
+    eventually_true("gauges", || envoy.stat("dynamicmodulescustom.tidegate_counters_shared") == 1);
     redis.stop();
     eventually_true("the breaker to open", || {
         get(&envoy, "/", ALICE, "ben");
@@ -84,6 +94,74 @@ fn leases_and_failures_of_redis_are_in_envoys_statistics() {
     let failures = envoy.touched("dynamicmodulescustom.tidegate_redis_failures_total.store.main.kind.");
     assert!(!failures.is_empty());
     redis.wake();
+}
+
+#[test]
+fn what_a_server_changes_in_redis_holds_inside_envoy() {
+    let redis = Redis::start(&[]);
+    let rules = "domain: shop
+rate_limits:
+  - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+  - actions: [{request_headers: {header_name: x-tenant, descriptor_key: tenant}}]
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: tenant, limits_from: store, rate_limit: {unit: day, requests_per_unit: 1000}}
+";
+    let settings = [("REDIS_URL", redis.url()), ("LIMITS_URL", redis.url())];
+    let inside = settings.iter().fold(Inside::new(rules), |inside, (name, url)| inside.setting(name, url));
+    let server = Setup::new().rules("shop.yaml", rules).env("ADMIN_TOKEN", TOKEN);
+    let server = settings.iter().fold(server, |server, (name, url)| server.env(name, url)).start();
+    let envoy = Envoy::start_config(&inside.config().replace("domain: edge", "domain: shop"));
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 3), [200, 200, 429]);
+    let status = || get(&envoy, "/", ALICE, "ann").status;
+    admin::put(&server, "ann", &admin::exception(Some("ann"), &json!({"unlimited": true})));
+    eventually_true("the exception", || status() == 200);
+    let ended = admin::call(&server, "DELETE", "/admin/exceptions/ann", &json!({"who": "joe"}));
+    assert_eq!(ended.status, 200, "{ended:?}");
+    eventually_true("its end", || status() == 429);
+    assert_eq!(reset(&server, &json!([{"key": "user"}]), &json!({})).0, 200);
+    eventually_true("the reset", || status() == 200);
+    let limit_of = |tenant| {
+        let answer = envoy.client().send("GET", "/", &[("x-tenant", tenant)], "").expect("Envoy answers");
+        answer.number("ratelimit-limit")
+    };
+    assert_eq!(limit_of("acme"), 1_000);
+    looked_up::put(&server, "acme", &json!({"requests_per_unit": 7}));
+    eventually_true("the record", || limit_of("acme") == 7);
+    assert_eq!(limit_of("other"), 1_000);
+}
+
+/// No server runs.
+#[test]
+fn ask_explains_a_counter_that_modules_alone_use() {
+    let redis = Redis::start(&[]);
+    let rules = rules("{unit: day, requests_per_unit: 3, sync: strict}");
+    let inside = Inside::new(&rules).setting("REDIS_URL", &redis.url()).setting("CACHE_KEY_PREFIX", "edge:");
+    let envoy = inside.start();
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 2), [200; 2]);
+    let folder = inside.folder().display().to_string();
+    let (prefix, bad) = (("CACHE_KEY_PREFIX", "edge:"), ("REDIS_TYPE", "cloud"));
+    let ask_at = |url: &str, more: &[&str], variables: &[_]| {
+        let words = ["ask", "edge", "user=ann", "--rules", &folder, "--redis-url", url];
+        tidegate(&[&words[..], more].concat(), variables)
+    };
+    let ask = |more: &[&str], variables: &[_]| ask_at(&redis.url(), more, variables);
+    for _ in 0..2 {
+        let (code, text, complaints) = ask(&[], &[prefix]);
+        assert_eq!((code, &*complaints), (0, ""), "{text}");
+        assert!(text.contains("  counter   2 counted, 1 left\n"), "{text}");
+    }
+    assert!(ask(&[], &[]).1.contains(" 0 counted, 3 left\n"), "another prefix is another counter");
+    assert!(ask(&["--hits", "2"], &[prefix]).1.contains("2 hits would get OVER_LIMIT"));
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 2), [200, 429], "nothing was charged");
+    let (code, _, complaints) = ask(&[], &[bad]);
+    assert!(code == 64 && complaints.contains("\"cloud\" is no kind of Redis"), "{complaints}");
+    inside.write(&rules.replace("day", "fortnight"));
+    let (code, _, complaints) = ask(&[], &[prefix]);
+    assert!(code == 1 && complaints.contains("edge.yaml:3:46"), "{complaints}");
+    inside.write(&rules);
+    let (code, _, complaints) = ask_at("127.0.0.1:1", &[], &[]);
+    assert!(code == 1 && complaints.contains("the shared store does not answer"), "{complaints}");
 }
 
 #[test]
