@@ -59,7 +59,7 @@ const EXAMPLES: [Example; 4] = [
 
 pub(super) fn command() -> Command {
     Command::new("init")
-        .about("Writes first rules for a proxy, Docker or the Helm chart, ready to run")
+        .about("Writes first rules for a proxy, Docker or Helm, ready to run")
         .arg(
             Arg::new("name")
                 .value_name("NAME")

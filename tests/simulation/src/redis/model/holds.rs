@@ -46,6 +46,11 @@ impl Hold {
     fn counts(&self, at: i64) -> bool {
         self.till > at
     }
+
+    /// What still counts once it is ended with this cost: of an expired one so much as the cost is.
+    fn stays(&self, cost: i64, at: i64) -> i64 {
+        if self.expires <= at && self.counts(at) { self.worst.min(cost) } else { 0 }
+    }
 }
 
 impl Holds {
@@ -111,9 +116,14 @@ impl Holds {
         (self.held, self.worst) = (counting().map(|hold| hold.hits).sum(), worst);
     }
 
-    /// The hold that this check is about, if it is open.
-    fn own(&self, check: &Check<'_>) -> Option<Hold> {
-        self.of(check).filter(|hold| hold.expires > self.latest)
+    /// What others hold, and what their calls may cost. If this check ends an expired hold, what it leaves of that is a part of
+    /// both.
+    fn others(&self, check: &Check<'_>, hits: i64) -> (i64, i64) {
+        let is_own = |hold: &Hold| hold.expires > self.latest || check.is_reported() && hold.expires > 0;
+        let Some(own) = self.of(check).filter(is_own) else { return (self.held, self.worst) };
+        let (held, worst) = if own.counts(self.latest) { (own.hits, own.worst) } else { (0, 0) };
+        let stays = own.stays(hits - 1, self.latest);
+        (self.held - held + stays, self.worst - worst + stays)
     }
 
     /// The same reservation again is held under the number of the new attempt.
@@ -132,7 +142,6 @@ impl Holds {
         self.put(id, Hold { number, expires, till, forgotten, hits, worst: worst_of(check, hits) })
     }
 
-    /// Of an expired hold, so much stays as the cost is.
     fn end(&mut self, check: &Check<'_>, Slot { id, number }: Slot, cost: i64) -> Option<i64> {
         let forgotten = self.latest + check.window;
         let ended = Hold { number, expires: 0, till: 0, forgotten, hits: 0, worst: 0 };
@@ -141,8 +150,7 @@ impl Holds {
             None => self.put(id, ended),
             Some(hold) if hold.expires == 0 => None,
             Some(hold) => {
-                let stays = hold.expires <= self.latest && hold.counts(self.latest);
-                let hits = if stays { hold.worst.min(cost) } else { 0 };
+                let hits = hold.stays(cost, self.latest);
                 let till = if hits > 0 { hold.till } else { 0 };
                 self.put(id, Hold { till, hits, worst: hits, forgotten: forgotten.max(till), ..ended })
             }
@@ -177,12 +185,12 @@ impl Kind for Holds {
 
     fn look(&self, check: &Check<'_>, hits: i64, _: Ahead) -> Look {
         let found = self.found(check, hits);
-        let before = self.held - self.own(check).map_or(0, |hold| hold.hits);
+        let (before, _) = self.others(check, hits);
         Look { over: hits > 0 && !check.is_reported() && found > OPEN, left: found, before }
     }
 
     fn worst(&self, check: &Check<'_>) -> i64 {
-        self.worst - self.own(check).map_or(0, |hold| hold.worst)
+        self.others(check, check.hits).1
     }
 
     fn report_max(&self, _: &Check<'_>, _: Ahead) -> i64 {
