@@ -38,7 +38,7 @@ use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::request::{Request, RequestBuf};
-use tidegate_engine::rules::{ClientRequest, Costs, RuleSet};
+use tidegate_engine::rules::{Actions, ClientRequest, Costs, RuleSet};
 use tidegate_grpc::status::code;
 use tidegate_serve::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use tidegate_serve::refusal::{Bounds, Refusal, RefusalCode};
@@ -366,11 +366,14 @@ impl Handler {
     pub fn costs(
         &self,
         domain: &str,
+        own: Option<&Actions>,
         request: &impl ClientRequest<Error = Refusal>,
     ) -> Result<Option<Costs>, Refusal> {
         self.service.under_rules(|live| {
-            let actions = live.rules().actions(domain).filter(|actions| actions.has_costs());
-            let Some(actions) = actions else { return Ok(None) };
+            let actions = own.or_else(|| live.rules().actions(domain));
+            let Some(actions) = actions.filter(|actions| actions.has_costs()) else {
+                return Ok(None);
+            };
             let costs = actions.costs(domain, request, self.bounds.request_bytes_max)?;
             self.within_bounds(costs.descriptors())?;
             Ok(Some(costs).filter(|costs| !costs.is_empty()))

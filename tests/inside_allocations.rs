@@ -73,10 +73,10 @@ fn allocations(call: impl Fn()) -> usize {
 
 /// Asks. Whether the request passes, if this was known at once. An answer that comes later is waited for.
 fn answered_at_once(inside: &Arc<Inside>) -> Option<bool> {
-    let costs = inside.costs("bench", &Client).expect("its costs can be known");
+    let costs = inside.costs("bench", None, &Client).expect("its costs can be known");
     assert!(costs.is_none(), "nothing is charged at its end");
     let passes = |decided| inside.hold(decided).client.numbers.passes();
-    match inside.check("bench", &Client) {
+    match inside.check("bench", None, &Client) {
         Reply::Now(answer) => Some(passes(answer.expect("a decision"))),
         Reply::Later(answer) => {
             let (sender, answered) = mpsc::channel();

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayString;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -25,7 +26,7 @@ pub use self::samples::Sample;
 use self::samples::Shown;
 pub use crate::front::{PROBLEM_JSON, Reply};
 pub use crate::logging::admit;
-pub use tidegate_engine::rules::{ClientRequest, Costs};
+pub use tidegate_engine::rules::{Actions, ClientRequest, Costs};
 pub use tidegate_serve::refusal::{Refusal, RefusalCode};
 
 use super::state::Begun;
@@ -38,9 +39,10 @@ pub use crate::configuration::{InsideOptions as Options, is_secret};
 use crate::front::http::describe;
 use crate::front::{ClientAnswer, ClientOptions, Handler};
 use tidegate_engine::decision::Decision;
+use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{Request, RequestBuf};
-use tidegate_engine::rules::Rule;
+use tidegate_engine::rules::{Diagnostic, LoadOptions, Rule, SourceFile, load};
 use tidegate_operate::debug::{Explain, Form};
 use tidegate_serve::metrics::Front;
 use tidegate_state::{Author, Outcome, ShardName, StartOptions, ThisMachine};
@@ -172,11 +174,16 @@ impl Inside {
         })
     }
 
-    /// Checks whether a request may pass, by the `rate_limits` of this domain.
-    pub fn check(&self, domain: &str, request: &impl ClientRequest<Error = Refusal>) -> Reply<Decided> {
+    /// Checks whether a request may pass, by these `rate_limits`, or else by those of this domain.
+    pub fn check(
+        &self,
+        domain: &str,
+        own: Option<&Actions>,
+        request: &impl ClientRequest<Error = Refusal>,
+    ) -> Reply<Decided> {
         let bytes_max = self.handler.bounds().request_bytes_max;
         let _entered = self.enter();
-        let ask = |rules: &_, question: &mut _| describe(rules, request, question, bytes_max);
+        let ask = |rules: &_, question: &mut _| describe(rules, own, request, question, bytes_max);
         QUESTION.with_borrow_mut(|question| {
             question.begin(domain);
             self.handler.check(Front::Inside, question, ask, None, Decided::of)
@@ -189,15 +196,16 @@ impl Inside {
         Answer { client, rule, slots }
     }
 
-    /// The costs that are charged when the stream of a request has ended, by the `rate_limits` of this domain.
-    /// `None`: none.
+    /// The costs that are charged when the stream of a request has ended, by these `rate_limits`, or else by those of
+    /// this domain. `None`: none.
     /// Fails when they cannot be known.
     pub fn costs(
         &self,
         domain: &str,
+        own: Option<&Actions>,
         request: &impl ClientRequest<Error = Refusal>,
     ) -> Result<Option<Costs>, Refusal> {
-        self.handler.costs(domain, request)
+        self.handler.costs(domain, own, request)
     }
 
     /// Charges the costs of a request whose stream has ended. Returns how many of its costs are unknown: they are not
@@ -238,11 +246,11 @@ impl Inside {
         self.handler.describes(domain)
     }
 
-    /// Warns if no rules have this domain, or if they have no `rate_limits` for its requests.
-    pub fn warn_of_unknown(&self, domain: &str) {
+    /// Warns if no rules have this domain, or if there are no `rate_limits` for its requests.
+    pub fn warn_of_unknown(&self, domain: &str, own: Option<&Actions>) {
         match self.describes(domain) {
-            Some(true) => (),
-            Some(false) => {
+            Some(described) if described || own.is_some() => (),
+            Some(_) => {
                 tracing::warn!("the rules of {domain:?} have no `rate_limits`: its requests are not decided")
             }
             None => tracing::warn!("no rules have the domain {domain:?} yet: its requests pass"),
@@ -292,6 +300,21 @@ impl Drop for Slots {
     fn drop(&mut self) {
         let Self { inside, release } = self;
         inside.report(release);
+    }
+}
+
+/// Reads `rate_limits` that are not in a file of rules.
+/// Fails with what is wrong with them, and where.
+pub fn rate_limits(written: &Value) -> Result<Actions, String> {
+    // JSON is YAML.
+    let text = json!({ "domain": "own", "rate_limits": written }).to_string();
+    let file = SourceFile { name: "rate_limits".to_owned(), bytes: text.into_bytes(), presumed: false };
+    let all = |problems: Vec<Diagnostic>| problems.iter().map(Diagnostic::to_string).collect::<Vec<_>>();
+    let loaded =
+        load(&[file], &LoadOptions::new(KeySecret::new([0; 16]))).map_err(|bad| all(bad).join("; "))?;
+    match loaded.rules.actions("own") {
+        Some(actions) if !actions.is_empty() => Ok(actions.clone()),
+        _ => Err("rate_limits: expected at least one".to_owned()),
     }
 }
 

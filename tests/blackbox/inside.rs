@@ -21,6 +21,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use crate::harness::envoy::{Envoy, Launch, inside};
+use crate::harness::eventually_true;
 use crate::harness::http::Answer;
 use crate::harness::redis::Redis;
 
@@ -76,6 +77,30 @@ fn n_pass_and_the_next_gets_429_with_its_headers_and_asks_nobody() {
     assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_ok"), 6);
     assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_over_limit"), 1);
     assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_waited"), 0, "memory answers at once");
+}
+
+#[test]
+fn a_route_has_rate_limits_of_its_own() {
+    let rules = "
+domain: edge
+rate_limits:
+  - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: bytes, value: export, rate_limit: {unit: hour, requests_per_unit: 30}}
+";
+    let bytes = "actions: [{generic_key: {descriptor_key: bytes, descriptor_value: export}}]";
+    let cost = "apply_on_stream_done: true, hits_addend: {format: '%REQ(x-bytes)%'}";
+    let own =
+        format!("value: {{rate_limits: [{{{bytes}, hits_addend: {{number: 0}}}}, {{{bytes}, {cost}}}]}}");
+    let envoy = start_with_rules(rules, &[("value: { domain: login }", &own)]);
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 3), [200, 200, 429]);
+    let export = |bytes: &str| {
+        let headers = [("x-user", "ann"), ("x-bytes", bytes)];
+        envoy.client().send("GET", "/login", &headers, "").expect("Envoy answers").status
+    };
+    assert_eq!([export("10"), export("20")], [200, 200], "not counted by the user");
+    eventually_true("30 bytes to be charged", || export("0") == 429);
 }
 
 #[test]

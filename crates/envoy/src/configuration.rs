@@ -9,7 +9,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use program::inside::{Inside, Options, Refusal, RefusalCode, is_secret};
+use program::inside::{self, Actions, Inside, Options, Refusal, RefusalCode, is_secret};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -43,10 +43,11 @@ pub struct Configured {
 
 /// What a route changes.
 pub struct Route {
-    /// `None`: its requests are not limited.
-    pub domain: Option<String>,
+    is_disabled: bool,
+    domain: Option<String>,
+    rate_limits: Option<Actions>,
     /// Its domain was looked up in the rules, once.
-    pub is_looked_up: Once,
+    is_looked_up: Once,
 }
 
 /// Which requests something is done for.
@@ -117,7 +118,7 @@ impl Configured {
         if inside.describes(&written.domain) == Some(false) {
             return Err(format!("domain: the rules of {:?} have no `rate_limits`", written.domain));
         }
-        inside.warn_of_unknown(&written.domain);
+        inside.warn_of_unknown(&written.domain, None);
         let configured = Self {
             stats: Stats::new(host)?,
             bell: Arc::new(Mutex::new(Some(host.bell()))),
@@ -222,13 +223,34 @@ impl Route {
 
     fn read(text: &[u8]) -> Result<Self, String> {
         let mut fields = Fields::read(text)?;
-        let (domain, is_disabled) = (fields.take("domain"), fields.take("disabled").unwrap_or(false));
+        let domain = fields.take("domain");
+        let rate_limits: Option<Value> = fields.take("rate_limits");
+        let is_disabled = fields.take("disabled").unwrap_or(false);
         fields.end()?;
-        match (domain, is_disabled) {
-            (Some(_), true) => Err("domain and disabled: true (expected one of them)".to_owned()),
-            (None, false) => Err("nothing (expected domain, or disabled: true)".to_owned()),
-            (domain, _) => Ok(Self { domain, is_looked_up: Once::new() }),
+        match (domain.is_some() || rate_limits.is_some(), is_disabled) {
+            (true, true) => {
+                Err("disabled: true with domain or rate_limits (expected nothing else)".to_owned())
+            }
+            (false, false) => Err("nothing (expected domain, rate_limits, or disabled: true)".to_owned()),
+            _ => {
+                let rate_limits = rate_limits.as_ref().map(inside::rate_limits).transpose()?;
+                Ok(Self { is_disabled, domain, rate_limits, is_looked_up: Once::new() })
+            }
         }
+    }
+}
+
+impl Configured {
+    /// The domain of a request, and its `rate_limits` if they are not those of the domain. `None`: its route is not
+    /// limited.
+    pub fn limits<'c>(&'c self, route: Option<&'c Route>) -> Option<(&'c str, Option<&'c Actions>)> {
+        let Some(route) = route else { return Some((&self.domain, None)) };
+        let own = route.rate_limits.as_ref();
+        let domain = route.domain.as_deref().unwrap_or(&self.domain);
+        (!route.is_disabled).then(|| {
+            route.is_looked_up.call_once(|| self.inside.warn_of_unknown(domain, own));
+            (domain, own)
+        })
     }
 }
 
@@ -358,12 +380,32 @@ mod tests {
     }
 
     #[test]
-    fn a_route_says_one_thing() {
-        let domain = |text: &str| Route::new(text.as_bytes()).map(|route| route.domain);
-        assert_eq!(domain(r#"{"domain": "a"}"#), Ok(Some("a".to_owned())));
-        assert_eq!(domain(r#"{"disabled": true}"#), Ok(None));
-        for bad in ["{}", r#"{"domain": "a", "disabled": true}"#, r#"{"domains": "a"}"#, ""] {
-            assert!(domain(bad).is_err(), "{bad}");
+    fn a_route_chooses_a_domain_or_rate_limits_or_nothing() {
+        let route = |text: &str| {
+            Route::new(text.as_bytes())
+                .map(|route| (route.domain, route.rate_limits.is_some(), route.is_disabled))
+        };
+        assert_eq!(route(r#"{"domain": "a"}"#), Ok((Some("a".to_owned()), false, false)));
+        assert_eq!(route(r#"{"disabled": true}"#), Ok((None, false, true)));
+        assert_eq!(
+            route(r#"{"rate_limits": [{"actions": [{"remote_address": {}}]}]}"#),
+            Ok((None, true, false))
+        );
+        for (bad, why) in [
+            ("{}", "nothing (expected domain, rate_limits, or disabled: true)"),
+            ("", "nothing"),
+            (r#"{"domain": "a", "disabled": true}"#, "disabled: true with domain or rate_limits"),
+            (r#"{"rate_limits": [], "disabled": true}"#, "disabled: true with"),
+            (r#"{"domains": "a"}"#, "unknown field `domains`"),
+            (r#"{"rate_limits": []}"#, "rate_limits"),
+            (r#"{"rate_limits": 5}"#, "rate_limits:1:"),
+            (r#"{"rate_limits": [{"actions": [{"remote_adress": {}}]}]}"#, "unknown key `remote_adress`"),
+            (
+                r#"{"rate_limits": [{"actions": [{"source_cluster": {}}]}]}"#,
+                "`source_cluster` of Envoy's is not supported",
+            ),
+        ] {
+            assert!(route(bad).is_err_and(|said| said.contains(why)), "{bad}: {:?}", route(bad));
         }
     }
 }

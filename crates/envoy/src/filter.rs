@@ -44,15 +44,12 @@ impl Filter {
         route: Option<&Route>,
         stream: &mut Stream<'_>,
     ) -> Flow {
-        let Some(domain) = domain(configured, route) else { return Flow::GoOn };
-        if let Some(route) = route {
-            route.is_looked_up.call_once(|| configured.inside.warn_of_unknown(domain));
-        }
-        match configured.inside.costs(domain, &Client(stream)) {
+        let Some((domain, own)) = configured.limits(route) else { return Flow::GoOn };
+        match configured.inside.costs(domain, own, &Client(stream)) {
             Ok(costs) => self.costs.set(costs),
             Err(refusal) => return self.answered(configured, stream, Err(refusal)),
         }
-        match configured.inside.check(domain, &Client(stream)) {
+        match configured.inside.check(domain, own, &Client(stream)) {
             Reply::Now(decided) => {
                 self.answered(configured, stream, decided.map(|decided| configured.inside.hold(decided)))
             }
@@ -137,11 +134,6 @@ impl Filter {
         stream.respond(configured.deny_status, &headers, body, "tidegate_over_limit");
         Flow::Answered
     }
-}
-
-/// The domain of a request. `None`: its route is not limited.
-fn domain<'c>(configured: &'c Configured, route: Option<&'c Route>) -> Option<&'c str> {
-    route.map_or(Some(&*configured.domain), |route| route.domain.as_deref())
 }
 
 /// A request that is being checked. If its task panics, or is dropped with its runtime, the request is still

@@ -19,7 +19,7 @@ use crate::front::{ClientAnswer, Handler, PROBLEM_JSON, trace};
 use tidegate_engine::decision::Code;
 use tidegate_engine::limit::Slot;
 use tidegate_engine::request::RequestBuf;
-use tidegate_engine::rules::{ClientRequest, RuleSet};
+use tidegate_engine::rules::{Actions, ClientRequest, RuleSet};
 use tidegate_operate::page::{Page, empty, not_allowed, page, text};
 use tidegate_serve::metrics::Front;
 use tidegate_serve::refusal::{Refusal, RefusalCode};
@@ -94,7 +94,7 @@ pub(super) async fn respond(
             let bytes_max = handler.bounds().request_bytes_max;
             let ask = |rules: &RuleSet, buf: &mut RequestBuf| {
                 if form == Form::Headers {
-                    describe(rules, &client, buf, bytes_max)?;
+                    describe(rules, None, &client, buf, bytes_max)?;
                 }
                 match verb {
                     Verb::Check => {}
@@ -116,14 +116,15 @@ pub(super) async fn respond(
     }
 }
 
-/// Makes descriptors of a client's request, by the actions of its domain.
+/// Makes descriptors of a client's request, by these actions, or else by those of its domain.
 pub(crate) fn describe(
     rules: &RuleSet,
+    own: Option<&Actions>,
     client: &impl ClientRequest<Error = Refusal>,
     buf: &mut RequestBuf,
     bytes_max: usize,
 ) -> Result<(), Refusal> {
-    match rules.actions(buf.domain()) {
+    match own.or_else(|| rules.actions(buf.domain())) {
         Some(actions) if actions.is_empty() => {
             let message =
                 "the domain has no `rate_limits` (expected them in its rules, or descriptors in the query)";
