@@ -129,6 +129,30 @@ fn counters_whose_hits_no_longer_count_make_room() {
     assert_eq!(reported(&unsynced, &limit, now + 3 * SECOND).len(), 1);
 }
 
+/// Costs fill a bucket beyond its burst: those hits are there until they have drained, many windows later.
+#[test]
+fn what_a_bucket_has_beyond_its_burst_is_kept_until_it_has_drained() {
+    let (unsynced, now) = (UnsyncedHits::default(), monotonic());
+    let limit = Limit::new(Algorithm::TokenBucket, 9, 1_000_000_000);
+    note(&unsynced, KEY, &limit, 90, now);
+    unsynced.idle(now + 5 * SECOND);
+    assert_eq!(reported(&unsynced, &limit, now + 5 * SECOND), [(1_000_000, 90 - 4 * 9)]);
+    unsynced.idle(now + 20 * SECOND);
+    assert!(unsynced.is_empty());
+}
+
+#[test]
+fn hits_that_come_during_a_call_are_reported_after_it() {
+    let (unsynced, now) = (UnsyncedHits::default(), monotonic());
+    let limit = limit(Algorithm::SlidingLog);
+    note(&unsynced, KEY, &limit, 3, now);
+    let first = take(&unsynced, &limit, now).expect("no call is under way");
+    let soon = now + SECOND / 2;
+    note(&unsynced, KEY, &limit, 1, soon);
+    first.charged();
+    assert_eq!(reported(&unsynced, &limit, soon), [(0, 1)]);
+}
+
 /// Redis drains what came in the last window, together with its own hits.
 #[test]
 fn a_bucket_drains_here_until_a_window_ago() {
