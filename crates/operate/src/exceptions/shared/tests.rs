@@ -1,142 +1,18 @@
 //! Nodes that share exceptions through a store that is cut off, emptied and set back, in random orders.
 
+mod store;
+
 use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::redis::StoreCall;
+use self::store::{Held, Link, Redis};
 use super::super::{Audit, Authored, PATTERNS_MAX};
 use super::*;
 use crate::audit::Caller;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const IDS: [&str; 3] = ["a", "b", "c"];
-
-/// What a Redis holds: values, and the stream of ids that changed, each entry with a number of its own.
-#[derive(Clone, Default)]
-struct Held {
-    values: BTreeMap<String, Vec<u8>>,
-    /// The index.
-    listed: BTreeSet<String>,
-    stream: Vec<(u64, String)>,
-}
-
-#[derive(Default)]
-struct Redis {
-    held: Mutex<Held>,
-    entries: Mutex<u64>,
-}
-
-/// One node's connection to it.
-#[derive(Clone, Default)]
-struct Link {
-    redis: Arc<Redis>,
-    /// Where it has read the stream up to: so many entries, of which the last has this number.
-    position: Arc<Mutex<Option<(usize, u64)>>>,
-    is_cut: Arc<AtomicBool>,
-    /// Whether answers to changes are lost: the change is done.
-    is_mute: Arc<AtomicBool>,
-    /// Whether it fails after the stream was read: values cannot be had.
-    has_no_values: Arc<AtomicBool>,
-}
-
-impl Link {
-    fn new(redis: &Arc<Redis>) -> Self {
-        Self { redis: Arc::clone(redis), ..Self::default() }
-    }
-
-    fn ask<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&Redis) -> T + Send + 'static,
-        is_change: bool,
-    ) -> StoreCall<'_, T> {
-        Box::pin(async move {
-            tokio::task::yield_now().await;
-            if self.is_cut.load(Relaxed) {
-                return Err(ConnectError::NoConnection);
-            }
-            let answer = ask(&self.redis);
-            tokio::task::yield_now().await;
-            match is_change && self.is_mute.load(Relaxed) {
-                true => Err(ConnectError::Timeout(Duration::from_secs(1))),
-                false => Ok(answer),
-            }
-        })
-    }
-}
-
-impl Redis {
-    fn exchange(&self, id: &str, before: Option<Vec<u8>>, after: Option<Vec<u8>>) -> bool {
-        let mut held = self.held.lock();
-        if held.values.get(id) != before.as_ref() {
-            return false;
-        }
-        match after {
-            Some(value) => _ = (held.values.insert(id.to_owned(), value), held.listed.insert(id.to_owned())),
-            None => _ = (held.values.remove(id), held.listed.remove(id)),
-        }
-        *self.entries.lock() += 1;
-        let entry = *self.entries.lock();
-        held.stream.push((entry, id.to_owned()));
-        true
-    }
-
-    fn changed(&self, position: &mut Option<(usize, u64)>) -> Option<Vec<String>> {
-        let stream = &self.held.lock().stream;
-        let end = (stream.len(), stream.last().map_or(0, |(entry, _)| *entry));
-        let since = position.replace(end)?;
-        let is_there = since.0 == 0 || stream.get(since.0 - 1).is_some_and(|(entry, _)| *entry == since.1);
-        is_there.then(|| stream[since.0..].iter().map(|(_, id)| id.clone()).collect())
-    }
-}
-
-impl ExceptionStore for Link {
-    fn attach(&self) {}
-
-    fn is_away(&self) -> bool {
-        self.is_cut.load(Relaxed)
-    }
-
-    fn get<'s>(&'s self, id: &'s str) -> StoreCall<'s, Option<Vec<u8>>> {
-        let id = id.to_owned();
-        if self.has_no_values.load(Relaxed) {
-            return Box::pin(async { Err(ConnectError::NoConnection) });
-        }
-        self.ask(move |redis| redis.held.lock().values.get(&id).cloned(), false)
-    }
-
-    fn exchange<'s>(
-        &'s self,
-        id: &'s str,
-        before: Option<&'s [u8]>,
-        after: Option<&'s [u8]>,
-    ) -> StoreCall<'s, bool> {
-        let (id, before, after) = (id.to_owned(), before.map(<[u8]>::to_vec), after.map(<[u8]>::to_vec));
-        self.ask(move |redis| redis.exchange(&id, before, after), true)
-    }
-
-    fn replicated<'s>(&'s self, _: &'s str) -> StoreCall<'s, ()> {
-        self.ask(|_| (), false)
-    }
-
-    fn page<'s>(&'s self, after: Option<&'s str>) -> StoreCall<'s, Vec<(String, Vec<u8>)>> {
-        let after = after.map(str::to_owned);
-        self.ask(
-            move |redis| {
-                let held = redis.held.lock();
-                let listed = held.listed.iter().filter(|id| after.as_ref().is_none_or(|after| *id > after));
-                let both = |id: &String| Some((id.clone(), held.values.get(id)?.clone()));
-                listed.filter_map(both).take(PAGE).collect()
-            },
-            false,
-        )
-    }
-
-    fn changed(&self) -> StoreCall<'_, Option<Vec<String>>> {
-        let position = Arc::clone(&self.position);
-        self.ask(move |redis| redis.changed(&mut position.lock()), false)
-    }
-}
 
 struct Node {
     book: Arc<Book>,
