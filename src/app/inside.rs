@@ -309,9 +309,8 @@ pub fn rate_limits(written: &Value) -> Result<Actions, String> {
     // JSON is YAML.
     let text = json!({ "domain": "own", "rate_limits": written }).to_string();
     let file = SourceFile { name: "rate_limits".to_owned(), bytes: text.into_bytes(), presumed: false };
-    let all = |problems: Vec<Diagnostic>| problems.iter().map(Diagnostic::to_string).collect::<Vec<_>>();
-    let loaded =
-        load(&[file], &LoadOptions::new(KeySecret::new([0; 16]))).map_err(|bad| all(bad).join("; "))?;
+    let all = |bad: Vec<Diagnostic>| bad.iter().map(Diagnostic::to_string).collect::<Vec<_>>().join("; ");
+    let loaded = load(&[file], &LoadOptions::new(KeySecret::new([0; 16]))).map_err(all)?;
     match loaded.rules.actions("own") {
         Some(actions) if !actions.is_empty() => Ok(actions.clone()),
         _ => Err("rate_limits: expected at least one".to_owned()),

@@ -117,8 +117,8 @@ enum Explainer<'a> {
 }
 
 pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
-    let asked = asked(matches, texts)?;
-    let ask = |question: &Question| match &asked {
+    let explainer = explainer(matches, texts)?;
+    let ask = |question: &Question| match &explainer {
         Explainer::Limiter(limiter, token) => online(question, limiter, token.as_ref()),
         Explainer::Redis(folder, configuration, options) => {
             in_redis(question, folder, configuration, options)
@@ -138,7 +138,7 @@ pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
     })
 }
 
-fn asked<'a>(matches: &'a ArgMatches, texts: Texts<'_>) -> Result<Explainer<'a>, Vec<Problem>> {
+fn explainer<'a>(matches: &'a ArgMatches, texts: Texts<'_>) -> Result<Explainer<'a>, Vec<Problem>> {
     let configuration = read_only(&[LIMITER, RULES].concat(), matches, texts)?;
     let Some(folder) = matches.get_one::<String>("rules") else {
         let limiter = Limiter::one(matches, &configuration.listeners)?;

@@ -267,8 +267,7 @@ async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
         (r#"{"id":"a","ended":true,"number":1,"until":"soon"}"#.to_owned(), "until: is unknown"),
     ] {
         let node = Node::start(&redis);
-        redis.held.lock().values.insert("a".to_owned(), value.clone().into_bytes());
-        redis.held.lock().listed.insert("a".to_owned());
+        redis.has("a", value.as_bytes());
         node.agree(NOW).await.expect("it answers");
         assert!(node.limits().is_empty(), "{value}");
         let trouble = node.book.trouble().expect("it is reported");
@@ -286,8 +285,7 @@ async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
 async fn what_somebody_else_wrote_and_took_away_is_no_trouble_any_more() {
     let redis = Arc::<Redis>::default();
     let node = Node::start(&redis);
-    redis.held.lock().values.insert("a".to_owned(), b"[]".to_vec());
-    redis.held.lock().listed.insert("a".to_owned());
+    redis.has("a", b"[]");
     node.agree(NOW).await.expect("it answers");
     assert_eq!((node.book.trouble().is_some(), node.book.is_in_step()), (true, Some(false)));
     *redis.held.lock() = Held::default();

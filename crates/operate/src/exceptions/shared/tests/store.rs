@@ -64,6 +64,13 @@ impl Link {
 }
 
 impl Redis {
+    /// Another program wrote this value.
+    pub(super) fn has(&self, id: &str, value: &[u8]) {
+        let mut held = self.held.lock();
+        held.values.insert(id.to_owned(), value.to_vec());
+        held.listed.insert(id.to_owned());
+    }
+
     fn exchange(&self, id: &str, before: Option<Vec<u8>>, after: Option<Vec<u8>>) -> bool {
         let mut held = self.held.lock();
         if held.values.get(id) != before.as_ref() {
