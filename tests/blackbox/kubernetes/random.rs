@@ -1,5 +1,6 @@
 //! Random values for the chart, from one seed: whatever does not contradict itself renders, twice the same; follows the schemas
-//! of Kubernetes; names only what is there; keeps what cannot change; and the program accepts the settings of the pod.
+//! of Kubernetes; names only what is there; keeps what cannot change; the program accepts the settings of the pod, and where
+//! all that it needs is on this machine, it is started with them and with the files, and answers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,12 +10,17 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::chart::{chart, render};
+use super::started::Pod;
 use super::{container, list, members, of_kind, workload};
 use crate::envoy_descriptors::random::Random;
+use crate::harness::http;
+use crate::harness::pki::Authority;
 use crate::harness::programs::{python, run, succeed};
+use crate::harness::redis::Redis;
 use crate::harness::tidegate::binary;
 
 const RELEASES: u64 = 60;
+const RULES: &str = "# first\ndomain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 3}\n";
 
 /// The value, one time in so many; else the one that stands for nothing.
 fn perhaps(random: &mut Random, times: u64, value: Value, nothing: Value) -> Value {
@@ -89,10 +95,9 @@ fn store(random: &mut Random, values: &mut Value) {
 }
 
 fn rules(random: &mut Random) -> Value {
-    let text = "# first\ndomain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 3}\n";
     match random.below(4) {
-        0 => json!({"files": {"shop.yaml": text}}),
-        1 => json!({"files": {"shop.yml": text, "empty.yaml": "domain: empty", "people.txt": "a \nb\n\n"}}),
+        0 => json!({"files": {"shop.yaml": RULES}}),
+        1 => json!({"files": {"shop.yml": RULES, "empty.yaml": "domain: empty", "people.txt": "a \nb\n\n"}}),
         2 => json!({"existingConfigMap": "my-rules"}),
         _ => json!({"xds": {
             "server": "plane:18001",
@@ -320,6 +325,41 @@ fn assert_the_program_accepts(made: &[Value], values: &Value) {
     }
 }
 
+/// Whether such a pod can be started here: without a control plane, a certificate of Redis or a second Redis; its health is
+/// asked in the clear.
+fn is_complete_here(values: &Value) -> bool {
+    let redis = &values["store"]["redis"];
+    values["rules"]["xds"].is_null()
+        && values["records"]["redis"].is_null()
+        && (redis.is_null() || redis["type"] == "single" && redis["tls"]["enabled"] != true)
+        && !list(&values["tls"]["ports"]).contains(&json!("http"))
+}
+
+/// The program starts with the variables and the files of the pod, and limits.
+fn assert_it_starts(seed: u64, made: &[Value], values: &Value, redis: &Redis) {
+    let names = list(&container(workload(made))["env"]).iter();
+    let reads_a_secret = |name: &str| names.clone().any(|item| item["name"] == name);
+    let mut pod = Pod::of(made);
+    for (name, value) in [("REDIS_URL", redis.url()), ("REDIS_AUTH", String::new())] {
+        if reads_a_secret(name) {
+            pod = pod.env(name, &value);
+        }
+    }
+    // A busy machine is not what is tested.
+    let pod = pod.env("REDIS_TIMEOUT", "10s");
+    pod.secrets(&Authority::new("everybody"), RULES);
+    let limiter = pod.start();
+    let body = json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": format!("of {seed}")}]}]});
+    let mut client = http::Client::new(limiter.ports().http);
+    // A new volume is taken for one that was lost.
+    let is_cold = values["store"]["sharded"]["coldStart"] == "deny";
+    let expected: &[u16] = if is_cold { &[429] } else { &[200, 200, 200, 429] };
+    for status in expected {
+        let answer = client.send("POST", "/json", &[], &body.to_string()).expect("an answer");
+        assert_eq!(answer.status, *status, "seed {seed}: {}\n{:#?}", answer.body, limiter.output());
+    }
+}
+
 /// Renders one release, twice. Where its manifest is.
 fn try_release(seed: u64, folder: &Path) -> PathBuf {
     let values = values(seed);
@@ -344,6 +384,8 @@ fn documents_of_all(paths: &[PathBuf]) -> Vec<Vec<Value>> {
 fn random_values_make_manifests_that_hold_together() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let paths: Vec<_> = (0..RELEASES).map(|seed| try_release(seed, folder.path())).collect();
+    let redis = Redis::start(&[]);
+    let mut started = 0;
     for (seed, made) in (0..).zip(documents_of_all(&paths)) {
         let values = values(seed);
         println!("seed {seed}: {values}");
@@ -351,7 +393,12 @@ fn random_values_make_manifests_that_hold_together() {
         assert_what_it_names_is_there(&made);
         assert_it_is_sound(&made, &values);
         assert_the_program_accepts(&made, &values);
+        if is_complete_here(&values) {
+            assert_it_starts(seed, &made, &values, &redis);
+            started += 1;
+        }
     }
+    assert!(started > 10, "{started}");
     let validate = Path::new(python().get_program()).with_file_name("kubernetes-validate");
     let shown = succeed(Command::new(&validate).arg("--strict").args(&paths));
     let passed = shown.lines().filter(|line| line.contains("INFO") && line.contains("passed")).count();

@@ -170,6 +170,16 @@ const REFUSED: &[(&str, &str)] = &[
         "podLabels: {app.kubernetes.io/name: a}",
         "podLabels.app.kubernetes.io/name: pods are found by it (expected another label, or nameOverride)",
     ),
+    ("settings: {MAX_ENTRY: '12'}", "settings.MAX_ENTRY: is no setting (expected one of docs/settings.md)"),
+    (
+        "store: {type: redis, redis: {type: sentinel, url: 'redis-0:26379,redis-1:26379'}}",
+        "store.redis.url: is redis-0:26379,redis-1:26379, without the name of the master or without a sentinel (expected MASTER",
+    ),
+    (
+        "records: {redis: {type: sentinel, url: master}}",
+        "records.redis.url: is master, without the name of the master or without a sentinel (expected MASTER",
+    ),
+    ("autoscaling: {minReplicas: 3}", "autoscaling: has no effect (expected autoscaling.enabled: true"),
     ("settings: {REDIS_URL: a}", "settings.REDIS_URL: is made from another value (expected store.redis.url)"),
     (
         "settingsFromSecrets: {REDIS_AUTH: {secret: a, key: a}}",
@@ -186,6 +196,8 @@ const REFUSED: &[(&str, &str)] = &[
     // Not contradictions, but what the schema refuses.
     ("store: {type: memcache}", "at '/store/type': value must be one of 'memory', 'redis', 'sharded'"),
     ("replicaCount: 2", "additional properties 'replicaCount' not allowed"),
+    ("resources: {limits: {memory: 512Mb}}", "at '/resources/limits/memory': '512Mb' does not match pattern"),
+    ("resources: {limit: {memory: 1Gi}}", "additional properties 'limit' not allowed"),
     ("settings: {MAX_ENTRIES: 12}", "at '/settings/MAX_ENTRIES': got number, want string"),
 ];
 

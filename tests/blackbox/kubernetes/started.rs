@@ -24,6 +24,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// The container of these documents, with folders for its mounts, of which those of ConfigMaps have their files.
 pub struct Pod {
     setup: Setup,
+    folders: Vec<String>,
     /// The commands that mount them.
     mounts: String,
 }
@@ -39,11 +40,14 @@ impl Pod {
             let name = item["name"].as_str().expect("a name");
             setup = setup.env(name, item["value"].as_str().unwrap_or("tidegate-0"));
         }
-        let mut pod = Self { setup, mounts: String::new() };
+        let mut pod = Self { setup, folders: Vec::new(), mounts: String::new() };
         for mount in list(&container(workload)["volumeMounts"]) {
             pod.mount(mount["mountPath"].as_str().expect("a path"), mount["readOnly"] == true);
         }
-        for map in of_kind(made, "ConfigMap") {
+        let volumes = list(&workload["spec"]["template"]["spec"]["volumes"]);
+        let mounted =
+            |map: &Value| volumes.iter().any(|it| it["configMap"]["name"] == map["metadata"]["name"]);
+        for map in of_kind(made, "ConfigMap").into_iter().filter(|map| mounted(map)) {
             for (name, text) in map["data"].as_object().expect("files") {
                 pod.file("rules", name, text.as_str().expect("text"));
             }
@@ -55,6 +59,7 @@ impl Pod {
         let folder = self.setup.outside().join(&path[1..]);
         fs::create_dir_all(&folder).expect("the folder is ours");
         chown(&folder, Some(65534), Some(65534)).expect("tests run as root");
+        self.folders.push(path[1..].to_owned());
         let options = if read_only { "ro" } else { "rw" };
         self.mounts += &format!(
             "mkdir -p root{path}; mount --bind '{}' root{path}; mount -o remount,bind,{options} root{path}\n",
@@ -65,6 +70,22 @@ impl Pod {
     /// A file of what is mounted at a folder.
     fn file(&self, folder: &str, name: &str, text: &str) {
         write(&self.setup.outside().join(folder), name, text);
+    }
+
+    /// What a cluster has in Secrets and in a ConfigMap that the chart does not make, in each folder where something is
+    /// mounted and nothing is yet.
+    pub fn secrets(&self, authority: &Authority, rules: &str) {
+        for folder in &self.folders {
+            let is_empty =
+                fs::read_dir(self.setup.outside().join(folder)).expect("it is ours").next().is_none();
+            match folder.as_str() {
+                "rules" if is_empty => self.file(folder, "shop.yaml", rules),
+                "tls" => drop(authority.issue("localhost").write(&self.setup.outside().join(folder))),
+                "tls-clients" | "operators" => self.file(folder, "ca.crt", &authority.pem()),
+                "admin" => self.file(folder, "token", TOKEN),
+                _ => {}
+            }
+        }
     }
 
     pub fn env(mut self, name: &str, value: &str) -> Self {

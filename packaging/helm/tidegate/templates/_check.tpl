@@ -41,7 +41,7 @@ replicas: with store.type memory {{ .Values.replicas }} replicas admit {{ .Value
 {{- with .Values.store.redis }}
 {{- $secret := .existingSecret }}
 {{- if eq $type "redis" }}
-{{- include "tidegate.check.url" (list "store.redis" .url $secret.urlKey) }}
+{{- include "tidegate.check.url" (list "store.redis" .type .url $secret.urlKey) }}
 {{- else if or .url $secret.name .tls.enabled .tls.caSecret .tls.clientSecret (ne .type "single") }}
 store.redis: has no effect with store.type {{ $type }} (expected store.type redis, or none of these values)
 {{- end }}
@@ -55,15 +55,21 @@ store.redis.tls: the connection is in clear text (expected store.redis.tls.enabl
 {{- end }}
 {{- end }}
 
-{{- /* (list PATH URL URLKEY) */}}
+{{- /* (list PATH TYPE URL URLKEY) */}}
 {{- define "tidegate.check.url" }}
 {{- $path := index . 0 }}
-{{- if and (index . 1) (index . 2) }}
+{{- $type := index . 1 }}
+{{- $url := index . 2 }}
+{{- $key := index . 3 }}
+{{- if and $url $key }}
 {{ $path }}.url and {{ $path }}.existingSecret.urlKey: both are set (expected one of them)
-{{- else if not (or (index . 1) (index . 2)) }}
+{{- else if not (or $url $key) }}
 {{ $path }}.url: is empty (expected HOST:PORT, or {{ $path }}.existingSecret with urlKey)
 {{- end }}
-{{- if contains "@" (index . 1) }}
+{{- if and $url (eq $type "sentinel") (not (regexMatch `^[^,:]+,.*[^,]` $url)) }}
+{{ $path }}.url: is {{ $url }}, without the name of the master or without a sentinel (expected MASTER,HOST:PORT,…)
+{{- end }}
+{{- if contains "@" $url }}
 {{ $path }}.url: holds a password, which everybody who may read pods would see (expected {{ $path }}.existingSecret with urlKey or authKey)
 {{- end }}
 {{- end }}
@@ -119,6 +125,8 @@ autoscaling: there is nothing to scale by (expected cpu, memory or metrics)
 autoscaling.{{ $name }}: is a share of resources.requests.{{ $name }}, which is not set (expected both)
 {{- end }}
 {{- end }}
+{{- else if or (ne (int .minReplicas) 2) (ne (int .maxReplicas) 6) (ne (print .cpu) "60") .memory .metrics .behavior }}
+autoscaling: has no effect (expected autoscaling.enabled: true, or none of its other values)
 {{- end }}
 {{- end }}
 {{- end }}
@@ -168,7 +176,7 @@ tls.clients: the gRPC port speaks no TLS (expected grpc among tls.ports)
 {{- with .Values.records }}
 {{- $secret := .redis.existingSecret }}
 {{- if or .redis.url $secret.name $secret.urlKey $secret.authKey }}
-{{- include "tidegate.check.url" (list "records.redis" .redis.url $secret.urlKey) }}
+{{- include "tidegate.check.url" (list "records.redis" .redis.type .redis.url $secret.urlKey) }}
 {{- include "tidegate.check.secret" (list "records.redis" $secret.name (list $secret.urlKey $secret.authKey)) }}
 {{- if .onVolume }}
 records.redis and records.onVolume: both are set (expected one of them)
@@ -223,10 +231,13 @@ podLabels.{{ $label }}: pods are found by it (expected another label{{ if hasSuf
 
 {{- define "tidegate.check.settings" }}
 {{- $values := include "tidegate.settings.values" . | fromYaml }}
+{{- $settings := .Files.Get "files/settings.md" }}
 {{- range $where := list "settings" "settingsFromSecrets" }}
 {{- range $name := keys (get $.Values $where) | sortAlpha }}
 {{- if hasKey $values $name }}
 {{ $where }}.{{ $name }}: is made from another value (expected {{ get $values $name }})
+{{- else if not (contains (printf "\n| %s |" $name) $settings) }}
+{{ $where }}.{{ $name }}: is no setting (expected one of docs/settings.md)
 {{- else if and (eq $where "settings") (or (regexMatch `_(AUTH|SECRET|TOKEN|HEADERS)$` $name) (regexMatch `://[^/]*@` (get $.Values.settings $name))) }}
 settings.{{ $name }}: is a secret, which everybody who may read pods would see (expected settingsFromSecrets.{{ $name }})
 {{- else if and (eq $where "settings") (hasKey $.Values.settingsFromSecrets $name) }}
