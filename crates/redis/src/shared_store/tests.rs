@@ -213,16 +213,8 @@ async fn a_lease_is_that_of_the_check_that_asked_for_it() {
     assert!(store.leases.hold(check, since_boot()).is_some());
 }
 
-#[tokio::test]
-async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
-    let (store, rules) = (store(), rules());
-    let request = request(&["leased"], 1);
-    let plan = rules.plan(&request, Modes::default());
-    let check = check_at(&plan, 0).expect("a rule");
-    let now = since_boot();
-    let hold = || store.hold(&plan, now, &mut smallvec![None]);
-    drop((hold(), hold()));
-    let demand = store.demand(check, b"k").expect("seen twice");
+/// Gives a lease of so many hits to whom asks for one.
+fn grant(demand: &Demand<'_>, check: &Check<'_>, hits: u64) {
     let source = Source {
         unit: check.unit(),
         slot: 0,
@@ -234,7 +226,20 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
     };
     let verdict =
         Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1, is_counted: true };
-    assert!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now).is_empty());
+    assert!(demand.granted(source, Granted { hits, stamp: 1 }, &verdict, since_boot()).is_empty());
+}
+
+#[tokio::test]
+async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let now = since_boot();
+    let hold = || store.hold(&plan, now, &mut smallvec![None]);
+    drop((hold(), hold()));
+    let demand = store.demand(check, b"k").expect("seen twice");
+    grant(&demand, check, 2);
     drop(demand);
     let taken = (hold(), hold());
     assert!(store.leases.hold(check, now).is_none(), "two hits");
@@ -248,4 +253,20 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
     drop(store.hold(&reported, now, &mut verdicts));
     assert_eq!(verdicts[0], None, "a reported cost is asked of Redis: it must not go back to a lease");
     assert_eq!(store.end_leases(Duration::MAX), 2);
+}
+
+/// What a report says is spent, so it is sent later if it may have been lost. Of one that too few replicas have, Redis has
+/// the charge.
+#[tokio::test]
+async fn a_report_that_redis_has_is_not_sent_again() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["three"], 2);
+    let mut plan = rules.plan(&request, Modes::default());
+    let check = Check { reported: true, ..*check_at(&plan, 0).expect("a rule") };
+    plan.steps[0] = Step::Check(check);
+    let unsynced_after = |failure| {
+        store.fall_back(&plan, &[], &[Some(Err(failure))], &mut smallvec![None]).expect("it decides alone");
+        unsynced(&store, &rules, "three")
+    };
+    assert_eq!([Failure::Unreplicated, Failure::Timeout].map(unsynced_after), [0, 2]);
 }

@@ -26,6 +26,22 @@ async fn hits_that_go_back_make_a_node_forget_its_denials_of_each_counter() {
     assert_eq!(store.deny_cache.totals().1, 0);
 }
 
+/// What goes back makes room: also for who was denied because of the hits of this node's own lease.
+#[tokio::test]
+async fn the_end_of_a_lease_makes_a_node_forget_the_denial_of_its_counter() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let demand = demand(&store, check).expect("it is asked often enough");
+    grant(&demand, check, 2);
+    drop(demand);
+    learn(&store, check, monotonic(), DAY);
+    assert_eq!(store.deny_cache.totals().1, 1);
+    assert_eq!(store.end_leases(Duration::MAX), 2);
+    assert_eq!(store.deny_cache.totals().1, 0);
+}
+
 /// A node that knows only of the denial of a limit need not ask for the ban: unless the key may be banned, which an operator
 /// may have lifted meanwhile.
 #[tokio::test]
