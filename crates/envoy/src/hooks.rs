@@ -18,7 +18,8 @@ use crate::filter::Filter;
 /// A filter, with its configuration.
 struct Made {
     configured: *const Configured,
-    filter: Filter,
+    /// `None`: a panic while it was made. Its request gets the outcome of a failure.
+    filter: Option<Filter>,
 }
 
 /// Panics that no configuration has shown yet.
@@ -138,7 +139,8 @@ extern "C" fn envoy_dynamic_module_on_http_filter_new(
     configured: *const Configured,
     _stream: Pointer,
 ) -> *const Made {
-    guarded(null, || Box::into_raw(Box::new(Made { configured, filter: Filter::default() })))
+    let made = |filter| Box::into_raw(Box::new(Made { configured, filter })).cast_const();
+    guarded(|| made(None), || made(Some(Filter::default())))
 }
 
 /// # Safety
@@ -150,7 +152,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(made: *const Ma
         || {
             // SAFETY: as above.
             let made = unsafe { Box::from_raw(made.cast_mut()) };
-            made.filter.on_destroy();
+            made.filter.iter().for_each(Filter::on_destroy);
         },
     );
 }
@@ -168,9 +170,10 @@ unsafe fn on<T>(
     // SAFETY: as the caller promises. Envoy keeps a configuration until its last filter is destroyed, and a filter's
     // own object for some time after; so this is also true when the hook has ended the stream.
     let (made, configured, mut stream) = unsafe { (&*made, &*(*made).configured, Stream::of(envoy)) };
+    let Some(filter) = &made.filter else { return otherwise(configured, &mut stream) };
     let hook = AssertUnwindSafe(|| {
         panic_for_test(&hook);
-        hook(&made.filter, configured, &mut stream)
+        hook(filter, configured, &mut stream)
     });
     catch_unwind(hook).unwrap_or_else(|_| {
         caught();

@@ -32,6 +32,7 @@ fn a_panic_while_envoy_starts_is_a_refusal() {
 fn a_panic_costs_a_request_and_never_envoy() {
     let redis = Redis::start(&[]);
     for (hook, failure_mode_deny, status) in [
+        ("http_filter_new", false, 200),
         ("http_filter_new", true, 500),
         ("request_headers", false, 200),
         ("request_headers", true, 500),
