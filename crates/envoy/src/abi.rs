@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
+use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
@@ -92,9 +93,9 @@ macro_rules! callbacks {
         }
 
         impl Callbacks {
-            /// Looks each one up in the process.
+            /// Looks each one up.
             /// Fails with the name of one that this Envoy does not have. A call to it would end the process.
-            fn look_up() -> Result<Self, &'static CStr> {
+            fn look_up(symbol: impl Fn(&CStr) -> Option<NonNull<c_void>>) -> Result<Self, Missing> {
                 Ok(Self {
                     $($name: {
                         const NAME: &CStr = match CStr::from_bytes_with_nul(
@@ -103,7 +104,7 @@ macro_rules! callbacks {
                             Ok(name) => name,
                             Err(_) => panic!("a name has one end"),
                         };
-                        let found = symbol(NAME).ok_or(NAME)?;
+                        let found = symbol(NAME).ok_or(Missing(NAME))?;
                         // SAFETY: abi.h declares the function of this name with this type, in all versions that this crate
                         // says are supported.
                         unsafe {
@@ -151,6 +152,17 @@ fn symbol(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
+/// A callback that this Envoy does not have.
+#[derive(Debug)]
+pub struct Missing(&'static CStr);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(name) = self;
+        write!(f, "this Envoy has no {} (expected Envoy 1.39 or 1.40)", name.to_string_lossy())
+    }
+}
+
 /// A callback that Envoy 1.39 does not have.
 const SINCE_1_40: &CStr = c"envoy_dynamic_module_callback_get_runtime_bool";
 
@@ -159,8 +171,8 @@ static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();
 /// Looks up all callbacks before any of them is used. Returns the version of the ABI that this Envoy has, because
 /// Envoy warns of any other; the callbacks that are used here are the same in all of them.
 /// Fails with the name of a callback that this Envoy does not have.
-pub fn look_up() -> Result<&'static CStr, &'static CStr> {
-    let found = Callbacks::look_up()?;
+pub fn look_up() -> Result<&'static CStr, Missing> {
+    let found = Callbacks::look_up(symbol)?;
     CALLBACKS.get_or_init(|| found);
     Ok(if symbol(SINCE_1_40).is_some() { c"v0.2.0" } else { c"v0.1.0" })
 }
@@ -467,4 +479,28 @@ type Define = unsafe extern "C" fn(Pointer, Text, *mut Text, usize, *mut usize) 
 
 fn texts<'t>(texts: impl Iterator<Item = &'t str>) -> Vec<Text> {
     texts.map(|text| Text::of(text.as_bytes())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an Envoy that is too old, or a build of its own.
+    #[test]
+    fn a_callback_that_is_missing_is_named() {
+        let all_but = |missing: &'static CStr| {
+            // Nothing calls them.
+            Callbacks::look_up(|name| (name != missing).then(NonNull::dangling))
+        };
+        assert!(all_but(c"").is_ok());
+        for missing in [
+            c"envoy_dynamic_module_callback_log",
+            c"envoy_dynamic_module_callback_http_add_custom_flag",
+            c"envoy_dynamic_module_callback_get_most_specific_route_config",
+        ] {
+            let said = all_but(missing).err().map(|missing| missing.to_string());
+            let name = missing.to_str().expect("ASCII");
+            assert_eq!(said, Some(format!("this Envoy has no {name} (expected Envoy 1.39 or 1.40)")));
+        }
+    }
 }

@@ -59,11 +59,7 @@ extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     guarded(null, || match look_up() {
         Ok(version) => version.as_ptr(),
         Err(missing) => {
-            let missing = missing.to_string_lossy();
-            log(
-                Level::Error,
-                &format!("tidegate: this Envoy has no {missing} (expected Envoy 1.39 or 1.40)"),
-            );
+            log(Level::Error, &format!("tidegate: {missing}"));
             null()
         }
     })
