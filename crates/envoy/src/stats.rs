@@ -11,7 +11,7 @@ use crate::abi::{Counter, Gauge, Host};
 const OF_LIMIT: &[&str] = &["domain", "key1", "key2", "rule"];
 
 /// Counters, and the labels of each.
-const COUNTERS: [(&str, &[&str]); 20] = [
+const COUNTERS: [(&str, &[&str]); 22] = [
     ("ratelimit_service_rate_limit_total_hits", OF_LIMIT),
     ("ratelimit_service_rate_limit_over_limit", OF_LIMIT),
     ("ratelimit_service_rate_limit_near_limit", OF_LIMIT),
@@ -24,6 +24,8 @@ const COUNTERS: [(&str, &[&str]); 20] = [
     ("tidegate_unmatched_total", &["domain"]),
     ("tidegate_candidate_hits_total", &["domain", "key1", "key2", "rule", "limit", "candidate"]),
     ("tidegate_exceptions_met_total", &["effect"]),
+    ("tidegate_bans_seen_total", &[]),
+    ("tidegate_banned_total", &[]),
     ("tidegate_redis_round_trips_total", &["store"]),
     ("tidegate_redis_failures_total", &["store", "kind"]),
     ("tidegate_redis_memory_lost_total", &["store"]),
@@ -42,12 +44,13 @@ const COUNTERS_OF_PROCESS: [(&str, &[&str]); 3] = [
 ];
 
 /// Gauges, and the labels of each.
-const GAUGES: [(&str, &[&str]); 7] = [
+const GAUGES: [(&str, &[&str]); 8] = [
     ("tidegate_counters_shared", &[]),
     ("tidegate_counters", &[]),
     ("tidegate_counters_bytes", &[]),
     ("tidegate_rules", &[]),
     ("tidegate_exceptions", &[]),
+    ("tidegate_bans", &[]),
     ("tidegate_redis_breaker_open", &["store"]),
     ("tidegate_redis_in_flight", &["store"]),
 ];
