@@ -2,6 +2,7 @@
 //!
 //! TIDEGATE_INSIDE_SOAK makes some of these tests longer (`tests/soak/run inside`).
 
+mod ends;
 mod equal;
 mod footprint;
 mod hostile;

@@ -18,6 +18,12 @@ pub fn rules(limit: &str) -> String {
     RULES.replace("LIMIT", limit)
 }
 
+/// The filter in a configuration, which may be left out, or stand there twice.
+pub fn filter(config: &str) -> &str {
+    let filter = &config[config.find("- name: tidegate").expect("a filter")..];
+    &filter[..filter.find("- name: envoy.filters.http.router").expect("the next one")]
+}
+
 /// What Envoys with the limiter inside are started with.
 pub struct Inside {
     folder: TempDir,

@@ -125,17 +125,21 @@ fn a_client_that_leaves_is_charged() {
     let rules = SPENT.replace("%COST%", "%DYNAMIC_METADATA(auth:tokens)%");
     let envoy = start(&rules, &[("port_value: 10080 } } }\n", &cluster)]);
     // Leaves once it has read this much.
-    let first_line = |headers: &str| {
-        let mut client = TcpStream::connect(("127.0.0.1", envoy.port)).expect("Envoy listens");
-        write!(client, "GET / HTTP/1.1\r\nhost: a\r\nx-user: ann\r\n{headers}\r\n").expect("Envoy reads");
-        BufReader::new(client).lines().next().expect("an answer begins").expect("it is text")
-    };
-    assert_eq!(first_line("x-tokens: 10\r\n"), "HTTP/1.1 200 OK");
-    eventually_true("the limit to be reached", || first_line("") == "HTTP/1.1 429 Too Many Requests");
+    let line = |headers| first_line(&envoy, headers).0;
+    assert_eq!(line("x-tokens: 10\r\n"), "HTTP/1.1 200 OK");
+    eventually_true("the limit to be reached", || line("") == "HTTP/1.1 429 Too Many Requests");
+}
+
+/// The first line that ann is answered with, and the connection, whose answer goes on.
+pub fn first_line(envoy: &Envoy, headers: &str) -> (String, impl Sized + use<>) {
+    let mut client = TcpStream::connect(("127.0.0.1", envoy.port)).expect("Envoy listens");
+    write!(client, "GET / HTTP/1.1\r\nhost: a\r\nx-user: ann\r\n{headers}\r\n").expect("Envoy reads");
+    let mut lines = BufReader::new(client).lines();
+    (lines.next().expect("an answer begins").expect("it is text"), lines)
 }
 
 /// An application that answers every request with this body, in chunks. Returns its port.
-fn application(body: &'static str) -> u16 {
+pub fn application(body: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
     let answer = move |mut stream: &TcpStream| -> std::io::Result<()> {

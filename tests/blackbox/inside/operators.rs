@@ -10,7 +10,7 @@ use crate::admin_resets::reset;
 use crate::commands::tidegate;
 use crate::harness::envoy::Envoy;
 use crate::harness::eventually_true;
-use crate::harness::inside::{Inside, rules};
+use crate::harness::inside::{Inside, filter, rules};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::Setup;
 use crate::looked_up;
@@ -54,8 +54,7 @@ fn the_rule_of_the_tightest_limit_is_in_the_metadata() {
 fn metrics_are_in_envoys_statistics_by_rule_and_counted_once() {
     let rules = format!("rules_inline: {RULES:?}");
     let config = EXAMPLE.replace("rules: examples/inside/rules", &rules);
-    let filter = &config[config.find("- name: tidegate").expect("a filter")..];
-    let filter = &filter[..filter.find("- name: envoy.filters.http.router").expect("the next one")];
+    let filter = filter(&config);
     let envoy = Envoy::start_config(&config.replacen(filter, &filter.repeat(2), 1));
     assert_eq!(statuses(&envoy, "/", ALICE, "ann", 2), [200, 429], "each request is asked about twice");
     assert_eq!(statuses(&envoy, "/", ALICE, "bot", 1), [429]);

@@ -1,6 +1,6 @@
 //! Requests that wait for Redis: how long, and what happens when their clients leave, or when Envoy ends.
 
-use std::io::Write as _;
+use std::io::{BufReader, Write as _};
 use std::net::TcpStream;
 
 use rustix::process::Signal;
@@ -17,12 +17,11 @@ fn waiting() -> u64 {
 }
 
 /// A Redis that stands still, an Envoy that asks it, and clients that wait for both.
-fn clients_that_wait(limit: u64) -> (Redis, Envoy, Vec<TcpStream>) {
+fn clients_that_wait(limit: u64, change: impl FnOnce(Inside) -> Inside) -> (Redis, Envoy, Vec<TcpStream>) {
     let redis = Redis::start(&[]);
     let limit = format!("{{unit: day, requests_per_unit: {limit}, sync: strict}}");
-    let inside =
-        Inside::new(&rules(&limit)).setting("REDIS_URL", &redis.url()).setting("REDIS_TIMEOUT", "30s");
-    let envoy = inside.start();
+    let inside = Inside::new(&rules(&limit)).setting("REDIS_URL", &redis.url());
+    let envoy = change(inside.setting("REDIS_TIMEOUT", "30s")).start();
     redis.stop();
     let ask = |_| {
         let mut client = http::connect(envoy.port).expect("Envoy listens");
@@ -81,7 +80,7 @@ fn a_key_without_a_lease_waits_for_one_round_trip() {
 #[test]
 fn clients_that_leave_while_they_wait_leave_nothing_but_their_hits() {
     let limit = 2 * waiting();
-    let (redis, envoy, clients) = clients_that_wait(limit);
+    let (redis, envoy, clients) = clients_that_wait(limit, |inside| inside);
     drop(clients);
     eventually_true("Envoy to see them leave", || envoy.stat("http.edge.downstream_rq_active") == 0);
     redis.wake();
@@ -100,8 +99,38 @@ fn clients_that_leave_while_they_wait_leave_nothing_but_their_hits() {
 
 #[test]
 fn an_envoy_that_is_asked_to_end_ends_with_requests_that_wait() {
-    let (_redis, mut envoy, clients) = clients_that_wait(1);
+    let (_redis, mut envoy, clients) = clients_that_wait(1, |inside| inside);
     envoy.signal(Signal::TERM);
     assert_eq!(envoy.exit_code(), 0);
     drop(clients);
+}
+
+/// Others get what a failure of Redis gets, at once.
+#[test]
+fn no_more_requests_wait_than_the_bound_says() {
+    let bound = waiting() / 4;
+    for (failure_mode_deny, status) in [(false, 200), (true, 500)] {
+        let (redis, mut envoy, clients) = clients_that_wait(waiting(), |inside| {
+            let inside = inside.setting("REDIS_MAX_IN_FLIGHT", &bound.to_string());
+            inside.field(&format!("failure_mode_deny: {failure_mode_deny}"))
+        });
+        let stat = |name: &str| envoy.stat(&format!("dynamicmodulescustom.tidegate_{name}"));
+        eventually_true("the others to be answered", || stat("error") == waiting() - bound);
+        let overloaded = "redis_failures_total.store.main.kind.overloaded";
+        eventually_true("them to be counted", || stat(overloaded) == waiting() - bound);
+        eventually_true("those that wait to be counted", || stat("redis_in_flight.store.main") == bound);
+        assert_eq!((stat("ok"), stat("over_limit")), (0, 0));
+        redis.wake();
+        eventually_true("those that waited to be admitted", || stat("ok") == bound);
+        let mut answered = [0, 0];
+        for client in clients {
+            let answer = http::read_answer(&mut BufReader::new(client), false).expect("Envoy answers");
+            let decided = answer.header("ratelimit-limit").is_some();
+            assert_eq!(answer.status, if decided { 200 } else { status }, "{answer:?}");
+            answered[usize::from(decided)] += 1;
+        }
+        assert_eq!(answered, [waiting() - bound, bound]);
+        envoy.signal(Signal::TERM);
+        assert_eq!(envoy.exit_code(), 0);
+    }
 }
