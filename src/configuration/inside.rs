@@ -6,7 +6,7 @@ use std::thread;
 
 use super::Configuration;
 use crate::settings::value::Secrecy;
-use crate::settings::{Row, TABLE, Texts};
+use crate::settings::{TABLE, Texts};
 use tidegate_engine::rules::Sync;
 
 /// What a limiter inside another process is made of.
@@ -24,8 +24,7 @@ const GROUPS: [&str; 6] = ["Rules", "Rules over xDS", "Decisions", "Redis", "Rec
 
 /// Settings of other groups that have a meaning here, and settings of these groups that have none.
 const OTHERS: [&str; 4] = ["COLD_START", "COLD_START_MAX_WINDOW", "EXCEPTIONS_FILE", "MAX_METRIC_SERIES"];
-const NOT: [&str; 8] = [
-    "LIMITS_DIR",
+const NOT: [&str; 7] = [
     "LIMIT_RESPONSE_HEADERS_ENABLED",
     "LIMIT_LIMIT_HEADER",
     "LIMIT_REMAINING_HEADER",
@@ -33,6 +32,12 @@ const NOT: [&str; 8] = [
     "RESPONSE_DYNAMIC_METADATA",
     "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
     "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+];
+
+/// Folders of a server, and what the host has instead.
+const FOLDERS: [(&str, &str); 2] = [
+    ("LIMITS_DIR", "LIMITS_URL for records in Redis"),
+    ("STATE_DIR", "REDIS_URL for counters that survive the process"),
 ];
 
 /// The defaults here: the host has other uses for threads and memory, and never removes a series of metrics.
@@ -44,15 +49,9 @@ impl InsideOptions {
     /// Fails with all settings that are bad, or have no meaning here.
     pub fn resolve(&self) -> Result<Configuration, String> {
         let Self { settings, rules } = self;
-        for name in settings.keys() {
-            let row = TABLE.iter().find(|row| row.name == name);
-            let row = row.ok_or_else(|| format!("{name}: there is no such setting"))?;
-            if !applies(row) {
-                let groups = GROUPS.join(", ");
-                return Err(format!(
-                    "{name} means nothing inside another process (expected one of the groups {groups})"
-                ));
-            }
+        let refused: Vec<_> = settings.keys().filter_map(|name| refusal(name)).collect();
+        if !refused.is_empty() {
+            return Err(refused.join("; "));
         }
         let default = |name: &str| DEFAULTS.iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
         let variable =
@@ -80,8 +79,21 @@ impl InsideOptions {
     }
 }
 
-fn applies(row: &Row) -> bool {
-    OTHERS.contains(&row.name) || GROUPS.contains(&row.group) && !NOT.contains(&row.name)
+/// Why this setting is refused. `None`: it has a meaning here.
+fn refusal(name: &str) -> Option<String> {
+    let Some(row) = TABLE.iter().find(|row| row.name == name) else {
+        return Some(format!("{name}: there is no such setting"));
+    };
+    let why = if let Some((_, instead)) = FOLDERS.iter().find(|(folder, _)| *folder == name) {
+        format!("because its folder belongs to one server (expected {instead})")
+    } else if NOT.contains(&name) {
+        format!("unlike others of the group {}", row.group)
+    } else if OTHERS.contains(&name) || GROUPS.contains(&row.group) {
+        return None;
+    } else {
+        format!("(expected one of the groups {})", GROUPS.join(", "))
+    };
+    Some(format!("{name} means nothing inside another process {why}"))
 }
 
 /// Whether the value of this setting is a secret: then it has to be a text, or a number may be written in another way.

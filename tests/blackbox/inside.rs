@@ -162,8 +162,15 @@ fn a_bad_configuration_is_refused_with_its_place() {
     for (change, expected) in [
         ("domains: x", "unknown field `domains`"),
         ("settings: { GRPC_PORT: 1 }", "GRPC_PORT means nothing inside another process"),
-        ("settings: { LIMITS_DIR: /x }", "LIMITS_DIR means nothing inside another process"),
-        ("settings: { REDIS_URLS: x }", "REDIS_URLS: there is no such setting"),
+        (
+            "settings: { LIMITS_DIR: /x, STATE_DIR: /x, REDIS_URLS: x }",
+            "LIMITS_DIR means nothing inside another process because its folder belongs to one server (expected \
+             LIMITS_URL for records in Redis); REDIS_URLS: there is no such setting; STATE_DIR means nothing",
+        ),
+        (
+            "settings: { LIMIT_RESET_HEADER: x }",
+            "LIMIT_RESET_HEADER means nothing inside another process unlike others of the group Decisions",
+        ),
         ("settings: { REDIS_TIMEOUT: soon }", "REDIS_TIMEOUT: \"soon\""),
         ("deny_status: 200", "deny_status: 200 (expected a status from 400 to 599)"),
         ("settings: { COLD_START: deny }", "COLD_START: deny needs Redis"),
