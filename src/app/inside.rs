@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayString;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -241,18 +241,14 @@ impl Inside {
         self.runtime.block_on(Explain::explain(&*self.handler, question, form))
     }
 
-    /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
-    pub fn describes(&self, domain: &str) -> Option<bool> {
-        self.handler.describes(domain)
-    }
-
     /// Warns if no rules have this domain, or if there are no `rate_limits` for its requests.
     pub fn warn_of_unknown(&self, domain: &str, own: Option<&Actions>) {
-        match self.describes(domain) {
+        match self.handler.describes(domain) {
             Some(described) if described || own.is_some() => (),
-            Some(_) => {
-                tracing::warn!("the rules of {domain:?} have no `rate_limits`: its requests are not decided")
-            }
+            Some(_) => tracing::warn!(
+                "the rules of {domain:?} have no `rate_limits`: requests of routes without `rate_limits` of their own \
+                 are not decided"
+            ),
             None => tracing::warn!("no rules have the domain {domain:?} yet: its requests pass"),
         }
     }
@@ -303,16 +299,18 @@ impl Drop for Slots {
     }
 }
 
-/// Reads `rate_limits` that are not in a file of rules.
+/// Reads `rate_limits` and `normalize_path` that are not in a file of rules. Returns what to warn of, too.
 /// Fails with what is wrong with them, and where.
-pub fn rate_limits(written: &Value) -> Result<Actions, String> {
-    // JSON is YAML.
-    let text = json!({ "domain": "own", "rate_limits": written }).to_string();
+pub fn rate_limits(written: &Value, normalize_path: bool) -> Result<(Actions, Vec<String>), String> {
+    // JSON is YAML. What is said of the second line is about a domain that nobody wrote.
+    let rest = format!("\"normalize_path\": {normalize_path}, \"domain\": \"own\"");
+    let text = format!("{{\"rate_limits\": {written},\n{rest}}}");
     let file = SourceFile { name: "rate_limits".to_owned(), bytes: text.into_bytes(), presumed: false };
     let all = |bad: Vec<Diagnostic>| bad.iter().map(Diagnostic::to_string).collect::<Vec<_>>().join("; ");
     let loaded = load(&[file], &LoadOptions::new(KeySecret::new([0; 16]))).map_err(all)?;
+    let warnings = loaded.warnings.iter().filter(|warning| warning.line == 1).map(Diagnostic::to_string);
     match loaded.rules.actions("own") {
-        Some(actions) if !actions.is_empty() => Ok(actions.clone()),
+        Some(actions) if !actions.is_empty() => Ok((actions.clone(), warnings.collect())),
         _ => Err("rate_limits: expected at least one".to_owned()),
     }
 }
@@ -447,6 +445,7 @@ impl App {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tokio::sync::Notify;
 
     use super::*;
@@ -484,6 +483,20 @@ mod tests {
             };
             assert!((0..30_000).any(|_| is_freed()), "it is still there");
         }
+    }
+
+    /// The domain, which is ours, is not spoken of.
+    #[test]
+    fn rate_limits_of_a_route_may_be_warned_of() {
+        let warnings = |test: Value, normalize_path| {
+            let tested = json!({"name": ":path", "string_match": test});
+            let action = json!({"header_value_match": {"descriptor_value": "a", "headers": [tested]}});
+            rate_limits(&json!([{"actions": [action]}]), normalize_path).expect("good").1
+        };
+        assert_eq!(warnings(json!({"prefix": "/a/"}), true), [""; 0]);
+        assert_eq!(warnings(json!({"prefix": "/a/../"}), false), [""; 0]);
+        let warned = warnings(json!({"prefix": "/a/../"}), true);
+        assert!(warned.len() == 1 && warned[0].contains("no `:path` in its normal form has"), "{warned:?}");
     }
 
     /// What sends to Redis is woken by the first that asks, and then finds what the others ask too.

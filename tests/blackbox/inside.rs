@@ -104,6 +104,29 @@ descriptors:
     eventually_true("30 bytes to be charged", || export("0") == 429);
 }
 
+/// Envoy makes the filter before it knows the routes.
+#[test]
+fn a_domain_may_leave_its_rate_limits_to_routes() {
+    let rules = "domain: edge\ndescriptors: [{key: page, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
+    let page = "generic_key: { descriptor_key: page, descriptor_value: login }";
+    let of_no_path = "header_value_match: { descriptor_value: a, headers: [{ name: ':path', string_match: { prefix: /a/../ } }] }";
+    let own = format!(
+        "value: {{ rate_limits: [{{ actions: [{{ {page} }}] }}, {{ actions: [{{ {of_no_path} }}] }}] }}"
+    );
+    for (field, otherwise) in [("headers: always", 200), ("failure_mode_deny: true", 500)] {
+        let envoy =
+            start_with_rules(rules, &[("value: { domain: login }", &own), ("headers: always", field)]);
+        assert_eq!(statuses(&envoy, "/login", ALICE, "ann", 3), [200, 200, 429]);
+        assert_eq!(statuses(&envoy, "/", ALICE, "ann", 2), [otherwise; 2]);
+        assert_eq!(envoy.stat("dynamicmodulescustom.tidegate_error"), 2);
+        let of_domain = "the rules of \"edge\" have no `rate_limits`: requests of routes without `rate_limits` of their own";
+        let of_route = "the filter_config of a route: rate_limits:1:";
+        for warning in [of_domain, of_route] {
+            assert_eq!(envoy.lines_with(warning), 1, "{warning}: {}", envoy.output());
+        }
+    }
+}
+
 #[test]
 fn a_route_has_another_domain_or_none() {
     let envoy = Envoy::start_inside(&[]);
@@ -184,8 +207,6 @@ fn a_bad_configuration_is_refused_with_its_place() {
     }
     let missing = Envoy::refuses_inside(&[("/inside/rules", "/inside/nowhere")]);
     assert!(missing.contains("cannot read the rules") && missing.contains("nowhere"), "{missing}");
-    let bare = Envoy::refuses_inside(&[("/inside/rules", "/envoy/rules")]);
-    assert!(bare.contains("the rules of \"edge\" have no `rate_limits`"), "{bare}");
 }
 
 /// A request that cannot be described is not one that nobody limits.

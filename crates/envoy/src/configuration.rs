@@ -15,8 +15,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::abi::{Bell, Counter, Flow, Host, Stream};
-use crate::log;
 use crate::stats::Stats;
+
+/// Where an error or a warning about a route is.
+const OF_A_ROUTE: &str = "the filter_config of a route";
 
 /// How often the limiter's metrics are shown.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
@@ -111,13 +113,9 @@ impl Configured {
     /// Starts what a filter needs.
     /// Fails with what is wrong, and where.
     pub fn new(host: &Host, text: &[u8]) -> Result<Self, String> {
-        log::start();
         let written = Written::read(text)?;
         let options = options(written.settings, written.rules, written.rules_inline)?;
         let inside = Inside::with(&options)?;
-        if inside.describes(&written.domain) == Some(false) {
-            return Err(format!("domain: the rules of {:?} have no `rate_limits`", written.domain));
-        }
         inside.warn_of_unknown(&written.domain, None);
         let configured = Self {
             stats: Stats::new(host)?,
@@ -218,22 +216,30 @@ impl Route {
     /// What a route changes.
     /// Fails with what is wrong, and where.
     pub fn new(text: &[u8]) -> Result<Self, String> {
-        Self::read(text).map_err(|why| format!("the filter_config of a route: {why}"))
+        Self::read(text).map_err(|why| format!("{OF_A_ROUTE}: {why}"))
     }
 
     fn read(text: &[u8]) -> Result<Self, String> {
         let mut fields = Fields::read(text)?;
         let domain = fields.take("domain");
         let rate_limits: Option<Value> = fields.take("rate_limits");
+        let normalize_path = fields.take("normalize_path");
         let is_disabled = fields.take("disabled").unwrap_or(false);
         fields.end()?;
+        if normalize_path.is_some() && rate_limits.is_none() {
+            return Err("normalize_path without rate_limits (expected both)".to_owned());
+        }
         match (domain.is_some() || rate_limits.is_some(), is_disabled) {
             (true, true) => {
                 Err("disabled: true with domain or rate_limits (expected nothing else)".to_owned())
             }
             (false, false) => Err("nothing (expected domain, rate_limits, or disabled: true)".to_owned()),
             _ => {
-                let rate_limits = rate_limits.as_ref().map(inside::rate_limits).transpose()?;
+                let read = |written| inside::rate_limits(written, normalize_path.unwrap_or(true));
+                let (rate_limits, warnings) = rate_limits.as_ref().map(read).transpose()?.unzip();
+                for warning in warnings.unwrap_or_default() {
+                    tracing::warn!("{OF_A_ROUTE}: {warning}");
+                }
                 Ok(Self { is_disabled, domain, rate_limits, is_looked_up: Once::new() })
             }
         }
@@ -391,12 +397,17 @@ mod tests {
             route(r#"{"rate_limits": [{"actions": [{"remote_address": {}}]}]}"#),
             Ok((None, true, false))
         );
+        assert!(
+            route(r#"{"rate_limits": [{"actions": [{"remote_address": {}}]}], "normalize_path": false}"#)
+                .is_ok()
+        );
         for (bad, why) in [
             ("{}", "nothing (expected domain, rate_limits, or disabled: true)"),
             ("", "nothing"),
             (r#"{"domain": "a", "disabled": true}"#, "disabled: true with domain or rate_limits"),
             (r#"{"rate_limits": [], "disabled": true}"#, "disabled: true with"),
             (r#"{"domains": "a"}"#, "unknown field `domains`"),
+            (r#"{"domain": "a", "normalize_path": false}"#, "normalize_path without rate_limits"),
             (r#"{"rate_limits": []}"#, "rate_limits"),
             (r#"{"rate_limits": 5}"#, "rate_limits:1:"),
             (r#"{"rate_limits": [{"actions": [{"remote_adress": {}}]}]}"#, "unknown key `remote_adress`"),

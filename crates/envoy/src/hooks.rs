@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::abi::{Flow, Host, Level, Pointer, Stream, Text, log, look_up};
 use crate::configuration::{Configured, Route};
 use crate::filter::Filter;
+use crate::log::start as start_log;
 
 /// A filter, with its configuration.
 struct Made {
@@ -57,7 +58,10 @@ fn panic_for_test<Hook>(_: &Hook) {
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     guarded(null, || match look_up() {
-        Ok(version) => version.as_ptr(),
+        Ok(version) => {
+            start_log();
+            version.as_ptr()
+        }
         Err(missing) => {
             log(Level::Error, &format!("tidegate: {missing}"));
             null()
