@@ -127,6 +127,10 @@
 //!   record in the cache is made of the entries alone, so a reload of rules drops none. A record with another window has
 //!   another counter: the check has other keys (`rule::Counting`), and the rule stays the same. Under rules without
 //!   `limits_from` a decision pays one branch.
+//! - **Limits of Limitador are rules, and requests are rewritten** (`rules/selectors` of the engine, RULES_FORMAT). There a
+//!   descriptor meets every limit whose entries it has, in any order; here it meets one rule. So `service` replaces a request by
+//!   one with a descriptor for each limit that it meets, before it is planned; everything after that knows rules alone. Under
+//!   rules of ours a batch pays one branch.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can choose values that collide or share a shard.

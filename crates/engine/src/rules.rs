@@ -2,7 +2,7 @@
 //!
 //! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
 //! and compiled (`compile` into `set`, `tree`, `rule`, `actions`): a type and a file each. Either all of
-//! a set is loaded, or nothing. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
+//! a set is loaded, or nothing. Files of Limitador's limits become rules in `check`, and requests find them by `selectors`. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
 //! `excerpt` shows lines, `quote` texts; `hash` is what nodes compare.
 //!
 //! The rule sources read files, watch them and swap sets.
@@ -26,6 +26,7 @@ mod quote;
 mod reservations;
 mod url_path;
 mod scalar;
+mod selectors;
 mod set;
 mod text;
 mod tree;
@@ -72,10 +73,22 @@ pub struct SourceFile {
     pub presumed: bool,
 }
 
+/// The form of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RulesFormat {
+    /// Rules, as `envoyproxy/ratelimit` has them, and more.
+    #[default]
+    Tidegate,
+    /// Lists of limits, as Limitador's operator writes them. [`RuleSet::asked`] says which of them a request meets.
+    Limitador,
+}
+
 /// How files are loaded.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoadOptions {
+    /// The form of all files.
+    pub format: RulesFormat,
     /// The algorithm of rules that name none, and of overrides.
     pub default_algorithm: Algorithm,
     /// What descriptors' own costs mean to rules that do not say it, and to overrides.
@@ -126,6 +139,7 @@ impl LoadOptions {
     /// window, and learn what descriptors' own costs mean. Keys of counters are made under `secret`.
     pub fn new(secret: KeySecret) -> Self {
         Self {
+            format: RulesFormat::default(),
             default_algorithm: Algorithm::default(),
             default_cost: Cost::default(),
             merge_domains: false,
@@ -136,6 +150,12 @@ impl LoadOptions {
             shard_key: None,
             no_records: None,
         }
+    }
+
+    /// Sets [`format`](Self::format).
+    #[must_use]
+    pub fn format(self, format: RulesFormat) -> Self {
+        Self { format, ..self }
     }
 
     /// Sets [`default_algorithm`](Self::default_algorithm).
@@ -209,7 +229,7 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
     let checked: Vec<CheckedFile<'_>> = files
         .iter()
         .filter(|file| !names.contains_key(&file.name))
-        .filter_map(|file| check_file(file, options, &lists, &mut budget, &mut errors, &mut warnings))
+        .flat_map(|file| check_file(file, options, &lists, &mut budget, &mut errors, &mut warnings))
         .collect();
     let rules = compile::compile(&checked, &lists, options, &mut errors, &mut warnings);
     lint::texts(&checked, &mut warnings);
@@ -242,7 +262,7 @@ fn is_short_enough(file: &SourceFile, options: &LoadOptions, errors: &mut Diagno
     is_short
 }
 
-/// Checks one file. `None`: nothing of it could be checked.
+/// Checks one file: a part for each of its domains. None: nothing of it could be checked.
 fn check_file<'f>(
     file: &'f SourceFile,
     options: &LoadOptions,
@@ -250,19 +270,19 @@ fn check_file<'f>(
     budget: &mut Budget,
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
-) -> Option<CheckedFile<'f>> {
+) -> Vec<CheckedFile<'f>> {
     if !is_short_enough(file, options, errors) {
-        return None;
+        return Vec::new();
     }
     if file.presumed && !check::is_rules(&file.bytes, budget) {
         warnings.add(&file.name, Place::START, || {
             "the file is skipped (expected a name in .yaml or .yml, or a mapping with a `domain`)".to_owned()
         });
-        return None;
+        return Vec::new();
     }
     let document = text::decode(&file.bytes).and_then(|text| {
         let checked = check::check(&file.name, &text, options, budget, lists, errors, warnings);
         checked.map_err(|(at, message)| hint::of_syntax_error(&text, at, &message).unwrap_or((at, message)))
     });
-    document.map_err(|(at, message)| errors.add(&file.name, at, || message)).ok().flatten()
+    document.map_err(|(at, message)| errors.add(&file.name, at, || message)).unwrap_or_default()
 }

@@ -282,6 +282,20 @@ impl<R: Runtime> Service<R> {
         if !self.counters.may_answer_now() {
             return batch.requests().for_each(|(place, request)| render(place, request, None));
         }
+        let selected = live.rules().selects().then(|| batch.asked(live.rules()));
+        match &selected {
+            Some(selected) => self.decide_asked(live, selected, render),
+            None => self.decide_asked(live, batch, render),
+        }
+    }
+
+    /// Like `decide`, for requests that can be planned as they are.
+    fn decide_asked(
+        &self,
+        live: InForce<'_>,
+        batch: &Batch<'_>,
+        mut render: impl FnMut(usize, &Request<'_>, Option<&Decision<'_>>),
+    ) {
         let asked = batch.requests().count();
         if asked == 0 {
             return;
@@ -340,11 +354,18 @@ impl<R: Runtime> Service<R> {
     /// Fails as `read` does, and when the store does not answer and the fallback is an error.
     pub async fn finish<'r, T, E: From<ServiceError>>(
         &self,
-        live: InForce<'_>,
+        live: InForce<'r>,
         read: impl Fn(&mut Request<'r>) -> Result<(), E>,
         timeout: Option<Duration>,
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Result<T, E> {
+        let read = |request: &mut Request<'r>| {
+            read(request)?;
+            if live.rules().selects() {
+                *request = live.rules().asked(request);
+            }
+            Ok::<_, E>(())
+        };
         let (shared, began) = (self.counters.shared(), self.runtime.monotonic());
         // The second plan has to be the same as the first.
         let (exceptions, mut found) = (self.exceptions.hold(), None);
@@ -417,6 +438,7 @@ impl<R: Runtime> Service<R> {
         request: &Request<'_>,
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
+        let request = &live.rules().asked(request);
         let (exceptions, found) = (self.exceptions.hold(), self.find(live, request, None).await);
         let overlay = Overlay { records: found.as_ref(), exceptions: exceptions.as_deref() };
         let plan = live.rules().plan_under(request, self.modes, overlay);

@@ -1,4 +1,5 @@
 //! The raw tree of a file → checked nodes: every field has its type, and the fields of one node fit each other.
+//! `limitador` makes nodes of Limitador's limits.
 //!
 //! `compile` checks what only all nodes together show (equal nodes, a domain in two files).
 
@@ -8,6 +9,7 @@ mod candidate;
 mod classes;
 mod concurrency;
 mod limit;
+mod limitador;
 mod limits_from;
 mod metadata;
 mod period;
@@ -28,7 +30,8 @@ use crate::rules::hash::{self, FileHash};
 use crate::rules::keys::Section;
 use crate::rules::lists::Lists;
 use crate::rules::quote::quote;
-use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, text};
+use crate::rules::selectors::Selector;
+use crate::rules::{Cost, LoadOptions, RulesFormat, StoreFailure, Sync, text};
 use crate::unit::Window;
 pub(super) use ban::CheckedBan;
 pub(super) use classes::CheckedClasses;
@@ -39,6 +42,7 @@ use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 /// How deep descriptors may nest.
 const LEVELS_MAX: usize = 32;
 
+/// The rules of a domain in a file.
 #[derive(Debug)]
 pub(super) struct CheckedFile<'f> {
     pub(super) name: &'f str,
@@ -51,6 +55,8 @@ pub(super) struct CheckedFile<'f> {
     /// Something in a wrong place was ignored, and is already reported.
     pub(super) misplaced: bool,
     pub(super) nodes: Vec<CheckedNode>,
+    /// Which requests meet each of the nodes. Empty: they are found by descriptors alone.
+    pub(super) selectors: Vec<Selector>,
     pub(super) hash: FileHash,
 }
 
@@ -131,11 +137,14 @@ pub(super) fn check<'f>(
     lists: &Lists,
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
-) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
+) -> Result<Vec<CheckedFile<'f>>, (Place, String)> {
     let document = Document::parse(text, budget)?;
     let reader = Reader { file, document: &document, errors, warnings };
     let mut checker = Checker { reader, options, lists, normalize_path: true };
-    Ok(checker.file(file))
+    Ok(match options.format {
+        RulesFormat::Tidegate => checker.file(file).into_iter().collect(),
+        RulesFormat::Limitador => checker.limits_file(file),
+    })
 }
 
 /// Whether these bytes are a YAML mapping with a `domain`, whatever else is wrong with them.
@@ -161,15 +170,16 @@ struct Checker<'d, 't> {
 }
 
 impl Checker<'_, '_> {
-    fn file<'f>(&mut self, name: &'f str) -> Option<CheckedFile<'f>> {
+    /// The root of a file's only document. None: there is none that could be rules, which is reported. `expected` says
+    /// what a file contains.
+    fn root(&mut self, expected: &str) -> Option<NodeId> {
         if let Some(second) = self.reader.document.second {
             self.reader.warning(second, || {
                 "a second YAML document is ignored (expected one in each file)".to_owned()
             });
         }
         let Some(root) = self.reader.document.root else {
-            self.reader
-                .error(Place::START, || "the file is empty (expected `domain` and `descriptors`)".to_owned());
+            self.reader.error(Place::START, || format!("the file is empty (expected {expected})"));
             return None;
         };
         if let Some(kind) = self.kind_of_manifest(root) {
@@ -179,6 +189,11 @@ impl Checker<'_, '_> {
             });
             return None;
         }
+        Some(root)
+    }
+
+    fn file<'f>(&mut self, name: &'f str) -> Option<CheckedFile<'f>> {
+        let root = self.root("`domain` and `descriptors`")?;
         let fields = self.reader.fields(&[root], Section::File)?;
         let domain = self.required(&fields, "domain");
         let (actions, actions_at) = self.actions(&fields);
@@ -187,7 +202,8 @@ impl Checker<'_, '_> {
         let misplaced = fields.misplaced;
         let hash = hash::of_values(self.reader.document, root);
         let domain = domain.into();
-        Some(CheckedFile { name, domain, domain_at, actions, actions_at, misplaced, nodes, hash })
+        let selectors = Vec::new();
+        Some(CheckedFile { name, domain, domain_at, actions, actions_at, misplaced, nodes, selectors, hash })
     }
 
     /// The kind of a Kubernetes resource.

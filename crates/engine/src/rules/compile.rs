@@ -22,6 +22,7 @@ use crate::rules::diagnostic::Diagnostics;
 use crate::rules::hash;
 use crate::rules::lists::Lists;
 use crate::rules::quote::quote;
+use crate::rules::selectors::Selector;
 use crate::rules::set::Domain;
 use crate::rules::tree::{Clash, NodeId};
 use crate::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
@@ -102,8 +103,8 @@ impl Scope<'_, '_> {
 
 impl<'f> Compiler<'_, 'f> {
     fn file(&mut self, file: &CheckedFile<'f>) {
-        let CheckedFile { name, domain, domain_at, actions, nodes, .. } = file;
-        let root = self.root(domain, actions);
+        let CheckedFile { name, domain, domain_at, actions, nodes, selectors, .. } = file;
+        let root = self.root(domain, actions, selectors);
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
                 let (domain, place) = (quote(domain), place_text(first, at));
@@ -118,15 +119,21 @@ impl<'f> Compiler<'_, 'f> {
         self.nodes(scope, root, nodes, &mut Vec::new());
     }
 
-    /// The root of a domain's nodes. Adds the file's actions to the domain.
-    fn root(&mut self, domain: &Arc<str>, actions: &Actions) -> NodeId {
+    /// The root of a domain's nodes. Adds the file's actions and selectors to the domain.
+    fn root(&mut self, domain: &Arc<str>, actions: &Actions, selectors: &[Selector]) -> NodeId {
+        if let Some(selector) = selectors.first() {
+            self.set.selects = true;
+            let example = || Example { domain: domain.clone(), entries: selector.example() };
+            self.set.example.get_or_insert_with(example);
+        }
         let tree = &mut self.set.tree;
         if domain.is_empty() {
             return tree.add_root();
         }
-        let new = || Domain { root: tree.add_root(), actions: Actions::default() };
+        let new = || Domain { root: tree.add_root(), actions: Actions::default(), selectors: Vec::new() };
         let domain = self.set.domains.entry(domain.clone()).or_insert_with(new);
         domain.actions.0.extend_from_slice(&actions.0);
+        domain.selectors.extend_from_slice(selectors);
         domain.root
     }
 

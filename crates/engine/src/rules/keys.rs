@@ -10,6 +10,8 @@ use crate::rules::quote::{QUOTED_CHARS_MAX, quote};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     File,
+    /// An item of a file of Limitador's limits.
+    Limit,
     Descriptor,
     /// A `value` that is a mapping: a pattern.
     Value,
@@ -128,6 +130,7 @@ impl Section {
         match self {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
+            Self::Limit => &["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"],
             Self::Value => &["in", "cidr", "cidr_file", "regex"],
             Self::Prefix => &["v4", "v6", "not_an_address", "nat64"],
             Self::Classes => &["key", "shares"],
@@ -196,6 +199,7 @@ impl Section {
         }
         let own = self.own_keys().join(", ");
         match self {
+            Self::Limit => return format!("unknown key {} in a limit (expected {own})", quote(key)),
             Self::Candidate => {
                 return format!(
                     "unknown key {} (expected {own}; all else is as in `rate_limit`)",
@@ -226,6 +230,7 @@ impl Section {
         !matches!(
             self,
             Self::File
+                | Self::Limit
                 | Self::Descriptor
                 | Self::Value
                 | Self::Prefix

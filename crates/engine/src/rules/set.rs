@@ -15,6 +15,7 @@ use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step, of_steps};
 use crate::prefix::Addresses;
 use crate::request::{Descriptor, DescriptorOptions, Entry, Override, Request};
 use crate::rules::actions::Actions;
+use crate::rules::selectors::{Selector, asked};
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{BadCallId, calls, hash, reservations};
 use crate::rules::{LoadOptions, Rule};
@@ -41,6 +42,8 @@ pub struct RuleSet {
     pub(super) has_records: bool,
     /// Some rule counts calls in flight.
     pub(super) counts_calls: bool,
+    /// Domains have selectors.
+    pub(super) selects: bool,
     pub(super) tree: Tree,
     pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
     pub(super) secret: KeySecret,
@@ -62,6 +65,8 @@ pub(super) struct Domain {
     /// The root of its nodes.
     pub(super) root: NodeId,
     pub(super) actions: Actions,
+    /// Which requests meet which of its limits, if these are Limitador's.
+    pub(super) selectors: Vec<Selector>,
 }
 
 /// An example request for people.
@@ -86,6 +91,7 @@ impl RuleSet {
             after_resets: HashMap::default(),
             has_records: false,
             counts_calls: false,
+            selects: false,
             tree: Tree::new(seed),
             domains: HashMap::with_hasher(FixedState::with_seed(seed)),
             secret: options.secret,
@@ -136,6 +142,19 @@ impl RuleSet {
         self.counts_calls
     }
 
+    /// Whether requests have to be replaced by those that [`asked`](Self::asked) returns.
+    #[inline]
+    pub fn selects(&self) -> bool {
+        self.selects
+    }
+
+    /// The request to plan instead of this one. If its domain has limits of Limitador, it has a descriptor for each limit that
+    /// the first descriptor of this one meets; else it is the same.
+    pub fn asked<'s, 'r: 's>(&'s self, request: &Request<'r>) -> Request<'s> {
+        let domain = self.domains.get(request.domain()).filter(|domain| !domain.selectors.is_empty());
+        asked(domain.map(|domain| &*domain.selectors), request)
+    }
+
     /// Checks the ids by which a request takes or releases slots. Its plan is that of these rules.
     /// Fails for the first that is none: the request has to be refused before anything is counted.
     pub fn check_calls(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<(), BadCallId> {
@@ -144,7 +163,7 @@ impl RuleSet {
 
     /// Whether the reservation of this request has to say what its call may cost at most.
     pub fn needs_amount(&self, request: &Request<'_>) -> bool {
-        reservations::needs_amount(&self.plan(request, Modes::default()))
+        reservations::needs_amount(&self.plan(&self.asked(request), Modes::default()))
     }
 
     /// The names of the domains, in no particular order.

@@ -6,6 +6,7 @@ mod exceptions;
 mod held_costs;
 mod explain;
 mod explain_agrees;
+mod limitador;
 mod rules;
 mod rules_actions;
 mod rules_epochs;

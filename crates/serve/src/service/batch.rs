@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 
 use tidegate_engine::request::Request;
+use tidegate_engine::rules::RuleSet;
 
 /// Requests in a batch: enough that memory has answered for the first when the last is asked for, few enough to stay in
 /// a processor's nearest cache.
@@ -51,6 +52,15 @@ impl<'r> Batch<'r> {
     #[inline]
     pub fn requests(&self) -> impl Iterator<Item = (usize, &Request<'r>)> {
         self.requests.iter().enumerate().filter(|&(place, _)| self.is_asked[place])
+    }
+
+    /// The same places with the requests to plan instead of these.
+    pub(super) fn asked<'s>(&self, rules: &'s RuleSet) -> Batch<'s>
+    where
+        'r: 's,
+    {
+        let requests = self.places().map(|request| rules.asked(request)).collect();
+        Batch { requests, is_asked: self.is_asked }
     }
 
     /// All places. One without a request has an empty one.

@@ -226,7 +226,7 @@ impl Way {
 
     /// Decides the request that `read` fills in, whose client waits for `timeout`, with Redis.
     pub(super) async fn finish<'r>(
-        &self,
+        &'r self,
         read: impl Fn(&mut Request<'r>),
         timeout: Option<Duration>,
     ) -> Result<Decided, ServiceError> {

@@ -11,7 +11,7 @@ use crate::unit::Window;
 use tidegate_yaml::{Content, NodeId, Place};
 
 /// The shortest and the longest window, in seconds.
-const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
+pub(super) const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
 
 impl Checker<'_, '_> {
     /// The limit of a node. Merges may assign several mappings to it; they count together.

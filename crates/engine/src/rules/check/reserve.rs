@@ -12,7 +12,7 @@ use crate::rules::quote::quote;
 use crate::time::SECOND_NANOS;
 
 /// For how long a hit of this limit counts, in seconds, rounded up.
-fn remembered_secs(limit: &Limit) -> u32 {
+pub(super) fn remembered_secs(limit: &Limit) -> u32 {
     u32::try_from(limit.remembered_nanos().div_ceil(SECOND_NANOS)).unwrap_or(u32::MAX)
 }
 

@@ -84,7 +84,7 @@ impl Model {
     }
 }
 
-fn fill(request: &mut Request<'static>, hits: u32, users: &[usize]) {
+fn fill(request: &mut Request<'_>, hits: u32, users: &[usize]) {
     request.begin("shop", hits);
     let entry = |user: usize| [Entry { key: "user", value: USERS[user].0 }];
     users.iter().for_each(|&user| request.push(entry(user), DescriptorOptions::default()));
@@ -111,7 +111,7 @@ async fn decided(service: &Service, places: &[BatchItem]) -> [Vec<(usize, Answer
     });
     for place in later {
         let BatchItem::Asks(hits, users) = &places[place] else { panic!("place {place} has no request") };
-        let read = |request: &mut Request<'static>| {
+        let read = |request: &mut Request<'_>| {
             fill(request, *hits, users);
             Ok::<_, ServiceError>(())
         };

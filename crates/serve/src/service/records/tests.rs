@@ -147,8 +147,8 @@ async fn decided<'r>(service: &Service, request: &Request<'r>) -> (bool, bool) {
     if let Some(passes) = at_once {
         return (passes, true);
     }
-    let read = |place: &mut Request<'r>| {
-        *place = request.clone();
+    let read = |place: &mut _| {
+        *place = live.rules().asked(request);
         Ok::<_, ServiceError>(())
     };
     let later = service.finish(live.in_force(), read, None, |_, decision| passes(decision)).await;
