@@ -6,7 +6,7 @@
 #
 # It runs as nobody, with a read-only root and without capabilities, and listens on 8080, 8081, 6070 and 9090.
 # /bin/ratelimit is a second name of the binary: what starts envoyproxy/ratelimit starts it, as the entry point or as the
-# argument of ours.
+# argument of ours. /bin/limitador-server is a third one, with Limitador's command line: its operator starts it.
 FROM rust:1.95-slim-bookworm AS build
 ARG TARGETPLATFORM
 WORKDIR /src
@@ -19,7 +19,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && mkdir -p /image/bin /symbols \
     && objcopy --only-keep-debug target/release-debug/tidegate /symbols/tidegate.debug \
     && objcopy --strip-all --add-gnu-debuglink=/symbols/tidegate.debug target/release-debug/tidegate /image/bin/tidegate \
-    && ln -s tidegate /image/bin/ratelimit
+    && ln -s tidegate /image/bin/ratelimit \
+    && ln -s tidegate /image/bin/limitador-server
 
 FROM build AS module-build
 RUN apt-get update \

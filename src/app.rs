@@ -266,9 +266,11 @@ impl App {
     }
 
     fn start_workers(&self, handler: &Arc<Handler>) -> io::Result<Arc<Workers>> {
+        let metrics = self.configuration.metrics.on_http.then(|| pages::metrics(self));
+        let http = HttpFront::new(Arc::clone(handler), Arc::clone(&self.health), self.configuration.check);
         let fronts = Fronts {
             grpc: self.grpc_server(Arc::clone(handler)),
-            http: HttpFront::new(Arc::clone(handler), Arc::clone(&self.health), self.configuration.check),
+            http: http.with_metrics(metrics),
             service: Arc::clone(&self.service),
         };
         let bounds = ConnectionBounds {

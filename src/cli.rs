@@ -12,6 +12,7 @@ mod completions;
 mod debug_port;
 mod init;
 mod limit;
+mod limitador;
 mod logs;
 mod man;
 mod replay;
@@ -77,7 +78,10 @@ type Done = Result<(String, ExitCode), Vec<Problem>>;
 /// Runs the program with these arguments (the first is its name) and this environment.
 pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> ExitCode {
     let variable = |name: &str| environment.get(name).cloned();
-    let called = called::read(arguments, called::is_this_program);
+    let called = match called::read(arguments, called::is_this_program) {
+        Ok(called) => called,
+        Err(error) => return usage(&error),
+    };
     let first = called.words.get(1).and_then(|word| word.to_str()).map(str::to_owned);
     let mistakes = || {
         let misspelt = misspelt(environment.keys().map(String::as_str), variable);

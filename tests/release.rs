@@ -50,7 +50,9 @@ fn the_image_is_distroless_and_runs_as_a_numbered_user() {
     let user = words_after(last, "\nUSER ");
     // Kubernetes' runAsNonRoot refuses a user that is a name.
     assert_eq!(user, ["65534"], "the user is a number, and not root");
-    assert!(dockerfile.contains("ln -s tidegate /image/bin/ratelimit"));
+    for name in ["ratelimit", "limitador-server"] {
+        assert!(dockerfile.contains(&format!("ln -s tidegate /image/bin/{name}")));
+    }
 }
 
 #[test]

@@ -13,10 +13,14 @@ use tidegate_operate::gate::Gate;
 /// Connections at a time on each of the two ports.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
-pub(super) fn keep_metrics(tasks: &mut Essential, app: &App, listener: Listener, drain: Drain) {
+/// The page of metrics.
+pub(super) fn metrics(app: &App) -> MetricsFront {
     let (hosts, path) = (app.configuration.metrics_hosts(), app.configuration.metrics.path.as_str());
-    let front = MetricsFront::new(path, hosts, Arc::clone(&app.metrics));
-    spawn_forever(tasks, serve_pages(listener, front, CONNECTIONS_MAX, drain));
+    MetricsFront::new(path, hosts, Arc::clone(&app.metrics))
+}
+
+pub(super) fn keep_metrics(tasks: &mut Essential, app: &App, listener: Listener, drain: Drain) {
+    spawn_forever(tasks, serve_pages(listener, metrics(app), CONNECTIONS_MAX, drain));
 }
 
 /// Serves the debug port. `gate` decides who may change something there.

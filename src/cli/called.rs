@@ -1,4 +1,4 @@
-//! The name that the program was called by: names and flags of `envoyproxy/ratelimit`.
+//! The name that the program was called by: names and flags of `envoyproxy/ratelimit`, and those of Limitador.
 //!
 //! In: the arguments from the system, the first of which is the program's name. Out: the arguments of our command
 //! line.
@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use super::limitador;
 use crate::settings::Problem;
 
 /// The name of the server of `envoyproxy/ratelimit`. It parses no arguments, so under this name this program takes none.
@@ -22,10 +23,11 @@ pub(super) struct Called {
 }
 
 /// Reads the arguments. `is_own` says whether a path is the one of this program.
+/// Fails on arguments that another program's name does not allow.
 ///
 /// If this program is the entry point of an image, and a manifest names `/bin/ratelimit` as the command, that is the
 /// first argument. Then it is the name.
-pub(super) fn read(arguments: Vec<OsString>, is_own: impl Fn(&Path) -> bool) -> Called {
+pub(super) fn read(arguments: Vec<OsString>, is_own: impl Fn(&Path) -> bool) -> Result<Called, clap::Error> {
     let mut words = arguments;
     if words.get(1).is_some_and(|word| is_own(Path::new(word))) {
         words.remove(0);
@@ -34,7 +36,10 @@ pub(super) fn read(arguments: Vec<OsString>, is_own: impl Fn(&Path) -> bool) -> 
     if name == OsStr::new(SERVER_NAME) {
         let warning = ignored(&words[1..]);
         words.truncate(1);
-        return Called { words, warning };
+        return Ok(Called { words, warning });
+    }
+    if name == OsStr::new(limitador::NAME) {
+        return limitador::read(words).map(|(words, warning)| Called { words, warning });
     }
     if name == OsStr::new(CHECK_NAME) {
         words.insert(1, "check".into());
@@ -42,7 +47,7 @@ pub(super) fn read(arguments: Vec<OsString>, is_own: impl Fn(&Path) -> bool) -> 
     if words.get(1).is_some_and(|word| word == "check") {
         words.iter_mut().skip(2).for_each(respell);
     }
-    Called { words, warning: None }
+    Ok(Called { words, warning: None })
 }
 
 /// Whether a path leads to the running program.
@@ -83,7 +88,7 @@ mod tests {
     /// The command line, and the warning.
     fn called(words: &[&str]) -> (String, String) {
         let own = |path: &Path| path == Path::new("/bin/ratelimit") || path == Path::new("/bin/tidegate");
-        let Called { words, warning } = read(words.iter().map(Into::into).collect(), own);
+        let Called { words, warning } = read(words.iter().map(Into::into).collect(), own).expect("good");
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         (words.join(" "), warning.map(|problem| problem.to_string()).unwrap_or_default())
     }

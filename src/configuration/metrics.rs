@@ -20,6 +20,8 @@ pub struct Metrics {
     pub mapping: Option<String>,
     /// The path of the metrics page.
     pub path: String,
+    /// The page is on the HTTP port too.
+    pub on_http: bool,
     /// The receivers: one of StatsD, one of DogStatsD, both or none.
     pub receivers: Vec<(Address, Dialect)>,
     /// How often counters are sent to the receivers.
@@ -39,6 +41,7 @@ pub(super) fn resolve(settings: &Settings, workers: usize, mogrifiers: Vec<Mogri
         },
         mapping: unless_empty(&settings.prometheus_mapper_yaml).map(str::to_owned),
         path: settings.prometheus_path.0.clone(),
+        on_http: settings.http_metrics,
         receivers,
         flush: settings.stats_flush_interval.0,
     }

@@ -54,6 +54,7 @@ pub(super) fn resolve(settings: &Settings) -> Rules {
         control_plane,
         text: None,
         load: LoadOptions::new(KeySecret::new([0; 16]))
+            .format(settings.rules_format)
             .default_algorithm(settings.default_algorithm)
             .default_cost(settings.default_cost)
             .merge_domains(settings.merge_domain_config)

@@ -16,6 +16,7 @@ pub(crate) use self::check::describe;
 pub use self::check::{CheckOptions, Proxy};
 
 use crate::front::{Handler, trace};
+use tidegate_operate::debug::MetricsFront;
 use tidegate_operate::page::{Page, Respond, not_allowed, read_body, refused, text};
 use tidegate_operate::peer::Peer;
 use tidegate_serve::health::Health;
@@ -38,13 +39,20 @@ pub struct HttpFront {
     handler: Arc<Handler>,
     health: Arc<Health>,
     check: CheckOptions,
+    metrics: Option<MetricsFront>,
 }
 
 impl HttpFront {
     /// `handler` answers calls (`/check` with the options `check`), and `health` answers probes.
     #[must_use]
     pub fn new(handler: Arc<Handler>, health: Arc<Health>, check: CheckOptions) -> Self {
-        Self { handler, health, check }
+        Self { handler, health, check, metrics: None }
+    }
+
+    /// The same port, with this page of metrics.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<MetricsFront>) -> Self {
+        Self { metrics, ..self }
     }
 }
 
@@ -64,6 +72,9 @@ impl Respond for HttpFront {
                 Err(refusal) => refused(&self.handler.refuse(Front::Json, refusal)),
             };
         }
+        if let Some(metrics) = self.metrics.as_ref().filter(|page| page.is_at(request.uri().path())) {
+            return metrics.respond(request, peer).await;
+        }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
             // `envoyproxy/ratelimit` never looks at the method, and its documentation shows a GET with a body.
@@ -75,12 +86,13 @@ impl Respond for HttpFront {
                 }
             }
             ("/json", _) => not_allowed("GET, POST"),
-            ("/healthcheck" | "/readyz", true) => {
+            // Limitador's operator asks for `/status`.
+            ("/healthcheck" | "/readyz" | "/status", true) => {
                 let cold_nanos_left = |window| self.handler.cold_nanos_left(window);
                 probes::ready(&self.health, request.uri().query(), cold_nanos_left)
             }
             ("/livez", true) => probes::live(),
-            ("/healthcheck" | "/readyz" | "/livez", false) => not_allowed("GET, HEAD"),
+            ("/healthcheck" | "/readyz" | "/status" | "/livez", false) => not_allowed("GET, HEAD"),
             // Not 200: a client that asks here for a decision by mistake must not take this for an answer.
             ("/", true) => text(StatusCode::NOT_FOUND, SPOKEN),
             _ => text(StatusCode::NOT_FOUND, "not found; / says what this port speaks\n"),

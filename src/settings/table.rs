@@ -16,7 +16,7 @@ use crate::spans::Protocol;
 use crate::statsd::Transport;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::StoreFull;
-use tidegate_engine::rules::{Cost, StoreFailure, Sync};
+use tidegate_engine::rules::{Cost, RulesFormat, StoreFailure, Sync};
 use tidegate_operate::gate::AdminToken;
 use tidegate_serve::events::Kinds;
 use tidegate_serve::service::StaleMode;
@@ -124,6 +124,7 @@ settings! {
     }
     "Rules": {
         "CONFIG_TYPE" config_type: ConfigType = "FILE", "where rules come from: files, or a control plane (xDS)";
+        "RULES_FORMAT" rules_format: RulesFormat = "tidegate", "the form of files: rules, or limits as Limitador's operator writes them (limitador)";
         "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… next to the folder of RUNTIME_* are rules too; every change is noticed with either value";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
@@ -258,6 +259,7 @@ settings! {
         "LOG_LEVEL" log_level: LogLevel = "info", "what is written to stderr: error warn info debug trace (panic and fatal mean error)";
         "LOG_VALUES" log_values: bool = "true", "log lines about decisions contain the values of requests; false: only their keys, and the names of rules";
         "LOG_FORMAT" log_format: String = "text", "json: one object a line; anything else: text";
+        "HTTP_METRICS" http_metrics: bool = "false", "the page of metrics is on the HTTP port too";
         "PROMETHEUS_ADDR" prometheus_addr: HostPort = ":9090", "metrics: host:port, or :port for all addresses";
         "PROMETHEUS_PATH" prometheus_path: UrlPath = "/metrics", "metrics: the path";
         "NEAR_LIMIT_RATIO" near_limit_ratio: f32 = "0.8", "metrics: near the limit is floor(N x ratio) and above";

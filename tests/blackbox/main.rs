@@ -54,6 +54,7 @@ mod kinds;
 mod kubernetes;
 mod lane;
 mod lifecycle;
+mod limitador;
 mod listeners;
 mod logins;
 mod logs;

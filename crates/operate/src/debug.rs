@@ -113,6 +113,11 @@ impl MetricsFront {
     pub fn new(path: impl Into<Arc<str>>, hosts: Hosts, metrics: Arc<Metrics>) -> Self {
         Self { path: path.into(), hosts, metrics }
     }
+
+    /// Whether the metrics are at this path.
+    pub fn is_at(&self, path: &str) -> bool {
+        path == &*self.path
+    }
 }
 
 impl Respond for MetricsFront {
@@ -120,7 +125,7 @@ impl Respond for MetricsFront {
         if let Err(why) = self.hosts.admit_browser(request.uri(), request.headers()) {
             return text(StatusCode::FORBIDDEN, why);
         }
-        match (reads(request.method()), request.uri().path() == &*self.path) {
+        match (reads(request.method()), self.is_at(request.uri().path())) {
             (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
             (_, false) => text(StatusCode::NOT_FOUND, format!("metrics are at {}\n", self.path)),

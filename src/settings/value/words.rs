@@ -8,7 +8,7 @@ use crate::spans::Protocol;
 use crate::statsd::Transport;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::StoreFull;
-use tidegate_engine::rules::{Cost, StoreFailure, Sync};
+use tidegate_engine::rules::{Cost, RulesFormat, StoreFailure, Sync};
 use tidegate_serve::events::Kinds;
 use tidegate_serve::service::StaleMode;
 
@@ -77,6 +77,7 @@ words!(
     /// Where rules come from.
     enum ConfigType, "SOURCE", { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
 );
+words!(RulesFormat, "FORMAT", { "tidegate" => Tidegate, "limitador" => Limitador });
 words!(
     /// How exports of spans are compressed.
     enum Compression, "COMPRESSION", { "gzip" => Gzip, "none" => None }
