@@ -288,6 +288,15 @@ mod tests {
     }
 
     #[test]
+    fn the_denial_of_a_reported_cost_answers_one_hit() {
+        let (cache, check, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());
+        cache.learn(&Check { hits: Hits::Take(9), ..check }, &over(), asked, HOUR);
+        assert!(!cache.knows(&check, asked), "nine hits were denied");
+        cache.learn(&Check { reported: true, hits: Hits::Take(9), ..check }, &over(), asked, HOUR);
+        assert!(cache.knows(&check, asked), "its wait is that of one hit");
+    }
+
+    #[test]
     fn classes_of_many_counters_are_bounded_too() {
         let (cache, asked) = (DenyCache::new(ENTRY_BYTES * SHARDS * 2), monotonic());
         for counter in 0..1_000 {

@@ -29,7 +29,7 @@ pub(super) struct Part<'s, R: Runtime> {
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
     /// The server's data in which hits are charged, if some of them may go back.
     pub(super) data: OnceLock<Arc<DataId>>,
-    may_go_back: bool,
+    pub(super) may_go_back: bool,
 }
 
 impl<'s, R: Runtime> Part<'s, R> {
@@ -165,7 +165,11 @@ impl<R: Runtime> SharedStore<R> {
 
 /// What a part has to know about the other descriptors. Those of other slots count as not over; `give_back` settles
 /// the request when all have answered.
-fn request_summary<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> RequestSummary {
+pub(super) fn request_summary<R: Runtime>(
+    plan: &Plan<'_>,
+    part: &Part<'_, R>,
+    known: &Verdicts,
+) -> RequestSummary {
     let mut summary = RequestSummary {
         stop_increment_when_over: plan.modes.stop_increment_when_over,
         quota: plan.modes.quota,

@@ -2,6 +2,7 @@
 
 mod classes;
 mod denied;
+mod known;
 mod unsynced;
 
 use super::*;
