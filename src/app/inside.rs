@@ -241,14 +241,18 @@ impl Inside {
         self.runtime.block_on(Explain::explain(&*self.handler, question, form))
     }
 
+    /// Whether this domain has `rate_limits`. `None`: no rules have the domain.
+    pub fn describes(&self, domain: &str) -> Option<bool> {
+        self.handler.describes(domain)
+    }
+
     /// Warns if no rules have this domain, or if there are no `rate_limits` for its requests.
     pub fn warn_of_unknown(&self, domain: &str, own: Option<&Actions>) {
-        match self.handler.describes(domain) {
+        match self.describes(domain) {
             Some(described) if described || own.is_some() => (),
-            Some(_) => tracing::warn!(
-                "the rules of {domain:?} have no `rate_limits`: requests of routes without `rate_limits` of their own \
-                 are not decided"
-            ),
+            Some(_) => {
+                tracing::warn!("the rules of {domain:?} have no `rate_limits`: its requests are not decided")
+            }
             None => tracing::warn!("no rules have the domain {domain:?} yet: its requests pass"),
         }
     }

@@ -90,6 +90,8 @@ pub struct Counters {
 /// The configuration of a filter, as it is written.
 struct Written {
     domain: String,
+    /// The rules have no `rate_limits`: routes have their own, which Envoy reads later.
+    rate_limits_of_routes: bool,
     /// A file or folder of rules, which is watched.
     rules: Option<String>,
     /// Or the rules themselves.
@@ -116,7 +118,16 @@ impl Configured {
         let written = Written::read(text)?;
         let options = options(written.settings, written.rules, written.rules_inline)?;
         let inside = Inside::with(&options)?;
-        inside.warn_of_unknown(&written.domain, None);
+        if !written.rate_limits_of_routes {
+            if inside.describes(&written.domain) == Some(false) {
+                return Err(format!(
+                    "domain: the rules of {:?} have no `rate_limits` (expected some, or rate_limits_of_routes: true if routes \
+                     have their own)",
+                    written.domain
+                ));
+            }
+            inside.warn_of_unknown(&written.domain, None);
+        }
         let configured = Self {
             stats: Stats::new(host)?,
             bell: Arc::new(Mutex::new(Some(host.bell()))),
@@ -195,6 +206,7 @@ impl Written {
         let mut fields = Fields::read(text)?;
         let written = Self {
             domain: fields.take("domain").unwrap_or_default(),
+            rate_limits_of_routes: fields.take("rate_limits_of_routes").unwrap_or_default(),
             rules: fields.take("rules"),
             rules_inline: fields.take("rules_inline"),
             settings: fields.take("settings").unwrap_or_default(),
@@ -375,7 +387,7 @@ mod tests {
              headers: unknown variant `some`, expected one of `never`, `denied`, `always`; \
              metadata: invalid type: integer `1`, expected string or map; \
              status_on_error: 200 (expected a status from 400 to 599); \
-             unknown field `x` (expected domain, rules, rules_inline, settings, deny_status, headers, metadata, \
+             unknown field `x` (expected domain, rate_limits_of_routes, rules, rules_inline, settings, deny_status, headers, metadata, \
              failure_mode_deny, status_on_error)"
         );
         assert_eq!(wrong(""), "domain: missing or empty (expected a domain of the rules)");
