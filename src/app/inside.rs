@@ -246,10 +246,10 @@ impl Inside {
         self.handler.describes(domain)
     }
 
-    /// Warns if no rules have this domain, or if there are no `rate_limits` for its requests.
-    pub fn warn_of_unknown(&self, domain: &str, own: Option<&Actions>) {
+    /// Warns if no rules have this domain, or if there are no `rate_limits` for its requests. `has_own`: there are some elsewhere.
+    pub fn warn_of_unknown(&self, domain: &str, has_own: bool) {
         match self.describes(domain) {
-            Some(described) if described || own.is_some() => (),
+            Some(described) if described || has_own => (),
             Some(_) => {
                 tracing::warn!("the rules of {domain:?} have no `rate_limits`: its requests are not decided")
             }

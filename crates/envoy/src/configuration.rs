@@ -118,16 +118,14 @@ impl Configured {
         let written = Written::read(text)?;
         let options = options(written.settings, written.rules, written.rules_inline)?;
         let inside = Inside::with(&options)?;
-        if !written.rate_limits_of_routes {
-            if inside.describes(&written.domain) == Some(false) {
-                return Err(format!(
-                    "domain: the rules of {:?} have no `rate_limits` (expected some, or rate_limits_of_routes: true if routes \
-                     have their own)",
-                    written.domain
-                ));
-            }
-            inside.warn_of_unknown(&written.domain, None);
+        if !written.rate_limits_of_routes && inside.describes(&written.domain) == Some(false) {
+            return Err(format!(
+                "domain: the rules of {:?} have no `rate_limits` (expected some, or rate_limits_of_routes: true if routes have \
+                 their own)",
+                written.domain
+            ));
         }
+        inside.warn_of_unknown(&written.domain, written.rate_limits_of_routes);
         let configured = Self {
             stats: Stats::new(host)?,
             bell: Arc::new(Mutex::new(Some(host.bell()))),
@@ -266,7 +264,7 @@ impl Configured {
         let own = route.rate_limits.as_ref();
         let domain = route.domain.as_deref().unwrap_or(&self.domain);
         (!route.is_disabled).then(|| {
-            route.is_looked_up.call_once(|| self.inside.warn_of_unknown(domain, own));
+            route.is_looked_up.call_once(|| self.inside.warn_of_unknown(domain, own.is_some()));
             (domain, own)
         })
     }
