@@ -2,8 +2,9 @@
 //!
 //! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
 //! and compiled (`compile` into `set`, `tree`, `rule`, `actions`): a type and a file each. Either all of
-//! a set is loaded, or nothing. Files of Limitador's limits become rules in `check`, and requests find them by `selectors`. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
-//! `excerpt` shows lines, `quote` texts; `hash` is what nodes compare.
+//! a set is loaded, or nothing. Files of Limitador's limits become rules in `check`, and requests find them by
+//! `selectors`. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes; `excerpt` shows
+//! lines, `quote` texts; `hash` is what nodes compare.
 //!
 //! The rule sources read files, watch them and swap sets.
 

@@ -20,7 +20,7 @@ async fn hits_may_go_back_where_a_known_verdict_may_deny_the_request() {
     assert_eq!(may_go_back(&smallvec![over(), None]), [(vec![1], true)]);
 }
 
-/// With STOP_CACHE_KEY_INCREMENT_WHEN_OVER_LIMIT nothing is charged beside a counter that is over, in shadow mode too. The ban of a
+/// With STOP_CACHE_KEY_INCREMENT_WHEN_OVER_LIMIT nothing is charged when a counter is over, in shadow mode too. The ban of a
 /// key that an operator made unlimited is no counter that could be over.
 #[tokio::test]
 async fn a_ban_that_denies_nobody_stops_no_charge() {
