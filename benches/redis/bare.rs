@@ -120,7 +120,7 @@ fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
     let request = Request::new(DOMAIN, 1).descriptor(&[(KEY, value)]);
     let plan = rules.plan(&request, Modes::default());
     let [Step::Check(check)] = &*plan.steps else { return Err("nothing is to be checked".into()) };
-    let style = KeyStyle::new("bare", false);
+    let style = KeyStyle::new("bare");
     let mut call = Call::new(&RequestSummary::default());
     call.push(style.key(DOMAIN, check, &[Entry { key: KEY, value }]), check, false);
     let mut command = redis::cmd("EVALSHA");

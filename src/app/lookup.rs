@@ -60,7 +60,7 @@ pub(super) fn records(
     }));
     register(metrics, store, &records);
     let follower = store.is_shared().then(|| {
-        records.follow(false);
+        records.unfollow();
         let (store, records) = (Arc::clone(store), Arc::clone(&records));
         Follower { store, records, stale_max: options.stale_max }
     });
@@ -75,7 +75,7 @@ impl Follower {
             // What was fetched before the first reading is dropped by it.
             let read = self.store.follow().await;
             if read.is_ok() {
-                self.records.follow(true);
+                self.records.follow();
                 confirmed = monotonic();
             }
             let silent = monotonic().saturating_duration_since(confirmed);

@@ -29,11 +29,16 @@ pub(super) const SETTINGS: &str = "
     DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE";
 
 /// Who makes a change, and why; both go into the audit.
-pub(super) fn author(needs_why: bool) -> [Arg; 2] {
+pub(super) fn author() -> [Arg; 2] {
+    author_who_may_say_why().map(|argument| argument.required(true))
+}
+
+/// Who undoes a change, and, optionally, why.
+pub(super) fn author_who_may_say_why() -> [Arg; 2] {
     let text = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
         text("who", "NAME").required(true).help("who makes the change, for the audit"),
-        text("why", "TEXT").required(needs_why).help("why, for the audit"),
+        text("why", "TEXT").help("why, for the audit"),
     ]
 }
 
@@ -55,8 +60,8 @@ pub(super) fn exception_command() -> Command {
         .arg(switch("deny", "nothing passes"))
         .group(effect(&["requests-per-unit", "burst", "unlimited", "deny"]))
         .args(times::arguments())
-        .args(author(true));
-    let end = Command::new("end").about("Ends an exception").arg(id()).args(author(false));
+        .args(author());
+    let end = Command::new("end").about("Ends an exception").arg(id()).args(author_who_may_say_why());
     let list = Command::new("list").about("Lists all exceptions");
     Command::new("exception")
         .about("Makes, ends or lists exceptions of running limiters")
@@ -73,13 +78,13 @@ pub(super) fn counter_command() -> Command {
     };
     let id = || Arg::new(ID).long(ID).value_name("HEX").value_parser(read).help(id);
     let reset = Command::new("reset").about("Sets a counter to zero").args(counter_path());
-    let reset = reset.args(author(true)).arg(id());
+    let reset = reset.args(author()).arg(id());
     let [domain, entries] = path();
     let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
     let reset_all = Command::new("reset-all")
         .about("Sets all counters of the rules at and below a path to zero")
         .args([domain, entries.num_args(0..).required(false).help(help)])
-        .args(author(true))
+        .args(author())
         .arg(id());
     let [domain, entries] = path();
     let entries =

@@ -66,9 +66,15 @@ pub(super) fn command() -> Command {
         .after_help("Exit code: 0 good, 1 a problem, 64 a bad command line.")
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Severity {
+    Error,
+    Warning,
+}
+
 /// A finding in a set of rules.
 struct Finding {
-    is_error: bool,
+    severity: Severity,
     /// Where, if it has a place.
     at: Option<(String, u32, u32)>,
     message: String,
@@ -76,9 +82,22 @@ struct Finding {
     excerpt: Option<Excerpt>,
 }
 
-/// Colours of errors and warnings: bold red and bold yellow.
-const ERROR_COLOUR: &str = "1;31";
-const WARNING_COLOUR: &str = "1;33";
+impl Severity {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+
+    /// Bold red and bold yellow.
+    fn colour(self) -> &'static str {
+        match self {
+            Self::Error => "1;31",
+            Self::Warning => "1;33",
+        }
+    }
+}
 
 /// The findings in all sets.
 #[derive(Default)]
@@ -136,25 +155,25 @@ impl Report {
             Ok(contents) => contents,
             Err(error) => {
                 let remedy = remedy.map(|remedy| format!(" ({remedy})")).unwrap_or_default();
-                return self.add(true, format!("{error}{remedy}"));
+                return self.add(Severity::Error, format!("{error}{remedy}"));
             }
         };
         self.files += contents.files.len();
         for skipped in contents.warnings {
-            self.add(options.strict, skipped);
+            self.add(if options.strict { Severity::Error } else { Severity::Warning }, skipped);
         }
         match load(&contents.files, options) {
             Ok(Loaded { rules, warnings }) => {
                 if rules.domains().next().is_none() && !may_be_empty {
                     let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-                    self.add(true, format!("{no_rules}{remedy}"));
+                    self.add(Severity::Error, format!("{no_rules}{remedy}"));
                 }
                 self.limits += rules.limits().count();
                 self.domains += rules.domains().count();
                 self.sets.push(rules);
-                self.diagnostics(false, warnings, &contents.files);
+                self.diagnostics(Severity::Warning, warnings, &contents.files);
             }
-            Err(errors) => self.diagnostics(true, errors, &contents.files),
+            Err(errors) => self.diagnostics(Severity::Error, errors, &contents.files),
         }
     }
 
@@ -163,32 +182,32 @@ impl Report {
         self.files += 1;
         let problems = match records::check(Path::new(file), &self.sets) {
             Ok(problems) => problems,
-            Err(error) => return self.add(true, format!("{file}: {error}")),
+            Err(error) => return self.add(Severity::Error, format!("{file}: {error}")),
         };
         let left = problems.all - problems.shown.len() as u64;
         for (line, message) in problems.shown {
             let at = Some((file.to_owned(), u32::try_from(line).unwrap_or(u32::MAX), 1));
-            self.findings.push(Finding { is_error: true, at, message, excerpt: None });
+            self.findings.push(Finding { severity: Severity::Error, at, message, excerpt: None });
         }
         if left > 0 {
-            self.add(true, format!("{file}: {left} more records are bad or are read by no rule"));
+            self.add(Severity::Error, format!("{file}: {left} more records are bad or are read by no rule"));
         }
     }
 
-    fn diagnostics(&mut self, is_error: bool, diagnostics: Vec<Diagnostic>, files: &[SourceFile]) {
+    fn diagnostics(&mut self, severity: Severity, diagnostics: Vec<Diagnostic>, files: &[SourceFile]) {
         let excerpts = excerpts(files, &diagnostics);
         for (diagnostic, excerpt) in diagnostics.into_iter().zip(excerpts) {
             let Diagnostic { file, line, column, message } = diagnostic;
-            self.findings.push(Finding { is_error, at: Some((file, line, column)), message, excerpt });
+            self.findings.push(Finding { severity, at: Some((file, line, column)), message, excerpt });
         }
     }
 
-    fn add(&mut self, is_error: bool, message: String) {
-        self.findings.push(Finding { is_error, at: None, message, excerpt: None });
+    fn add(&mut self, severity: Severity, message: String) {
+        self.findings.push(Finding { severity, at: None, message, excerpt: None });
     }
 
     fn errors(&self) -> usize {
-        self.findings.iter().filter(|finding| finding.is_error).count()
+        self.findings.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 
     fn text(&self, ink: Ink) -> String {
@@ -198,8 +217,11 @@ impl Report {
                 .as_ref()
                 .map(|(file, line, column)| format!("{}:{line}:{column}: ", one_line(file)));
             let place = place.map(|place| ink.paint("1", &place)).unwrap_or_default();
-            let colour = if finding.is_error { ERROR_COLOUR } else { WARNING_COLOUR };
-            let kind = if finding.is_error { String::new() } else { ink.paint(colour, "warning: ") };
+            let colour = finding.severity.colour();
+            let kind = match finding.severity {
+                Severity::Error => String::new(),
+                Severity::Warning => ink.paint(colour, "warning: "),
+            };
             let excerpt =
                 finding.excerpt.as_ref().map(|excerpt| excerpt.draw(ink, colour)).unwrap_or_default();
             format!("{place}{kind}{}\n{excerpt}", one_line(&finding.message))
@@ -217,7 +239,7 @@ impl Report {
 
     fn json(&self) -> String {
         let finding = |finding: &Finding| {
-            let severity = if finding.is_error { "error" } else { "warning" };
+            let severity = finding.severity.name();
             match &finding.at {
                 Some((file, line, column)) => json!({
                     "severity": severity, "file": file, "line": line, "column": column, "message": finding.message,
@@ -236,9 +258,8 @@ impl Report {
     /// The findings as workflow commands, one per line.
     fn github(&self) -> String {
         let line = |finding: &Finding| {
-            let kind = if finding.is_error { "error" } else { "warning" };
             let place = finding.at.as_ref().map(|(file, line, column)| (file.as_str(), *line, *column));
-            workflow_command(kind, place, &finding.message)
+            workflow_command(finding.severity.name(), place, &finding.message)
         };
         self.findings.iter().map(line).collect()
     }

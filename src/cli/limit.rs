@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::{HeaderValue, Method};
 use serde_json::Value;
 
-use super::admin::{self, SETTINGS, author, counter_path, effect, everywhere, path};
+use super::admin::{self, SETTINGS, author, author_who_may_say_why, counter_path, effect, everywhere, path};
 use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
 use super::{Done, given, read_only, sent, shown};
@@ -56,10 +56,10 @@ pub(super) fn command() -> Command {
         )
         .arg(shadow.value_parser(value_parser!(bool)).help("whether it only counts and reports"))
         .group(effect(&["requests-per-unit", "unlimited"]))
-        .args(author(true));
+        .args(author());
     let get = Command::new("get").about("Shows the record of a key").args(counter_path());
     let delete = Command::new("delete").about("Removes the record of a key").args(counter_path());
-    let delete = delete.args(author(false));
+    let delete = delete.args(author_who_may_say_why());
     let most = number(("most", "only the first so many")).default_value("1000");
     let list = Command::new("list").about("Lists records").args(prefix()).arg(most);
     let export =

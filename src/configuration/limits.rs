@@ -80,7 +80,7 @@ fn options(settings: &Settings, place: RedisUrl, workers: usize) -> RedisOptions
         sentinel_login: place.login,
         workers,
         timeout: settings.limits_timeout,
-        keys: KeyStyle::new(&settings.cache_key_prefix, false),
+        keys: KeyStyle::new(&settings.cache_key_prefix),
         ..RedisOptions::new(place.kind).without_counters()
     }
 }

@@ -121,8 +121,17 @@ pub trait Serve {
     );
     /// Answers one message of a dialog ([`Served::dialogs`]). An error ends the dialog.
     fn converse(&mut self, route: Route, message: &[u8]) -> Result<Vec<u8>, Status>;
-    /// The answer to a request that timed out: before it was complete, or (`arrived`) before it was answered.
-    fn timed_out(&mut self, route: Route, arrived: bool, note: Option<Self::Note>) -> Status;
+    /// The answer to a request that timed out.
+    fn timed_out(&mut self, route: Route, when: TimedOut, note: Option<Self::Note>) -> Status;
+}
+
+/// What a request that timed out waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimedOut {
+    /// The rest of its message.
+    Incomplete,
+    /// Its answer.
+    Unanswered,
 }
 
 /// The state of a connection.

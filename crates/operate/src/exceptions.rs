@@ -265,7 +265,7 @@ impl Book {
         let (does, what) = audited(wanted, before.as_deref(), &after);
         let intended = self.audit.intend(author, now, does, what)?;
         let page = pages.forget(wanted.id());
-        pages.put(after, false);
+        pages.put(after);
         let kept = self.write(&pages.lines());
         self.audit.ended(intended, now, kept.as_ref().map(|()| DONE.to_owned()).map_err(ToString::to_string));
         if let Err(error) = kept {

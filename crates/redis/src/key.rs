@@ -23,9 +23,15 @@ pub struct KeyStyle {
 }
 
 impl KeyStyle {
-    /// Keys with this prefix, hashed or not.
-    pub fn new(prefix: &str, hash: bool) -> Self {
-        Self { prefix: prefix.to_owned(), hash }
+    /// Keys with this prefix, as text.
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), hash: false }
+    }
+
+    /// These keys, hashed or not.
+    #[must_use]
+    pub fn hash(self, hash: bool) -> Self {
+        Self { hash, ..self }
     }
 
     /// The key of this check's counter, for a descriptor of these entries in a request of this domain.

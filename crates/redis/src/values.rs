@@ -70,6 +70,15 @@ pub struct Changes {
     pub position: Position,
 }
 
+/// What [`Values::follow`] does if there is no stream of changes yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingStream {
+    /// It creates it.
+    Create,
+    /// Each call is the first one until there is a stream.
+    Await,
+}
+
 /// What [`Values::follow`] finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
@@ -258,12 +267,18 @@ impl<R: Runtime> Values<R> {
         Ok(last.into_iter().next().map(Position))
     }
 
-    /// Calls `take` with all changes since the last call, a part at a time. A missing stream is created if `creates` says
-    /// so; otherwise each call is the first one until there is a stream.
+    /// Calls `take` with all changes since the last call, a part at a time.
     /// Fails when the server does not answer. The next call reads what this one did not.
-    pub async fn follow(&self, creates: bool, mut take: impl FnMut(Followed)) -> Result<(), ConnectError> {
+    pub async fn follow(
+        &self,
+        missing: MissingStream,
+        mut take: impl FnMut(Followed),
+    ) -> Result<(), ConnectError> {
         let Some(mut since) = self.followed.lock().clone() else {
-            let end = if creates { Some(self.end().await?) } else { self.last().await? };
+            let end = match missing {
+                MissingStream::Create => Some(self.end().await?),
+                MissingStream::Await => self.last().await?,
+            };
             *self.followed.lock() = end;
             take(Followed::Begun);
             return Ok(());

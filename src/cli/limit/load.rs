@@ -36,7 +36,7 @@ pub(super) fn command() -> Command {
         .about("Makes or replaces all records of a file")
         .arg(file.help("JSON lines, or CSV with a heading such as domain,entry.tenant,requests_per_unit; `-`: the standard input"))
         .arg(format.value_parser(Format::ALL.map(Format::name)))
-        .args(author(true))
+        .args(author())
 }
 
 pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {

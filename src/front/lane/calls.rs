@@ -14,7 +14,7 @@ use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health}
 use crate::front::kuadrant::{CHECK_RATE_LIMIT, COMMIT, Method, REPORT, RESERVE};
 use crate::front::{Handler, Reply, grpc_status};
 use crate::spans::{self, CallSpan};
-use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
+use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve, TimedOut};
 use tidegate_grpc::status::Status;
 use tidegate_grpc::status::code::{INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED};
 use tidegate_grpc::{KeptHeaders, Route, Served};
@@ -292,8 +292,12 @@ impl Serve for Calls {
         reflection::answer(question)
     }
 
-    fn timed_out(&mut self, route: Route, arrived: bool, note: Option<CallSpan>) -> Status {
-        self.refuse(route, Refusal::late(if arrived { UNANSWERED } else { TOO_LATE }), note)
+    fn timed_out(&mut self, route: Route, when: TimedOut, note: Option<CallSpan>) -> Status {
+        let why = match when {
+            TimedOut::Incomplete => TOO_LATE,
+            TimedOut::Unanswered => UNANSWERED,
+        };
+        self.refuse(route, Refusal::late(why), note)
     }
 }
 

@@ -211,7 +211,7 @@ impl Actions {
     /// The facts that the actions need, each once.
     pub fn needs(&self) -> Vec<Need<'_>> {
         let mut needs = Vec::new();
-        for need in self.of(false).flat_map(Item::needs) {
+        for need in self.asked().flat_map(Item::needs) {
             if !needs.contains(&need) {
                 needs.push(need);
             }
@@ -221,7 +221,7 @@ impl Actions {
 
     /// Whether anything is charged when a stream has ended.
     pub fn has_costs(&self) -> bool {
-        self.of(true).next().is_some()
+        self.reported().next().is_some()
     }
 
     /// Adds the descriptors that are checked before `request` passes to `buf`, until its text has more than
@@ -236,7 +236,7 @@ impl Actions {
         bytes_max: usize,
     ) -> Result<(), R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
-        for item in self.of(false) {
+        for item in self.asked() {
             let hits_addend = match (item.add_entries(request, buf, bytes_max)?, &item.hits) {
                 (false, _) => None,
                 (true, None) => Some(None),
@@ -263,7 +263,7 @@ impl Actions {
     ) -> Result<Costs, R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
         let mut costs = Costs { descriptors: RequestBuf::new(domain), hits: Vec::new() };
-        for item in self.of(true) {
+        for item in self.reported() {
             if item.add_entries(request, &mut costs.descriptors, bytes_max)? {
                 costs.descriptors.close();
                 costs.hits.push(item.hits.clone().unwrap_or(HitsAddend::Number(1)));
@@ -274,8 +274,14 @@ impl Actions {
         Ok(costs)
     }
 
-    fn of(&self, on_stream_done: bool) -> impl Iterator<Item = &Item> {
-        self.0.iter().filter(move |item| item.on_stream_done == on_stream_done)
+    /// Those whose descriptors are checked before the request passes.
+    fn asked(&self) -> impl Iterator<Item = &Item> {
+        self.0.iter().filter(|item| !item.on_stream_done)
+    }
+
+    /// Those whose hits are reported when the stream has ended.
+    fn reported(&self) -> impl Iterator<Item = &Item> {
+        self.0.iter().filter(|item| item.on_stream_done)
     }
 }
 

@@ -7,8 +7,8 @@ use super::ready::Reading;
 use super::streams::{Request, State, Stream, Then};
 use super::windows::STREAM_WINDOW;
 use super::{
-    Connection, ErrorCode, Fatal, Head, STREAMS_MAX, Serve, Status, TOO_MUCH_UNFINISHED, Turn, U31_MAX,
-    UNFINISHED_BYTES_MAX, abuse, fatal, flag, frames,
+    Connection, ErrorCode, Fatal, Head, STREAMS_MAX, Serve, Status, TOO_MUCH_UNFINISHED, TimedOut, Turn,
+    U31_MAX, UNFINISHED_BYTES_MAX, abuse, fatal, flag, frames,
 };
 use crate::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
 use crate::status::code::RESOURCE_EXHAUSTED;
@@ -290,11 +290,11 @@ impl<S: Serve> Connection<S> {
             match (&stream.state, stream.request) {
                 (State::Receiving, Request::Call(route)) => {
                     let note = stream.note.take();
-                    let status = turn.serve.timed_out(route, false, note);
+                    let status = turn.serve.timed_out(route, TimedOut::Incomplete, note);
                     self.answer_early(id, &status, turn.out);
                 }
                 (State::Waiting(_), Request::Call(route)) => {
-                    let status = turn.serve.timed_out(route, true, None);
+                    let status = turn.serve.timed_out(route, TimedOut::Unanswered, None);
                     self.complete(id, Err(status), turn.now, turn.out);
                 }
                 _ => self.reset(id, ErrorCode::Cancel, turn.out),

@@ -37,7 +37,7 @@ struct Server {
     calls: Vec<Seen>,
     /// Pending answers, by stream; each is dropped when it is no longer needed.
     waiting: BTreeMap<u32, std::rc::Weak<()>>,
-    timed_out: Vec<bool>,
+    timed_out: Vec<TimedOut>,
     /// The notes of calls that were answered, and of those that were refused before.
     notes: Vec<Option<String>>,
 }
@@ -93,8 +93,8 @@ impl Serve for Server {
         }
     }
 
-    fn timed_out(&mut self, _: Route, arrived: bool, note: Option<String>) -> Status {
-        self.timed_out.push(arrived);
+    fn timed_out(&mut self, _: Route, when: TimedOut, note: Option<String>) -> Status {
+        self.timed_out.push(when);
         self.notes.push(note);
         Status { code: 4, message: "late".into() }
     }

@@ -130,24 +130,29 @@ impl Pages {
         }
     }
 
-    /// Replaces the entry of its id. If nodes share exceptions, an ended one is remembered.
-    pub(super) fn put(&mut self, entry: KnownException, remembers: bool) {
+    /// Replaces the entry of its id. An ended one leaves nothing.
+    pub(super) fn put(&mut self, entry: KnownException) {
         self.next = self.next.max(entry.number().saturating_add(1));
         self.forget(entry.id());
-        match entry {
-            KnownException::Made(record) => {
-                let line = if self.has_file { record.line() } else { Arc::default() };
-                self.patterns += usize::from(!record.exception.is_exact());
-                self.next_end = [self.next_end, record.until].into_iter().flatten().min();
-                self.records.insert(record.id.clone(), Page { record, line });
+        if let KnownException::Made(record) = entry {
+            let line = if self.has_file { record.line() } else { Arc::default() };
+            self.patterns += usize::from(!record.exception.is_exact());
+            self.next_end = [self.next_end, record.until].into_iter().flatten().min();
+            self.records.insert(record.id.clone(), Page { record, line });
+        }
+    }
+
+    /// Like [`put`](Self::put), for exceptions that nodes share: an ended one is remembered.
+    pub(super) fn put_shared(&mut self, entry: KnownException) {
+        if let KnownException::Ended { id, number } = &entry {
+            if self.ended.len() >= EXCEPTIONS_MAX {
+                self.forget_oldest_ends();
             }
-            KnownException::Ended { id, number } if remembers => {
-                if self.ended.len() >= EXCEPTIONS_MAX {
-                    self.forget_oldest_ends();
-                }
-                self.ended.insert(id, number);
-            }
-            KnownException::Ended { .. } => {}
+            let end = (id.clone(), *number);
+            self.put(entry);
+            self.ended.extend([end]);
+        } else {
+            self.put(entry);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tidegate_redis::values::{Followed, Values};
+use tidegate_redis::values::{Followed, MissingStream, Values};
 use tidegate_redis::{ConnectError, Contact, RedisStore};
 
 /// The names of all keys in Redis begin with this, after CACHE_KEY_PREFIX.
@@ -61,14 +61,17 @@ impl InRedis {
         let mut ids = Some(Vec::new());
         // If nobody ever made an exception, there are no keys of exceptions in Redis: the stream is created with the
         // first change.
-        let creates = self.has_values.load(Relaxed);
+        let missing = match self.has_values.load(Relaxed) {
+            true => MissingStream::Create,
+            false => MissingStream::Await,
+        };
         let take = |followed| match (&mut ids, followed) {
             (Some(ids), Followed::Keys(keys)) => {
                 ids.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             }
             _ => ids = None,
         };
-        self.values.follow(creates, take).await?;
+        self.values.follow(missing, take).await?;
         Ok(ids)
     }
 }

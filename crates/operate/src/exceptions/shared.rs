@@ -177,7 +177,7 @@ impl Book {
             }
             return record.is_over(now);
         }
-        pages.put(entry, true);
+        pages.put_shared(entry);
         self.changed(&pages);
         true
     }

@@ -3,7 +3,7 @@
 //! In: keys and records. Out: what Redis holds, and which keys changed since a moment.
 
 use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey, decode, encode};
-use tidegate_redis::values::{BATCH_MAX, Followed, Values};
+use tidegate_redis::values::{BATCH_MAX, Followed, MissingStream, Values};
 use tidegate_redis::{ConnectError, RedisStore};
 
 /// The names of all keys in Redis begin with this, after CACHE_KEY_PREFIX.
@@ -111,7 +111,7 @@ impl InRedis {
                 take(None);
             }
         };
-        Ok(self.values.follow(true, each).await?)
+        Ok(self.values.follow(MissingStream::Create, each).await?)
     }
 }
 

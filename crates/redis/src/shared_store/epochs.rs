@@ -320,7 +320,7 @@ impl<R: Runtime> SharedStore<R> {
                 }
                 Found::Numbers { state, numbers, unreadable } => {
                     let agreed = put_in_force(numbers, now()).await.ok_or_else(unknown)?;
-                    let kept = raise(store, line, &agreed.missing, false).await;
+                    let kept = raise(store, line, &agreed.missing, MissingHash::Leave).await;
                     let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
                     let refused = kept.as_ref().err().map(ToString::to_string);
                     let state = refused.is_none().then_some(state);
@@ -331,7 +331,7 @@ impl<R: Runtime> SharedStore<R> {
                 Found::Nothing => {
                     let Agreed { missing, .. } =
                         put_in_force(Numbers::new(), now()).await.ok_or_else(unknown)?;
-                    match raise(store, line, &missing, true).await {
+                    match raise(store, line, &missing, MissingHash::Create).await {
                         Err(error) if is_refusal(&error) => {
                             known.note(place, sent, None, Some(error.to_string()));
                             return Ok(());
@@ -375,12 +375,12 @@ impl<R: Runtime> SharedStore<R> {
         let raising = async {
             let line = lines.first().ok_or(ConnectError::NoConnection)?;
             let sent = self.runtime.since_boot();
-            let mut done = raise(store, line, numbers, false).await?;
+            let mut done = raise(store, line, numbers, MissingHash::Leave).await?;
             if let Raise::Nothing = done {
                 if !self.shows_all(&place, sent) {
                     return Err(ConnectError::NoEpochs(place.1.clone()));
                 }
-                done = raise(store, line, &all(), true).await?;
+                done = raise(store, line, &all(), MissingHash::Create).await?;
             }
             let (replicas, shared) = (store.options().wait_replicas, store.shared());
             let until = self.runtime.monotonic() + store.options().timeout;
@@ -495,22 +495,29 @@ async fn find_under<R: Runtime>(
     Ok(Found::Numbers { state, numbers, unreadable })
 }
 
-/// Raises numbers at a server. `may_make`: the hash is created if it does not exist.
+/// What raising numbers does at a server that has no hash of numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MissingHash {
+    Create,
+    Leave,
+}
+
+/// Raises numbers at a server.
 async fn raise<R: Runtime>(
     store: &RedisStore<R>,
     line: &Line<R>,
     numbers: &Numbers,
-    may_make: bool,
+    missing: MissingHash,
 ) -> Result<Raise, ConnectError> {
     let nothing_to_do = Raise::Done(Numbers::new());
-    if numbers.is_empty() && !may_make {
+    if numbers.is_empty() && missing == MissingHash::Leave {
         return Ok(nothing_to_do);
     }
     let (runtime, mut keys) = (store.runtime(), Keys::of(store, line));
     let changed = format!("{:016x}{:016x}", runtime.random(), runtime.random());
     while let Some(key) = keys.next() {
         let mut command = redis::cmd("EVAL");
-        command.arg(RAISE).arg(1).arg(key).arg(&changed).arg(u8::from(may_make));
+        command.arg(RAISE).arg(1).arg(key).arg(&changed).arg(u8::from(missing == MissingHash::Create));
         numbers.iter().for_each(|(field, number)| _ = command.arg(field).arg(number));
         let raised = line.1.ask(store.shared(), &command).await;
         if !keys.goes_on(&raised) {

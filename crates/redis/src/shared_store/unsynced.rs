@@ -88,6 +88,13 @@ struct Call {
     ended: Arc<Notify>,
 }
 
+/// Whether a call has charged its hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Charged {
+    Yes,
+    Unknown,
+}
+
 /// Hits that were taken for a call. Unless [`charged`](Self::charged) is called, they stay unsynced.
 #[derive(Debug)]
 pub(super) struct Taken<'c> {
@@ -105,10 +112,10 @@ impl Taken<'_> {
 
     /// Notes that all hits were charged.
     pub(super) fn charged(mut self) {
-        self.end_call(true);
+        self.end_call(Charged::Yes);
     }
 
-    fn end_call(&mut self, charged: bool) {
+    fn end_call(&mut self, charged: Charged) {
         let Some(ended) = self.ended.take() else { return };
         let mut counters = self.unsynced.counters.lock();
         self.counters.drain(..).for_each(|(key, _)| counters.end_call(key, charged));
@@ -122,7 +129,7 @@ impl Drop for Taken<'_> {
     /// The hits may or may not have been charged. If they were, they count twice, which admits too little and never
     /// too much.
     fn drop(&mut self) {
-        self.end_call(false);
+        self.end_call(Charged::Unknown);
     }
 }
 
@@ -219,10 +226,12 @@ impl Counters {
         Some(Arc::clone(&self.noted.get(&key)?.call.as_ref()?.ended))
     }
 
-    fn end_call(&mut self, key: Key, charged: bool) {
+    fn end_call(&mut self, key: Key, charged: Charged) {
         let Some(noted) = self.noted.get_mut(&key) else { return };
         let in_call = noted.call.take().map_or(0, |call| call.entries);
-        noted.entries.drain(..if charged { in_call } else { 0 });
+        if charged == Charged::Yes {
+            noted.entries.drain(..in_call);
+        }
         if noted.entries.is_empty() {
             self.noted.remove(&key);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_redis::address::{Address, Servers};
-use tidegate_redis::values::{Followed, Values};
+use tidegate_redis::values::{Followed, MissingStream, Values};
 use tidegate_redis::{ConnectError, RedisOptions, RedisStore};
 
 use crate::server::{Server, cluster};
@@ -133,28 +133,28 @@ async fn changes_are_followed_from_call_to_call() {
     let values = connected(kind()).await;
     let delete = |key: &str| redis::cmd("DEL").arg(key).exec(&mut server.connect()).expect("it is done");
     delete("test:changes");
-    let all = async |creates| {
+    let all = async |missing| {
         let mut all = Vec::new();
-        values.follow(creates, |part| all.push(part)).await.map(|()| all)
+        values.follow(missing, |part| all.push(part)).await.map(|()| all)
     };
     for _ in 0..2 {
-        assert_eq!(all(false).await, Ok(vec![Followed::Begun]), "there is no stream");
+        assert_eq!(all(MissingStream::Await).await, Ok(vec![Followed::Begun]), "there is no stream");
     }
-    assert_eq!(all(true).await, Ok(vec![Followed::Begun]), "it is created");
-    assert_eq!(all(false).await, Ok(vec![Followed::Keys(vec![])]));
+    assert_eq!(all(MissingStream::Create).await, Ok(vec![Followed::Begun]), "it is created");
+    assert_eq!(all(MissingStream::Await).await, Ok(vec![Followed::Keys(vec![])]));
     let names: Vec<_> = (0..2_500_u32).map(|number| number.to_be_bytes().to_vec()).collect();
     for name in &names {
         values.change(&[(name, Some(b"1"))]).await.expect("written");
     }
-    let parts = all(true).await.expect("an answer");
+    let parts = all(MissingStream::Create).await.expect("an answer");
     let keys = parts.iter().flat_map(|part| match part {
         Followed::Keys(keys) => keys.clone(),
         other => panic!("{other:?}"),
     });
     assert!(keys.eq(names) && parts.len() > 2, "{} parts", parts.len());
     delete("test:changes");
-    assert_eq!(all(true).await, Ok(vec![Followed::Missed]));
-    assert_eq!(all(true).await, Ok(vec![Followed::Keys(vec![])]));
+    assert_eq!(all(MissingStream::Create).await, Ok(vec![Followed::Missed]));
+    assert_eq!(all(MissingStream::Create).await, Ok(vec![Followed::Keys(vec![])]));
 }
 
 /// A stream that was cut, a server that lost everything, and one that started empty: what was missed is noticed.

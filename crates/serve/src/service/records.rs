@@ -314,9 +314,14 @@ impl<R: Runtime> KnownRecords<R> {
         self.cache.clear();
     }
 
-    /// Whether changes are followed from now on. While they are not, nothing that is fetched is kept.
-    pub fn follow(&self, is_followed: bool) {
-        self.is_followed.store(is_followed, Relaxed);
+    /// Changes are followed from now on.
+    pub fn follow(&self) {
+        self.is_followed.store(true, Relaxed);
+    }
+
+    /// Changes are not followed until [`follow`](Self::follow). Meanwhile nothing that is fetched is kept.
+    pub fn unfollow(&self) {
+        self.is_followed.store(false, Relaxed);
     }
 
     /// Whether changes were not followed for so long that cached records no longer count as confirmed.

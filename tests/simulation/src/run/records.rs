@@ -133,7 +133,9 @@ impl Run {
         };
         let records = KnownRecords::on(runtime.clone(), source, KeySecret::new(SECRET), options);
         // It hears of no changes yet.
-        records.follow(self.shelf.away_until(node, self.world.now()).is_none());
+        if self.shelf.away_until(node, self.world.now()).is_some() {
+            records.unfollow();
+        }
         Some(Arc::new(records))
     }
 
@@ -179,7 +181,7 @@ impl Run {
     fn confirm_records(&self, node: usize) {
         if self.shelf.away_until(node, self.world.now()).is_none() {
             self.with_records(node, |records| {
-                records.follow(true);
+                records.follow();
                 records.set_stale(false);
             });
         }

@@ -329,7 +329,7 @@ fn incomplete_frames_blocks_and_requests_time_out() {
     assert_eq!(peer.wait(almost), []);
     let received = peer.wait(Duration::from_millis(1));
     assert_eq!((ended(&received), resets(&received)), (vec![1], vec![(1, 0)]));
-    assert_eq!(peer.server.timed_out, [false]);
+    assert_eq!(peer.server.timed_out, [TimedOut::Incomplete]);
     assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
     // In a request with a shorter `grpc-timeout`.
     peer.send(&frame(kind::HEADERS, WHOLE, 5, &call_block(&[("grpc-timeout", "20m")])));

@@ -33,7 +33,7 @@ fn an_answer_times_out_when_its_caller_does() {
     peer.send(&[soon, frame(kind::DATA, END, 1, &message(b"later")), call(3, b"later")].concat());
     assert_eq!(peer.wait(Duration::from_millis(19)), []);
     assert_eq!(ended(&peer.wait(Duration::from_millis(1))), [1]);
-    assert_eq!((&peer.server.timed_out[..], peer.server.awaited()), (&[true][..], vec![3]));
+    assert_eq!((&peer.server.timed_out[..], peer.server.awaited()), (&[TimedOut::Unanswered][..], vec![3]));
     // Without a `grpc-timeout`, it times out too.
     assert_eq!(ended(&peer.wait(Duration::from_secs(60))), [3]);
 }

@@ -317,10 +317,10 @@ async fn what_was_read_in_an_outage_is_not_confirmed_later() {
 #[tokio::test]
 async fn nothing_is_kept_while_changes_are_not_heard_of() {
     let shop = Shop::with(StaleMode::Rule, 100);
-    shop.records.follow(false);
+    shop.records.unfollow();
     assert_eq!(shop.asks("alice", 1_000).await, (true, false));
     assert_eq!(shop.asks("alice", 1_000).await, (true, false));
-    shop.records.follow(true);
+    shop.records.follow();
     assert_eq!(shop.asks("alice", 1_000).await, (true, false));
     assert_eq!(shop.asks("alice", 1_000).await, (false, true));
 }
