@@ -1,6 +1,8 @@
 //! The client's end of one HTTP/2 connection, as a state machine without I/O. In: calls, and bytes from the server.
 //! Out: bytes for the server, and a tally of answers.
 //!
+//! h2load sends the same message in every call, and so asks for one key; this client has a million.
+//!
 //! It prepares its bytes in advance, so a call costs it well under a microsecond and the server is what is measured.
 //! Anything that a healthy server would not do (a reset, a GOAWAY, an answer in several pieces) is an error.
 
