@@ -18,7 +18,7 @@ use tidegate_engine::limit::{Algorithm, Found};
 use tidegate_engine::rules::StoreFailure;
 
 use super::debts::unpaid;
-use super::starved::there_at_most;
+use super::starved::Counted;
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
 use crate::scenario::{DAY_ENDS, LimitSpec, Reserve};
 use crate::world::{MICRO, Time};
@@ -244,7 +244,7 @@ impl Counter<'_> {
     /// A denial though there was room, whatever may have counted or was held.
     fn starved(&self) -> Option<String> {
         let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
-        let counting: Vec<Record> = self.charges.iter().copied().filter(Record::counts).collect();
+        let counted = Counted::new(rules, self.limit, &self.charges);
         let is_denied = |it: &Record| {
             let has_no_conflict = matches!(self.found(it), None | Some(Found::Nothing | Found::Open));
             it.outcome == Outcome::Denied { over: true } && it.requests > 0 && has_no_conflict
@@ -253,7 +253,7 @@ impl Counter<'_> {
         denied.filter(|(_, it)| self.explains(it)).find_map(|(place, it)| {
             let most = self.limit.capacity(it.requests, it.share);
             let wanted = it.hits.max(1);
-            let there = there_at_most(rules, self.limit, (&self.charges, &counting), place);
+            let there = counted.at_most(place);
             let held = self.held(it, Self::held_at_most);
             (there + held + wanted <= most).then(|| {
                 format!(

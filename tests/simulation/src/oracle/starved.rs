@@ -2,6 +2,8 @@
 //!
 //! In: the records of all counters. Out: the first that was denied hits for which there was room, whatever may have counted.
 
+use std::cell::OnceCell;
+
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
@@ -133,14 +135,14 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
             return None;
         }
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
+        let counted = Counted::new(rules, limit, own);
         let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
         let denied = own.iter().enumerate().filter(|(_, it)| is_denied(it));
         denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
             let room = limit.own_burst().map_or_else(|| rules.requests_of_denial(own, it), u64::from);
             let most = room * it.share / FULL;
             let wanted = it.hits.max(1);
-            let there = there_at_most(rules, limit, (own, &counting), place);
+            let there = counted.at_most(place);
             (there + wanted <= most).then(|| {
                 format!(
                     "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
@@ -160,57 +162,95 @@ struct There {
     hits: u64,
 }
 
-/// The most hits that may have counted for the record at this place, without its own. `counting`: what surely counts of
-/// `own`.
-pub(super) fn there_at_most(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    (own, counting): (&[Record], &[Record]),
-    place: usize,
-) -> u64 {
-    let it = &own[place];
-    let is_cut = limit.algorithm == Algorithm::FixedWindow;
-    let others = own.iter().enumerate().take_while(|(_, other)| other.asked <= it.answered);
-    // A fixed window counts what is denied, but not by a ban.
-    let counts_denied = |other: &Record| {
-        is_cut
-            && !other.bans.is_banned
-            && (!rules.stops_increment || other.outcome == Outcome::Denied { over: true })
-    };
-    let others = others.filter(|&(number, other)| {
-        number != place
-            && (counts_denied(other)
-                || rules.may_count_until(limit, other).is_some_and(|until| until >= it.asked))
-    });
-    let there = others.map(|(_, other)| There {
-        charged: rules.charged_until(limit, other),
-        hits: rules.hits_at_most(limit, other),
-    });
-    match limit.algorithm {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
-        }
-        Algorithm::FixedWindow => {
-            let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
-            there.filter(|there| there.charged >= begins).map(|there| there.hits).sum()
-        }
-        _ => {
-            let mut since = it.asked.saturating_sub(rules.counts_for(limit, it));
-            if limit.algorithm == Algorithm::Calendar {
-                // A node knows the time of Redis no better than by what a call took there.
-                let slack = LATE + rules.timeout;
-                since = limit.window_around(it.window, it.asked.saturating_sub(slack))[0];
+/// The records of one counter, and what may count of each.
+pub(super) struct Counted<'o> {
+    rules: &'o Rules<'o>,
+    limit: &'o LimitSpec,
+    own: &'o [Record],
+    /// What surely counts of them.
+    counting: Vec<Record>,
+    /// Until when hits of each may count, and which. Computed once, because each denial looks at all before it.
+    each: OnceCell<Vec<(Option<Time>, There)>>,
+}
+
+impl<'o> Counted<'o> {
+    pub(super) fn new(rules: &'o Rules<'o>, limit: &'o LimitSpec, own: &'o [Record]) -> Self {
+        let counting = own.iter().copied().filter(Record::counts).collect();
+        Self { rules, limit, own, counting, each: OnceCell::new() }
+    }
+
+    /// The most hits that may have counted for the record at this place, without its own.
+    pub(super) fn at_most(&self, place: usize) -> u64 {
+        let Self { rules, limit, .. } = *self;
+        let it = &self.own[place];
+        let there = self.others(place);
+        match limit.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
             }
-            let mut there: Vec<There> = there.collect();
-            if limit.shape.carries_debt {
-                let mut costs: Vec<_> = there.iter().map(|there| (there.charged, there.hits)).collect();
-                let owed = owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked);
-                return owed + leased_at_most(rules, limit, (own, counting), it);
+            Algorithm::FixedWindow => {
+                let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
+                there.filter(|there| there.charged >= begins).map(|there| there.hits).sum()
             }
-            give_back(rules, limit, it, &mut there);
-            let hits: u64 = there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum();
-            hits + leased_at_most(rules, limit, (own, counting), it)
+            _ => {
+                let mut since = it.asked.saturating_sub(rules.counts_for(limit, it));
+                if limit.algorithm == Algorithm::Calendar {
+                    // A node knows the time of Redis no better than by what a call took there.
+                    let slack = LATE + rules.timeout;
+                    since = limit.window_around(it.window, it.asked.saturating_sub(slack))[0];
+                }
+                if limit.shape.carries_debt {
+                    let mut costs: Vec<_> = there.map(|there| (there.charged, there.hits)).collect();
+                    let owed = owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked);
+                    return owed + self.leased_at_most(it);
+                }
+                let mut there: Vec<There> = there.collect();
+                give_back(rules, limit, it, &mut there);
+                let hits: u64 =
+                    there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum();
+                hits + self.leased_at_most(it)
+            }
         }
+    }
+
+    /// What others may have charged before the record at this place was answered.
+    fn others(&self, place: usize) -> impl Iterator<Item = There> {
+        let each = self.each.get_or_init(|| self.own.iter().map(|it| self.may_count(it)).collect());
+        let it = &self.own[place];
+        let asked = self.own.partition_point(|other| other.asked <= it.answered);
+        let others = each[..asked].iter().enumerate().filter(move |(number, _)| *number != place);
+        let counted = others.filter(|(_, (until, _))| until.is_some_and(|until| until >= it.asked));
+        counted.map(|(_, (_, there))| *there)
+    }
+
+    fn may_count(&self, it: &Record) -> (Option<Time>, There) {
+        let (rules, limit) = (self.rules, self.limit);
+        // A fixed window counts what is denied, but not by a ban.
+        let counts_denied = limit.algorithm == Algorithm::FixedWindow
+            && !it.bans.is_banned
+            && (!rules.stops_increment || it.outcome == Outcome::Denied { over: true });
+        let until = if counts_denied { Some(Time::MAX) } else { rules.may_count_until(limit, it) };
+        (until, There { charged: rules.charged_until(limit, it), hits: rules.hits_at_most(limit, it) })
+    }
+
+    /// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what
+    /// was left when the oldest of them was taken.
+    fn leased_at_most(&self, it: &Record) -> u64 {
+        let Self { rules, limit, own, .. } = *self;
+        if !limit.is_leased {
+            return 0;
+        }
+        let since = it.asked.saturating_sub(3 * rules.lease_time + LATE);
+        let recent = own[own.partition_point(|other| other.asked < since)..].iter();
+        let nodes =
+            recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
+        // Each class has leases of its own.
+        let classes = limit.shape.classes.map_or(1, |shares| shares.len() as u32);
+        let leases = nodes.count_ones() * LEASES_MAX * classes;
+        let before = before(rules, limit, &self.counting, &Record { asked: since, ..*it }).unwrap_or(0);
+        let most = limit.most().saturating_sub(before);
+        let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));
+        most - rest
     }
 }
 
@@ -237,30 +277,6 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [The
             (there.hits, left) = (there.hits - taken, left - taken);
         }
     }
-}
-
-/// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what was
-/// left when the oldest of them was taken.
-fn leased_at_most(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    (own, counting): (&[Record], &[Record]),
-    it: &Record,
-) -> u64 {
-    if !limit.is_leased {
-        return 0;
-    }
-    let since = it.asked.saturating_sub(3 * rules.lease_time + LATE);
-    let recent = own[own.partition_point(|other| other.asked < since)..].iter();
-    let nodes =
-        recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
-    // Each class has leases of its own.
-    let classes = limit.shape.classes.map_or(1, |shares| shares.len() as u32);
-    let leases = nodes.count_ones() * LEASES_MAX * classes;
-    let before = before(rules, limit, counting, &Record { asked: since, ..*it }).unwrap_or(0);
-    let most = limit.most().saturating_sub(before);
-    let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));
-    most - rest
 }
 
 /// The most that may be in a bucket when this one is asked for.
