@@ -61,10 +61,17 @@ struct MortalFile {
 /// Bytes of a file that one step writes at most.
 const STEP_BYTES: usize = 150;
 
+/// In memory where the system has a folder for that: a rename on a real disk takes as long as hundreds of simulated requests.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.expect("a folder")
+}
+
 impl MortalFolder {
     /// A folder of a machine that has just started.
     pub fn new(left: &Left) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder();
         let mut journal = Journal::default();
         for (name, bytes) in left {
             fs::write(folder.path().join(name), bytes).expect("ours");
@@ -78,7 +85,7 @@ impl MortalFolder {
     /// The same once more, as the next process finds it.
     pub fn copy(&self) -> Self {
         let journal = self.disk.0.lock().clone();
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder();
         for (name, number) in &journal.names {
             fs::write(folder.path().join(name), &journal.files[*number].written).expect("ours");
         }
