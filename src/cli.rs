@@ -56,7 +56,7 @@ const RULES: &str = "served";
 /// The settings of commands that decide requests without a limiter: how rules are read, and how requests are treated.
 const DECIDING: &str = "
     SHADOW_MODE QUOTA_MODE STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT MERGE_DOMAIN_CONFIG DEFAULT_ALGORITHM
-    DEFAULT_COST MAX_RULES_FILE_BYTES";
+    DEFAULT_COST MAX_RULES_FILE_BYTES RULES_FORMAT";
 
 /// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 
 use self::envoy::{Source, SourceError};
 use super::debug_port::{self, Call, Limiter, send};
-use super::{Done, RulesError, admin, arguments_of, flag, has_word, loaded, print_error, read_only};
+use super::{
+    DECIDING, Done, RulesError, admin, arguments_of, flag, has_word, loaded, print_error, read_only,
+};
 use crate::app::inside::{Inside, Options, Refusal};
 use crate::clock::wall;
 use crate::configuration::Configuration;
@@ -33,10 +35,6 @@ use tidegate_trial::envoy::DescriptorBuf;
 /// The settings that say where the limiter is.
 const LIMITER: &str = "
     DEBUG_HOST DEBUG_PORT DEBUG_SERVER_TLS_CERT DEBUG_SERVER_TLS_KEY ADMIN_TOKEN ADMIN_TOKEN_FILE";
-
-/// The settings that say how rules without a limiter are read.
-const RULES: &str = "
-    SHADOW_MODE QUOTA_MODE MERGE_DOMAIN_CONFIG DEFAULT_ALGORITHM DEFAULT_COST MAX_RULES_FILE_BYTES";
 
 /// The setting that says where the counters are, if no limiter is asked. Only as a flag: the variable may be a server's.
 const REDIS_URL: &str = "REDIS_URL";
@@ -88,7 +86,7 @@ pub(super) fn command() -> Command {
         ))
         .args(debug_port::arguments())
         .args(envoy::arguments())
-        .args(arguments_of(LIMITER).chain(arguments_of(RULES)))
+        .args(arguments_of(LIMITER).chain(arguments_of(DECIDING)))
         .args(arguments_of(REDIS).map(|argument| argument.hide_short_help(true)))
         .mut_arg(REDIS_URL, |argument| argument.hide_short_help(false).requires("rules"))
         .after_help(
@@ -139,7 +137,7 @@ pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
 }
 
 fn explainer<'a>(matches: &'a ArgMatches, texts: Texts<'_>) -> Result<Explainer<'a>, Vec<Problem>> {
-    let configuration = read_only(&[LIMITER, RULES].concat(), matches, texts)?;
+    let configuration = read_only(&[LIMITER, DECIDING].concat(), matches, texts)?;
     let Some(folder) = matches.get_one::<String>("rules") else {
         let limiter = Limiter::one(matches, &configuration.listeners)?;
         // Without a token the limiter shows less.
@@ -150,7 +148,7 @@ fn explainer<'a>(matches: &'a ArgMatches, texts: Texts<'_>) -> Result<Explainer<
         return Ok(Explainer::Rules(path, configuration));
     }
     let given = |row: &Row| flag(matches, row).or_else(|| (texts.variable)(row.name));
-    let rows = TABLE.iter().filter(|row| has_word(RULES, row.name) || has_word(REDIS, row.name));
+    let rows = TABLE.iter().filter(|row| has_word(DECIDING, row.name) || has_word(REDIS, row.name));
     let settings = rows.filter_map(|row| Some((row.name.to_owned(), given(row)?)));
     let settings = settings.chain([("CONFIG_PATH".to_owned(), folder.clone())]).collect();
     let options = Options { settings, rules: None };
@@ -248,6 +246,7 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
         let entries = descriptor.entries.iter().map(|(key, value)| Entry { key, value });
         request.push(entries, descriptor.options);
     }
+    let request = rules.asked(&request);
     let plan = rules.plan(&request, configuration.modes);
     rules.check_calls(&request, &plan)?;
     let shown = explain(&rules, &request, &plan, store.look(&plan, wall()));

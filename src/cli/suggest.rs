@@ -11,8 +11,12 @@ use clap::{ArgMatches, Command};
 use super::logs::{self, failed, option, text, with_progress};
 use super::{DECIDING, Done, arguments_of, print_error, read_only};
 use crate::settings::{Problem, Texts};
-use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_engine::rules::{RulesFormat, parse_duration_nanos};
 use tidegate_trial::replay::{Limited, Promise, suggest};
+
+/// Why no limits of Limitador are suggested.
+const ONLY_RULES: &str = "suggest writes rules, not limits of Limitador (expected tidegate, with --map; `replay` tries the \
+                          numbers in a file of limits)";
 
 pub(super) fn command() -> Command {
     Command::new("suggest")
@@ -39,6 +43,9 @@ pub(super) fn run(matches: &ArgMatches, texts: Texts<'_>) -> Done {
     let configuration = read_only(DECIDING, matches, texts)?;
     let mut problems = Vec::new();
     let options = logs::options(matches, configuration.modes, &mut problems);
+    if configuration.rules.load.format != RulesFormat::Tidegate {
+        problems.push(Problem { name: "RULES_FORMAT".to_owned(), what: ONLY_RULES.to_owned() });
+    }
     let mut problem = |name: &str, what: String| problems.push(Problem { name: name.to_owned(), what });
     let promise = Promise::parse(&text(matches, "deny-at-most").unwrap_or_default());
     let promise = promise.map_err(|error| problem("--deny-at-most", error.to_string())).ok();

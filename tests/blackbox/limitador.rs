@@ -4,9 +4,10 @@
 use std::os::unix::fs::symlink;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::commands::{folder, tidegate};
+use crate::envoy_descriptors::Random;
 use crate::harness::eventually_true;
 use crate::harness::grpc::{self, OK, OVER_LIMIT, RateLimitRequest};
 use crate::harness::http;
@@ -276,4 +277,58 @@ fn the_format_is_a_setting() {
     let other = Setup::new().rules("limits.yaml", "domain: d\ndescriptors: []\n").start();
     assert_eq!(http::get(other.ports().http, "/metrics").expect("an answer").status, 404);
     assert_eq!(http::get(other.ports().http, "/status").expect("an answer").status, 200);
+}
+
+/// What commands say without a limiter: the same as the limiter answers.
+#[test]
+fn commands_read_the_file_and_answer_as_the_limiter_does() {
+    let limiter = Setup::new().rules("limits.yaml", &limits(3)).env("RULES_FORMAT", "limitador").start();
+    let rules = limiter.setup.folder().display().to_string();
+    let mut random = Random(7);
+    let keys = ["limit.all__1a2b3c4d", "tokenlimit.free__5e6f7a8b", "auth.identity.userid"];
+    let mut entries = || {
+        let values = [["0", "1"][random.below(2) as usize], ["0", "1"][random.below(2) as usize]];
+        [(keys[0], values[0]), (keys[1], values[1]), (keys[2], ["alice", "bob"][random.below(2) as usize])]
+    };
+    let requests: Vec<_> = (0..60).map(|_| entries()).collect();
+    let words = requests[0].map(|(key, value)| format!("{key}={value}"));
+    let asked: Vec<_> =
+        ["ask", "--format=json", "shop/route"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    let port = format!("--to=127.0.0.1:{}", limiter.ports().debug);
+    let [offline, online] = [&["--rules-format=limitador", "--rules", &rules][..], &[&port]]
+        .map(|more| tidegate(&[&asked, more].concat(), &[]));
+    assert_eq!(offline, online);
+    assert!(offline.1.contains("3600s if"), "{offline:?}");
+    let (mut steps, mut log, mut denied) = (String::new(), String::new(), 0);
+    let client = limiter.client();
+    for entries in &requests {
+        let code = client.ask(grpc::question("shop/route", &[entries])).overall_code;
+        denied += u64::from(code == OVER_LIMIT);
+        let expected = if code == OK { "OK" } else { "OVER_LIMIT" };
+        let [all, free, user] = entries.map(|(_, value)| value);
+        let shown = json!({"time": "2026-01-01T00:00:00Z", "all": all, "free": free, "user": user});
+        log += &format!("{shown}\n");
+        let request: Map<_, _> = entries.iter().map(|(key, value)| (key.to_string(), json!(value))).collect();
+        steps += &format!("      - {}\n", json!({"request": request, "expect": expected}));
+    }
+    assert!((10..50).contains(&denied), "{denied}");
+    let cases = format!("rules: {rules}\ncases:\n  - name: all\n    steps:\n{steps}");
+    let (_folder, path) = folder(&[("cases.yaml", &cases), ("access.log", &log)]);
+    let variable = [("RULES_FORMAT", "limitador")];
+    let (code, said, _) = tidegate(&["test", &format!("{path}/cases.yaml")], &variable);
+    assert_eq!((code, said.as_str()), (0, "good: files 1, cases 1, requests 60, failed 0\n"));
+    let log = format!("{path}/access.log");
+    let map = keys.iter().zip(["all", "free", "user"]).map(|(key, name)| format!("{key}=${name}"));
+    let map = map.collect::<Vec<_>>().join(",");
+    let words = ["--format=json", "--time=time", "--map", &map, &log];
+    let (code, said, complaint) =
+        tidegate(&[&["replay", "--report=json", "--rules", &rules], &words[..]].concat(), &variable);
+    let report: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (code, &report["requests"], &report["denied"]),
+        (0, &60.into(), &denied.into()),
+        "{complaint}"
+    );
+    let (code, _, complaint) = tidegate(&[&["suggest"], &words[..]].concat(), &variable);
+    assert!(code == 64 && complaint.contains("RULES_FORMAT: suggest writes rules"), "{complaint}");
 }

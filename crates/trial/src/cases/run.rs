@@ -76,7 +76,8 @@ impl<'r> Run<'r> {
             Err(got) => return Some(failure(step, *now, 1, got)),
         };
         described.set_hits(step.hits);
-        let request = described.as_request();
+        let described = described.as_request();
+        let request = self.rules.asked(&described);
         for number in 1..=step.times {
             if number > 1 {
                 *now = now.saturating_add(step.every_nanos);

@@ -82,6 +82,13 @@ impl<'r> Side<'r> {
 
     #[inline]
     pub(super) fn ask(&mut self, request: &Request<'_>) -> SideRequest<'r> {
+        let rules = self.rules;
+        if rules.selects() { self.ask_as_it_is(&rules.asked(request)) } else { self.ask_as_it_is(request) }
+    }
+
+    /// The same for a request that can be planned as it is.
+    #[inline]
+    fn ask_as_it_is(&mut self, request: &Request<'_>) -> SideRequest<'r> {
         self.rules.plan_into(request, &mut self.plan);
         for step in &mut self.plan.steps {
             self.slots += u64::from(leave_out_slot(step));
