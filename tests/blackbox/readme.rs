@@ -53,6 +53,17 @@ fn the_lines_for_nginx_are_those_of_its_recipe() {
     }
 }
 
+/// With Docker and without it.
+#[test]
+fn the_example_of_envoy_fits_a_screen_and_takes_three_commands() {
+    let page = include_str!("../../examples/envoy/README.md");
+    assert!(page.lines().count() <= 45, "{} lines", page.lines().count());
+    let lines: Vec<_> = page.lines().collect();
+    let blocks = lines.split(|line| !line.starts_with("    ")).filter(|block| !block.is_empty());
+    let lengths: Vec<_> = blocks.map(<[_]>::len).collect();
+    assert_eq!(lengths, [3, 3]);
+}
+
 #[test]
 fn the_rule_file_does_what_is_said_of_it() {
     let limiter = Setup::new().rules("shop.yaml", block(RULES, "domain: shop")).start();
