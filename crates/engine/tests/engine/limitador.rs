@@ -154,6 +154,8 @@ fn an_expression_that_names_more_or_less_than_an_entry_is_refused() {
         r#"descriptors[0]["a"] == "\n""#,
         r#"descriptors[0]["a"] == 1"#,
         r#"descriptors[0]["a"] == "1" || true"#,
+        r#"descriptors[0]["a"] == "1""#.trim_end_matches('"'),
+        r#"descriptors[0]["a"] == """1""""#,
         r#"descriptors[0]["a"]"#,
         r#"descriptors[0]["a"] == "1" && descriptors[0]["b"] == "1""#,
         "x == y",
@@ -161,13 +163,31 @@ fn an_expression_that_names_more_or_less_than_an_entry_is_refused() {
         refuse("conditions", 56, expression, r#"`descriptors[0]["KEY"] == "VALUE"`"#);
     }
     for expression in [
-        "descriptors[0].a",
+        "descriptors[0].",
+        "descriptors[0].a.b",
+        "descriptors[0].a-b",
         r#"descriptors[0]["a"] == "1""#,
         r#"descriptors[0]["request.headers["x"]"]"#,
         r#"descriptors[0][""]"#,
         r#"descriptors[0]["a"].size()"#,
     ] {
         refuse("variables", 71, expression, r#"`descriptors[0]["KEY"]`"#);
+    }
+}
+
+/// As Limitador's own pages write them. A limit is the same in every form.
+#[test]
+fn an_entry_may_be_named_in_three_ways() {
+    let limit = |condition: &str, variable: &str| {
+        let list = format!("conditions: [{condition:?}], variables: [{variable:?}]");
+        written(&loaded(&format!("[{{namespace: n, max_value: 1, seconds: 9, {list}}}]")).rules)
+    };
+    for condition in
+        [r#"descriptors[0]["a"] == "1""#, "descriptors[0]['a'] == '1'", " descriptors[0].a=='1' "]
+    {
+        for variable in [r#"descriptors[0]["b_2"]"#, "descriptors[0]['b_2']", " descriptors[0].b_2 "] {
+            assert_eq!(limit(condition, variable), [r#"n.limit_9s if a == "1".b_2 : 1/9 seconds"#]);
+        }
     }
 }
 

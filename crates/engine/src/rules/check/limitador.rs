@@ -176,8 +176,8 @@ const VARIABLE: &str = r#"`descriptors[0]["KEY"]`"#;
 /// The key and the value of a condition.
 fn condition(text: &str) -> Option<(String, String)> {
     let (key, rest) = entry(text)?;
-    let value = rest.trim_start().strip_prefix("==")?.trim().strip_prefix('"')?.strip_suffix('"')?;
-    is_plain(value).then(|| (key.to_owned(), value.to_owned()))
+    let (value, rest) = quoted(rest.trim_start().strip_prefix("==")?.trim_start())?;
+    rest.trim().is_empty().then(|| (key.to_owned(), value.to_owned()))
 }
 
 /// The key of a variable.
@@ -185,11 +185,27 @@ fn variable(text: &str) -> Option<String> {
     entry(text).filter(|(_, rest)| rest.trim().is_empty()).map(|(key, _)| key.to_owned())
 }
 
-/// The key of an entry of the first descriptor, at the begin of an expression, and the rest.
+/// The key of an entry of the first descriptor, at the begin of an expression, and the rest. Kuadrant writes `["KEY"]`; by hand
+/// it may be `['KEY']` or `.KEY` too.
 fn entry(text: &str) -> Option<(&str, &str)> {
-    let (key, rest) = text.trim_start().strip_prefix("descriptors[0][\"")?.split_once('"')?;
-    let rest = rest.strip_prefix(']')?;
-    (is_plain(key) && !key.is_empty()).then_some((key, rest))
+    let rest = text.trim_start().strip_prefix("descriptors[0]")?;
+    let (key, rest) = match rest.strip_prefix('.') {
+        Some(rest) => {
+            let is_in_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            rest.split_at(rest.find(|letter| !is_in_name(letter)).unwrap_or(rest.len()))
+        }
+        None => {
+            let (key, rest) = quoted(rest.strip_prefix('[')?)?;
+            (key, rest.strip_prefix(']')?)
+        }
+    };
+    (!key.is_empty()).then_some((key, rest))
+}
+
+/// The text in quotes at the begin, and the rest.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = ['"', '\''].into_iter().find(|quote| text.starts_with(*quote))?;
+    text[1..].split_once(quote).filter(|(inside, _)| is_plain(inside))
 }
 
 /// Whether a text in quotes means itself: nothing in it is escaped, or ends it.
