@@ -29,7 +29,9 @@ const EXAMPLES: [Example; 4] = [
     Example {
         name: "envoy",
         files: &[ENVOY, ENVOYS_RULES],
-        next: "tidegate rules\nenvoy -c envoy.yaml\ncurl -i localhost:10000/api/things",
+        next: "tidegate rules                        # in a terminal of its own\n\
+               envoy -c envoy.yaml                   # in another\n\
+               curl -i localhost:10000/api/things    # the 6th within a minute gets 429",
     },
     Example {
         name: "nginx",
@@ -37,21 +39,24 @@ const EXAMPLES: [Example; 4] = [
             ("nginx.conf", include_str!("../../examples/nginx/nginx.conf")),
             ("rules/edge.yaml", include_str!("../../examples/nginx/rules/edge.yaml")),
         ],
-        next: "tidegate rules\nnginx -c \"$PWD/nginx.conf\" -g 'daemon off;'\ncurl -i localhost:10000/",
+        next: "tidegate rules                                  # in a terminal of its own\n\
+               nginx -c \"$PWD/nginx.conf\" -g 'daemon off;'    # in another\n\
+               curl -i localhost:10000/                        # the 21st within a minute gets 429",
     },
     Example {
         name: "compose",
         files: &[("compose.yaml", include_str!("../../examples/envoy/compose.yaml")), ENVOY, ENVOYS_RULES],
         next: "export TIDEGATE=~/tidegate    # where the repository of Tidegate is, for its image\n\
                docker compose up --build --detach\n\
-               curl -i localhost:10000/api/things",
+               curl -i localhost:10000/api/things    # the 6th within a minute gets 429",
     },
     Example {
         name: "helm",
         files: &[("values.yaml", include_str!("../../examples/kubernetes/values/first.yaml"))],
         next: "CHART=~/tidegate/packaging/helm/tidegate    # where the repository of Tidegate is\n\
                helm upgrade --install tidegate $CHART --namespace limits --create-namespace --values values.yaml\n\
-               kubectl --namespace limits port-forward deployment/tidegate 8080\n\
+               kubectl --namespace limits port-forward deployment/tidegate 8080    # in a terminal of its own\n\
+               # The 11th within an hour gets 429.\n\
                curl -i localhost:8080/json -d '{\"domain\": \"edge\", \"descriptors\": [{\"entries\": \
                [{\"key\": \"user\", \"value\": \"alice\"}]}]}'",
     },

@@ -52,10 +52,12 @@ pub fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 /// The examples run with the real proxies in tests of their own.
 #[test]
 fn init_writes_an_example_once() {
-    for (proxy, from, files) in [
-        ("envoy", "envoy", &["envoy.yaml", "rules/edge.yaml"][..]),
-        ("nginx", "nginx", &["nginx.conf", "rules/edge.yaml"]),
-        ("compose", "envoy", &["compose.yaml", "envoy.yaml", "rules/edge.yaml"]),
+    let (api, client) =
+        ((5, &["route=api", "remote_address=10.0.0.1"][..]), (20, &["remote_address=10.0.0.1"][..]));
+    for (proxy, from, (most, entries), files) in [
+        ("envoy", "envoy", api, &["envoy.yaml", "rules/edge.yaml"][..]),
+        ("nginx", "nginx", client, &["nginx.conf", "rules/edge.yaml"]),
+        ("compose", "envoy", api, &["compose.yaml", "envoy.yaml", "rules/edge.yaml"]),
     ] {
         let (_folder, path) = folder(&[]);
         let new = format!("{path}/new");
@@ -66,8 +68,16 @@ fn init_writes_an_example_once() {
             assert_eq!(fs::read(&written).expect("it is there"), fs::read(example).expect("ours"));
             assert!(text.contains(&format!("wrote {written}\n")), "{text}");
         }
-        let (code, report, _) = tidegate(&["check", "--strict", &format!("{new}/rules")], &[]);
+        let rules = format!("{new}/rules");
+        let (code, report, _) = tidegate(&["check", "--strict", &rules], &[]);
         assert_eq!(code, 0, "{report}");
+        let shown =
+            tidegate(&[&["ask", "--format=json", "--rules", &rules, "edge"], entries].concat(), &[]).1;
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        assert_eq!(shown["descriptors"][0]["counter"]["remaining"], most);
+        let denied =
+            format!("the {}{} within a minute gets 429", most + 1, if most == 5 { "th" } else { "st" });
+        assert!(text.contains(&denied), "{text}");
         files.iter().for_each(|file| fs::remove_file(format!("{new}/{file}")).expect("it is there"));
         fs::write(format!("{new}/rules/edge.yaml"), "mine").expect("ours");
         let (code, _, complaints) = tidegate(&["init", proxy, &new], &[]);
