@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request, Reservation};
@@ -123,11 +124,11 @@ fn all_else_than_the_form_of_the_operator_is_refused_with_its_place() {
     let known = "expected namespace, max_value, seconds, name, id, conditions, variables";
     for (says, at, expected) in [
         ("namespace: ''", 14, "`namespace` is missing or empty (expected a text)"),
-        ("max_value: -1", 28, "`max_value` is `-1` (expected a whole number from 0 to 4294967295)"),
+        ("max_value: -1", 28, "`max_value` is `-1` (expected a whole number from 0 to 9007199254740991)"),
         (
-            "max_value: 4294967296",
+            "max_value: 9007199254740992",
             28,
-            "`max_value` is `4294967296` (expected a whole number from 0 to 4294967295)",
+            "`max_value` is `9007199254740992` (expected a whole number from 0 to 9007199254740991)",
         ),
         ("seconds: 0", 40, "`seconds` is `0` (expected a whole number from 1 to 31622400)"),
         ("seconds: 31622401", 40, "`seconds` is `31622401` (expected a whole number from 1 to 31622400)"),
@@ -136,6 +137,27 @@ fn all_else_than_the_form_of_the_operator_is_refused_with_its_place() {
         ("policy: deny", 74, &format!("unknown key `policy` in a limit ({known})")),
     ] {
         assert_eq!(refused(&with(says)), [format!("1:{at}: {expected}")], "{says}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_too_large_for_the_algorithm_gets_one_that_can_count_it() {
+    let sliding =
+        "`max_value` is too large for sliding_window, so fixed_window counts (expected at most 4294967295)";
+    let log = "`max_value` is too large for sliding_log, so sliding_window counts (expected at most 100000)";
+    for (default, most, expected, warning) in [
+        (Algorithm::SlidingWindow, 4_294_967_295_u64, Algorithm::SlidingWindow, None),
+        (Algorithm::SlidingWindow, 4_294_967_296, Algorithm::FixedWindow, Some(sliding)),
+        (Algorithm::FixedWindow, 4_294_967_296, Algorithm::FixedWindow, None),
+        (Algorithm::SlidingLog, 100_001, Algorithm::SlidingWindow, Some(log)),
+    ] {
+        let text = with(&format!("max_value: {most}"));
+        let loaded =
+            load(&[file("a.yaml", &text)], &limits().default_algorithm(default)).expect("good limits");
+        let limit = loaded.rules.rules()[0].limit.expect("a limit");
+        assert_eq!((limit.algorithm(), limit.requests()), (expected, most));
+        let warnings: Vec<_> = loaded.warnings.iter().map(|warning| &*warning.message).collect();
+        assert_eq!(warnings, Vec::from_iter(warning));
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::limit::WINDOW_SECS;
 use super::reserve::remembered_secs;
 use super::{CheckedFile, CheckedLimit, CheckedNode, CheckedReserve, Checker, LEVELS_MAX};
-use crate::limit::{HoldTerms, Limit, Share};
+use crate::limit::{Algorithm, HoldTerms, Limit, Share};
 use crate::pattern::Matcher;
 use crate::rules::actions::Actions;
 use crate::rules::fields::Fields;
@@ -103,8 +103,7 @@ impl Checker<'_, '_> {
         let fields = self.reader.fields(&[item], Section::Limit)?;
         let namespace = self.required(&fields, "namespace");
         let name = self.reader.text(&fields, "name").map(|(_, name)| name.to_owned()).unwrap_or_default();
-        let algorithm = self.options.default_algorithm;
-        let most = self.required_number(&fields, "max_value", 0..=algorithm.requests_max());
+        let most = self.required_number(&fields, "max_value", 0..=Algorithm::FixedWindow.requests_max());
         let secs = self.required_number(&fields, "seconds", WINDOW_SECS);
         let conditions = self.parts_of(&fields, "conditions", CONDITION, condition);
         let variables = self.parts_of(&fields, "variables", VARIABLE, variable);
@@ -114,7 +113,8 @@ impl Checker<'_, '_> {
             self.reader.error(fields.at, || format!("too many `variables` (expected at most {most})"));
             return None;
         }
-        let limit = Limit::new(algorithm, most?, secs * SECOND_NANOS);
+        let most = most?;
+        let limit = Limit::new(self.algorithm_for(most, fields.at), most, secs * SECOND_NANOS);
         let limit = CheckedLimit {
             limit: Some(limit),
             is_unlimited: false,
@@ -131,6 +131,25 @@ impl Checker<'_, '_> {
         };
         let selector = Selector::new(secs, conditions?, variables);
         Some(ReadLimit { namespace, namespace_at, selector, limit })
+    }
+
+    /// The algorithm that can count to so many hits: the one of all limits, or else one that can, with a warning. The operator can
+    /// choose none, and would leave all limits of its file out of force for one that is large.
+    fn algorithm_for(&mut self, most: u64, at: Place) -> Algorithm {
+        let default = self.options.default_algorithm;
+        let can_count = |algorithm: &Algorithm| most <= algorithm.requests_max();
+        let found = [default, Algorithm::SlidingWindow].into_iter().find(can_count);
+        let algorithm = found.unwrap_or(Algorithm::FixedWindow);
+        if algorithm != default {
+            self.reader.warning(at, || {
+                let (name, max) = (default.name(), default.requests_max());
+                format!(
+                    "`max_value` is too large for {name}, so {} counts (expected at most {max})",
+                    algorithm.name()
+                )
+            });
+        }
+        algorithm
     }
 
     /// A number that has to be there.
