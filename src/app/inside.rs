@@ -253,7 +253,7 @@ impl Inside {
             Some(_) => {
                 tracing::warn!("the rules of {domain:?} have no `rate_limits`: its requests are not decided")
             }
-            None => tracing::warn!("no rules have the domain {domain:?} yet: its requests pass"),
+            None => tracing::warn!("no rules have the domain {domain:?}: its requests pass"),
         }
     }
 

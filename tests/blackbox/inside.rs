@@ -71,6 +71,7 @@ fn n_pass_and_the_next_gets_429_with_its_headers_and_asks_nobody() {
     let denied = get(&envoy, "/", BOB, "ann");
     assert_eq!(denied.status, 429, "{denied:?}");
     assert_eq!(denied.number("ratelimit-remaining"), 0);
+    assert_eq!(denied.header("x-envoy-ratelimited"), Some("true"), "no Envoy in front retries it");
     assert!((1..=61).contains(&denied.number("retry-after")), "{denied:?}");
     assert_eq!(get(&envoy, "/", ALICE, "ben").status, 200, "another user has a counter of its own");
 

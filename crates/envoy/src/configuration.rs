@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::abi::{Bell, Counter, Flow, Host, Stream};
+use crate::doorbell::Doorbell;
 use crate::stats::Stats;
 
 /// Where an error or a warning about a route is.
@@ -27,6 +28,10 @@ const STATS_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Configured {
     pub inside: Arc<Inside>,
     pub domain: String,
+    /// Its routes may have `rate_limits` of their own, so the domain needs none.
+    rate_limits_of_routes: bool,
+    /// Whether the rules had `rate_limits` for the domain when that was last checked. `None`: they had no such domain.
+    described: Mutex<Option<bool>>,
     /// The status of a denial.
     pub deny_status: u16,
     /// Which responses get RateLimit headers.
@@ -35,8 +40,8 @@ pub struct Configured {
     pub metadata: Which,
     pub counters: Counters,
     stats: Stats,
-    /// Makes Envoy call to show the limiter's metrics. Gone with the configuration.
-    bell: Arc<Mutex<Option<Bell>>>,
+    /// Makes Envoy call to show the limiter's metrics.
+    doorbell: Arc<Doorbell<Bell>>,
     /// The status for a request that could not be decided. `None`: it passes.
     error_status: Option<u16>,
     /// Requests that were not decided.
@@ -118,7 +123,8 @@ impl Configured {
         let written = Written::read(text)?;
         let options = options(written.settings, written.rules, written.rules_inline)?;
         let inside = Inside::with(&options)?;
-        if !written.rate_limits_of_routes && inside.describes(&written.domain) == Some(false) {
+        let described = inside.describes(&written.domain);
+        if !written.rate_limits_of_routes && described == Some(false) {
             return Err(format!(
                 "domain: the rules of {:?} have no `rate_limits` (expected some, or rate_limits_of_routes: true if routes have \
                  their own)",
@@ -128,9 +134,11 @@ impl Configured {
         inside.warn_of_unknown(&written.domain, written.rate_limits_of_routes);
         let configured = Self {
             stats: Stats::new(host)?,
-            bell: Arc::new(Mutex::new(Some(host.bell()))),
+            doorbell: Arc::new(Doorbell::new(host.bell())),
             inside,
             domain: written.domain,
+            rate_limits_of_routes: written.rate_limits_of_routes,
+            described: Mutex::new(described),
             deny_status: written.deny_status,
             headers: written.headers,
             metadata: written.metadata,
@@ -138,17 +146,25 @@ impl Configured {
             error_status: written.failure_mode_deny.then_some(written.status_on_error),
             failures: AtomicU64::new(0),
         };
-        let bell = Arc::clone(&configured.bell);
-        let ring = move || bell.lock().as_ref().map(Bell::ring).is_some();
-        configured.inside.every(STATS_INTERVAL, ring);
+        let doorbell = Arc::clone(&configured.doorbell);
+        configured.inside.every(STATS_INTERVAL, move || doorbell.ring(Bell::ring));
         Ok(configured)
     }
 
     /// Shows the limiter's metrics in Envoy's statistics, and so many more panics.
     pub fn show_stats(&self, host: &Host, panics: u64) {
+        self.warn_of_reload();
         self.stats.show(host, &self.inside);
         if panics > 0 {
             host.add(self.counters.panics, std::iter::empty(), panics);
+        }
+    }
+
+    /// Warns if rules that were reloaded no longer limit the domain.
+    fn warn_of_reload(&self) {
+        let now = self.inside.describes(&self.domain);
+        if std::mem::replace(&mut *self.described.lock(), now) != now {
+            self.inside.warn_of_unknown(&self.domain, self.rate_limits_of_routes);
         }
     }
 
@@ -179,10 +195,10 @@ impl Configured {
     }
 }
 
-/// The lock is held while Envoy is called, so that nobody calls it about a configuration that is gone.
+/// Nobody calls Envoy about a configuration that is gone.
 impl Drop for Configured {
     fn drop(&mut self) {
-        self.bell.lock().take();
+        self.doorbell.remove();
     }
 }
 
@@ -231,11 +247,14 @@ impl Route {
 
     fn read(text: &[u8]) -> Result<Self, String> {
         let mut fields = Fields::read(text)?;
-        let domain = fields.take("domain");
+        let domain = fields.take::<String>("domain");
         let rate_limits: Option<Value> = fields.take("rate_limits");
         let normalize_path = fields.take("normalize_path");
         let is_disabled = fields.take("disabled").unwrap_or(false);
         fields.end()?;
+        if domain.as_deref() == Some("") {
+            return Err("domain: empty (expected a domain of the rules)".to_owned());
+        }
         if normalize_path.is_some() && rate_limits.is_none() {
             return Err("normalize_path without rate_limits (expected both)".to_owned());
         }
@@ -416,6 +435,7 @@ mod tests {
             ("", "nothing"),
             (r#"{"domain": "a", "disabled": true}"#, "disabled: true with domain or rate_limits"),
             (r#"{"rate_limits": [], "disabled": true}"#, "disabled: true with"),
+            (r#"{"domain": ""}"#, "domain: empty"),
             (r#"{"domains": "a"}"#, "unknown field `domains`"),
             (r#"{"domain": "a", "normalize_path": false}"#, "normalize_path without rate_limits"),
             (r#"{"rate_limits": []}"#, "rate_limits"),

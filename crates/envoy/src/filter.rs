@@ -12,6 +12,9 @@ use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
 use crate::configuration::{Configured, Route};
 
+/// Keeps another Envoy, in front of this one, from retrying a denied request: Envoy's own filter sets it too.
+const RATE_LIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
+
 /// The filter of one stream.
 #[derive(Default)]
 pub struct Filter {
@@ -123,7 +126,7 @@ impl Filter {
         }
         stream.count(configured.counters.over_limit);
         stream.add_flag("RL");
-        let (mut headers, mut body) = (Vec::new(), "rate limited");
+        let (mut headers, mut body) = (vec![(RATE_LIMITED, "true".to_owned())], "rate limited");
         if configured.headers.has(passes) {
             answer.client.headers(|name, value| headers.push((name, text(&value))));
             if let Some(problem) = answer.client.problem() {

@@ -8,6 +8,7 @@
 //! - `hooks`, `abi`: the functions that Envoy calls, and those of Envoy that are called. All `unsafe` code of the
 //!   project is in these two
 //! - `configuration`: the configuration of the filter and of its routes
+//! - `doorbell`: calls Envoy's main thread
 //! - `stats`: the limiter's metrics in Envoy's statistics
 //! - `filter`: one request
 //! - `client`: a request of Envoy, as `rate_limits` read it
@@ -18,6 +19,7 @@
 mod abi;
 mod log;
 mod client;
+mod doorbell;
 mod stats;
 mod configuration;
 mod filter;

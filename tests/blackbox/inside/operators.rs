@@ -26,26 +26,28 @@ descriptors:
 ";
 
 #[test]
-fn the_rule_of_the_tightest_limit_is_in_the_metadata() {
+fn access_logs_may_have_the_flag_and_the_rule_of_the_tightest_limit() {
     let header =
         "headers_to_add: [{ header: { key: x-rule, value: \"%DYNAMIC_METADATA(tidegate:rule)%\" } }]";
+    let header_of_flag = "headers_to_add: [{ header: { key: x-flag, value: \"%CUSTOM_FLAGS%\" } }]";
     let on_pass = format!("response_{header}\n                  virtual_hosts:");
     let on_denial = format!("stat_prefix: edge
                 local_reply_config:
                   mappers:
                     - filter: {{ status_code_filter: {{ comparison: {{ op: EQ, value: {{ default_value: 429, runtime_key: x }} }} }} }}
-                      {header}");
+                      {header_of_flag}");
     // Without the field, denials alone have it.
     for (field, of_an_admitted) in [("metadata: always", "edge.user"), ("", "")] {
         let changes =
             [("virtual_hosts:", &*on_pass), ("stat_prefix: edge", &on_denial), ("headers: always", field)];
         let envoy = start_with_rules(RULES, &changes);
-        let rule = |user| {
+        let shown = |user| {
             let answer = get(&envoy, "/", ALICE, user);
-            (answer.status, answer.header("x-rule").unwrap_or_default().to_owned())
+            let header = |name| answer.header(name).unwrap_or_default().to_owned();
+            (answer.status, header("x-rule"), header("x-flag"))
         };
-        assert_eq!(rule("ann"), (200, of_an_admitted.to_owned()));
-        assert_eq!(rule("bot"), (429, "bots".to_owned()));
+        assert_eq!(shown("ann"), (200, of_an_admitted.to_owned(), String::new()));
+        assert_eq!(shown("bot"), (429, "bots".to_owned(), "RL".to_owned()));
     }
 }
 
@@ -190,8 +192,24 @@ fn a_route_to_a_domain_without_rules_is_warned_of() {
     let envoy = Envoy::start_inside(&[("domain: login", "domain: logn")]);
     assert!(!envoy.output().contains("logn"), "{}", envoy.output());
     assert_eq!(statuses(&envoy, "/login", ALICE, "ann", 4), [200; 4]);
-    let warned =
-        || envoy.output().matches("no rules have the domain \"logn\" yet: its requests pass").count();
+    let warned = || envoy.output().matches("no rules have the domain \"logn\": its requests pass").count();
     eventually_true("the warning", || warned() > 0);
     assert_eq!(warned(), 1, "once");
+}
+
+/// Envoy goes on with its configuration, so nothing is refused.
+#[test]
+fn reloaded_rules_that_no_longer_limit_the_domain_are_warned_of() {
+    let inside = Inside::new(RULES);
+    let envoy = inside.start();
+    assert_eq!(statuses(&envoy, "/", ALICE, "ann", 3), [200, 200, 429]);
+    let warned = |of: &str| eventually_true(of, || envoy.lines_with(of) == 1);
+    inside.write(&RULES.replace("domain: edge", "domain: egde"));
+    warned("no rules have the domain \"edge\": its requests pass");
+    inside.write(RULES);
+    eventually_true("the limit", || get(&envoy, "/", ALICE, "ann").status == 429);
+    let (_, limits) = RULES.split_once("descriptors:").expect("it has some");
+    inside.write(&format!("domain: edge\ndescriptors:{limits}"));
+    warned("the rules of \"edge\" have no `rate_limits`: its requests are not decided");
+    assert_eq!(envoy.lines_with("no rules have the domain"), 1, "once");
 }

@@ -1,0 +1,51 @@
+//! Rings a bell of Envoy's from the limiter's thread, until its configuration is gone.
+//!
+//! An Envoy after 1.40 keeps a configuration while its bell rings. If nothing else uses it by then, Envoy destroys it before
+//! the call returns, on the thread that rings. So that thread may take the lock a second time.
+
+use std::cell::Cell;
+
+use parking_lot::ReentrantMutex;
+
+/// A bell, and whether it was removed.
+pub struct Doorbell<Bell>(ReentrantMutex<(Bell, Cell<bool>)>);
+
+impl<Bell> Doorbell<Bell> {
+    pub fn new(bell: Bell) -> Self {
+        Self(ReentrantMutex::new((bell, Cell::new(false))))
+    }
+
+    /// Rings the bell, unless it was removed. Returns whether it is still there.
+    pub fn ring(&self, ring: impl FnOnce(&Bell)) -> bool {
+        let locked = self.0.lock();
+        let (bell, is_removed) = &*locked;
+        if !is_removed.get() {
+            ring(bell);
+        }
+        !is_removed.get()
+    }
+
+    /// Nobody rings it from now on. Waits for another thread that rings it.
+    pub fn remove(&self) {
+        self.0.lock().1.set(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Envoy does, if a listener is removed meanwhile.
+    #[test]
+    fn a_bell_may_be_removed_while_it_rings() {
+        let (doorbell, rung) = (Doorbell::new("ding"), Cell::new(0));
+        let count = |_: &&str| rung.set(rung.get() + 1);
+        assert!(doorbell.ring(count));
+        assert!(!doorbell.ring(|bell| {
+            count(bell);
+            doorbell.remove();
+        }));
+        assert!(!doorbell.ring(count));
+        assert_eq!(rung.get(), 2);
+    }
+}
