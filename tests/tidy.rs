@@ -358,7 +358,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("doorbell", &[]),
             ("stats", &["abi"]),
             ("configuration", &["abi", "doorbell", "stats"]),
-            ("filter", &["abi", "client", "configuration"]),
+            ("filter", &["abi", "client", "configuration", "doorbell"]),
             ("hooks", &["abi", "configuration", "filter", "log"]),
             ("lib", &[]),
         ],

@@ -373,7 +373,7 @@ unsafe impl Send for Waker {}
 
 impl Waker {
     /// Makes Envoy call `on_scheduled` of the stream.
-    pub fn wake(self) {
+    pub fn wake(&self) {
         // SAFETY: it is not deleted yet.
         unsafe { (callbacks().http_filter_scheduler_commit)(self.0, 0) }
     }

@@ -1,7 +1,7 @@
-//! Rings a bell of Envoy's from the limiter's thread, until its configuration is gone.
+//! Rings a bell of Envoy's from the limiter's thread, until what it calls, a configuration or a stream, is gone.
 //!
-//! An Envoy after 1.40 keeps a configuration while its bell rings. If nothing else uses it by then, Envoy destroys it before
-//! the call returns, on the thread that rings. So that thread may take the lock a second time.
+//! Envoy keeps a configuration while its bell rings. If nothing else uses it by then, Envoy destroys it before the call
+//! returns, on the thread that rings. So that thread may take the lock a second time.
 
 use std::cell::Cell;
 
@@ -35,7 +35,7 @@ impl<Bell> Doorbell<Bell> {
 mod tests {
     use super::*;
 
-    /// As Envoy does, if a listener is removed meanwhile.
+    /// As Envoy 1.40 does, if a listener is removed meanwhile.
     #[test]
     fn a_bell_may_be_removed_while_it_rings() {
         let (doorbell, rung) = (Doorbell::new("ding"), Cell::new(0));

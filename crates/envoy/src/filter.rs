@@ -11,6 +11,7 @@ use program::inside::{Answer, Costs, PROBLEM_JSON, Refusal, Reply, Slots};
 use crate::abi::{Flow, Headers, Stream, Waker};
 use crate::client::Client;
 use crate::configuration::{Configured, Route};
+use crate::doorbell::Doorbell;
 
 /// Keeps another Envoy, in front of this one, from retrying a denied request: Envoy's own filter sets it too.
 const RATE_LIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
@@ -32,9 +33,8 @@ pub struct Filter {
 
 /// A request that waits.
 struct Waiting {
-    /// `None`: it was woken, or its stream has ended. The lock is held while it is woken, so that the stream cannot end
-    /// meanwhile.
-    waker: Mutex<Option<Waker>>,
+    /// Removed when it was woken, or its stream has ended. The stream cannot end while it is woken.
+    waker: Doorbell<Waker>,
     /// Set before it is woken. It has a lock of its own, because the stream may run before the waker's is free.
     answer: Mutex<Option<Result<Answer, Refusal>>>,
 }
@@ -58,7 +58,7 @@ impl Filter {
             }
             Reply::Later(decided) => {
                 stream.count(configured.counters.waited);
-                let waiting = Waiting { waker: Mutex::new(Some(stream.waker())), answer: Mutex::default() };
+                let waiting = Waiting { waker: Doorbell::new(stream.waker()), answer: Mutex::default() };
                 let asked = Checking(Arc::clone(self.waiting.get_or_init(|| Arc::new(waiting))));
                 let inside = Arc::clone(&configured.inside);
                 configured.inside.spawn(async move {
@@ -99,7 +99,7 @@ impl Filter {
     /// The stream is gone. From now on it is not woken.
     pub fn on_destroy(&self) {
         if let Some(waiting) = self.waiting.get() {
-            waiting.waker.lock().take();
+            waiting.waker.remove();
         }
     }
 
@@ -152,11 +152,12 @@ impl Drop for Checking {
 impl Waiting {
     /// Keeps the answer and wakes the stream, if it is still there.
     fn answer(&self, answer: Result<Answer, Refusal>) {
-        let mut waker = self.waker.lock();
-        if let Some(waker) = waker.take() {
+        self.waker.ring(|waker| {
+            // It is woken once.
+            self.waker.remove();
             *self.answer.lock() = Some(answer);
             waker.wake();
-        }
+        });
     }
 }
 
