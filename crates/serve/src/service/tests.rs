@@ -10,6 +10,7 @@ use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::Hits;
 use tidegate_engine::request::{DescriptorOptions, Entry};
+use tidegate_engine::rules::{Reach, ResetPath};
 use tidegate_engine::time::SECOND_NANOS;
 
 const RULES: &str = "
@@ -96,6 +97,64 @@ fn a_ban_is_shown_with_its_key_and_its_length() {
     let bans = service.known_bans();
     let shown = bans.iter().map(|ban| (&*ban.domain, &*ban.rule, ban.until.nanos_since(ban.since)));
     assert_eq!(shown.collect::<Vec<_>>(), [("shop", "shop.user", 3_600 * SECOND_NANOS)]);
+}
+
+/// A node whose counters are in this store, with a ban that longer ones follow.
+fn with_bans(store: &Arc<MemoryStore>) -> Service {
+    let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
+    let ban = "ban: {after: 1 denial, within: 1m, for: 1h, doubling_to: 8h}";
+    let text = format!("domain: shop\ndescriptors: [{{key: user, {limit}, {ban}}}]");
+    let service = Service::new(Counters::Memory(Arc::clone(store)), metrics(), clock(), Modes::default());
+    service.install(rules(&text));
+    service
+}
+
+/// For how many seconds the key is banned, as a decision says it.
+fn banned_secs(service: &Service, user: &str) -> Option<u64> {
+    decided(service, user, |decision| decision.bans().first().map(|ban| ban.nanos_left / SECOND_NANOS))
+}
+
+#[tokio::test]
+async fn a_ban_by_an_operator_lasts_as_long_as_they_said_whatever_was_there_before() {
+    let service = with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20))));
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    (0..2).for_each(|_| decided(&service, "alice", |_| ()));
+    assert_eq!(banned_secs(&service, "alice"), Some(3_600), "by its denial");
+    // Shorter than that, and longer than a ban by denials may be.
+    for secs in [60, 36_000, 30] {
+        service.ban(&request, secs).await.expect("there is a rule with a ban");
+        assert_eq!(banned_secs(&service, "alice"), Some(secs.into()));
+    }
+}
+
+#[tokio::test]
+async fn a_known_ban_ends_when_the_last_answer_says() {
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let [here, there] = [(); 2].map(|()| with_bans(&store));
+    (0..2).for_each(|_| decided(&here, "alice", |_| ()));
+    let known_secs = || {
+        let [ban] = &here.known_bans()[..] else { panic!("one ban is known") };
+        ban.until.nanos_since(ban.since) / SECOND_NANOS
+    };
+    assert_eq!(known_secs(), 3_600);
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    there.ban(&request, 60).await.expect("there is a rule with a ban");
+    assert_eq!((banned_secs(&here, "alice"), known_secs()), (Some(60), 60));
+}
+
+#[test]
+fn the_reset_of_one_counter_leaves_that_of_another_in_force() {
+    let service = service_at(clock(), Some(RULES), &metrics());
+    let passes = || decided(&service, "alice", |decision| decision.code == Code::Ok);
+    assert_eq!([passes(), passes()], [true, false]);
+    for user in ["alice", "bob"] {
+        let entries = vec![PathEntry { key: "user".to_owned(), value: Some(user.to_owned()) }];
+        let path = Path { domain: "shop".into(), entries };
+        let mut one = Epochs::default();
+        one.raise(ResetPath { path, reach: Reach::Counter }, 7);
+        service.begin_epochs(&one);
+    }
+    assert_eq!([passes(), passes()], [true, false], "the counter of alice begins again, once");
 }
 
 /// One exception of each kind. The wait of a request that one denies is an hour at most: somebody may end it earlier.
@@ -187,6 +246,19 @@ fn keys_that_are_denied_are_counted() {
     let top = denied.top(9);
     assert_eq!(top.len(), 1, "{top:?}");
     assert_eq!((&*top[0].name.entries, top[0].denials.count), ("user=alice", 3));
+}
+
+/// With SHADOW_MODE every request passes.
+#[test]
+fn keys_of_requests_that_pass_are_not_counted_as_denied() {
+    let denied = Arc::new(DeniedKeys::default());
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let modes = Modes { shadow: true, ..Modes::default() };
+    let service = Service::new(Counters::Memory(store), metrics(), clock(), modes);
+    let service = service.counting_denied_keys(Some(Arc::clone(&denied)));
+    service.install(rules(RULES));
+    let shadowed = (0..4).filter(|_| decided(&service, "alice", |decision| decision.shadowed)).count();
+    assert_eq!((shadowed, denied.top(9).len()), (3, 0));
 }
 
 /// The thread that reclaims is a reader itself: it must not be what keeps them.
