@@ -94,6 +94,13 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_in_which_a_server_answers_is_proof_though_it_is_shorter_than_the_budget() {
+        let (breaker, now) = (Breaker::default(), monotonic());
+        let opened = [(); 5].map(|()| breaker.unanswered(now, PROOF, BUDGET));
+        assert_eq!(opened, [false, false, false, false, true]);
+    }
+
+    #[test]
     fn a_whole_budget_is_proof_even_if_it_is_short() {
         let (breaker, now) = (Breaker::default(), monotonic());
         let opened = [(); 5].map(|()| breaker.unanswered(now, millis(2), millis(2)));

@@ -141,6 +141,16 @@ fn what_a_bucket_has_beyond_its_burst_is_kept_until_it_has_drained() {
     assert!(unsynced.is_empty());
 }
 
+/// A weighted window counts a share of the hits in the window before.
+#[test]
+fn hits_are_reported_as_long_as_they_are_in_the_window_before() {
+    let (unsynced, now) = (UnsyncedHits::default(), monotonic());
+    let limit = limit(Algorithm::SlidingWindowWeighted);
+    note(&unsynced, KEY, &limit, 3, now);
+    assert_eq!(reported(&unsynced, &limit, now + 119 * SECOND), [(119_000_000, 3)]);
+    assert!(reported(&unsynced, &limit, now + 120 * SECOND).is_empty());
+}
+
 #[test]
 fn hits_that_come_during_a_call_are_reported_after_it() {
     let (unsynced, now) = (UnsyncedHits::default(), monotonic());
