@@ -316,3 +316,18 @@ fn a_file_that_cannot_be_written_any_more_is_noticed_before_somebody_needs_it() 
     assert_eq!((book.is_file_up(), book.trouble()), (Some(true), None));
     assert_eq!(Book::new(audit()).is_file_up(), None);
 }
+
+#[tokio::test]
+async fn the_audit_has_when_a_change_began_and_when_it_ended() {
+    let audit = Arc::new(audit());
+    let clock = std::sync::atomic::AtomicU64::new(1_700_000_000);
+    let now = || Timestamp::from_secs(clock.fetch_add(5, std::sync::atomic::Ordering::Relaxed));
+    let change = async { ((), Ok(DONE.to_owned())) };
+    let made = audit.around(author(), now, Does::ExceptionEnd, json!({}), change).await;
+    made.expect("it is audited in memory");
+    let times: Vec<_> = lines(&audit).iter().map(|line| line["at"].clone()).collect();
+    assert_eq!(
+        times,
+        [1_700_000_000, 1_700_000_005].map(|secs| json!(stamp::show(Timestamp::from_secs(secs))))
+    );
+}
