@@ -282,6 +282,21 @@ fn what_is_not_believed_is_kept_under_another_name_and_at_most_eight_times() {
     assert!(kept(9).is_err());
 }
 
+/// It is older than the file: what the next process is killed with is not in it.
+#[test]
+fn after_a_refused_file_an_earlier_checkpoint_is_not_used() {
+    let folder = folder();
+    end(folder.path(), 3);
+    let file = |name| folder.path().join(name);
+    fs::rename(file("counters"), file("checkpoint")).expect("ours");
+    fs::write(file("counters"), "no counters").expect("ours");
+    let (begun, checkpoints) = process(folder.path(), &options());
+    assert_eq!(begun.outcome, Outcome::Truncated);
+    checkpoints.mark(begun.outcome).expect("it can be marked");
+    drop(checkpoints);
+    assert_eq!(found(folder.path(), &options()), (Outcome::Unclean, 10));
+}
+
 #[test]
 fn a_bad_checkpoint_leaves_the_end_unclean() {
     let folder = folder();
@@ -341,6 +356,22 @@ fn a_backup_is_believed_only_where_starts_are_not_counted() {
         assert_eq!(process(20), restored);
         assert_eq!(process(20), (Outcome::Clean, 0), "the next one goes on from there");
     }
+}
+
+/// The checkpoint has the number of the process that wrote it, and the third start finds that of the first.
+#[test]
+fn no_start_has_the_number_of_an_earlier_one() {
+    let (folder, elsewhere) = (folder(), folder());
+    let file = elsewhere.path().join("starts");
+    let killed = || {
+        let held = Folder::lock(folder.path()).and_then(|folder| folder.counted_in(Some(&file)));
+        let held = held.expect("a folder of ours");
+        let begun = begin(Some(&held), &options()).expect("it can begin");
+        let checkpoints = Checkpoints::new(held, begun.author.clone(), Arc::new(begun.store), begun.clock);
+        checkpoints.mark(begun.outcome).expect("it can be marked");
+        begun.author.sequence
+    };
+    assert_eq!([killed(), killed(), killed()], [1, 2, 3]);
 }
 
 #[test]
