@@ -42,6 +42,28 @@ async fn the_end_of_a_lease_makes_a_node_forget_the_denial_of_its_counter() {
     assert_eq!(store.deny_cache.totals().1, 0);
 }
 
+/// Of two hits and two, three fit: one descriptor is over because of the other, and the counter has room for one.
+#[tokio::test]
+async fn a_request_that_asks_for_a_counter_twice_proves_no_denial_of_one() {
+    let (store, rules) = (store(), rules());
+    let learnt = |keys: &[&str], over: &[bool]| {
+        let request = request(keys, 2);
+        let plan = rules.plan(&request, Modes::default());
+        let reset_nanos = DAY.as_nanos() as u64;
+        let counter = |&over: &bool| CounterAnswered {
+            verdict: Verdict { over, before: 2, after: 4, remaining: 1, reset_nanos, is_counted: true },
+            charged: 0,
+            stamp: ChargeId::default(),
+            quiet_nanos: reset_nanos,
+        };
+        let outcomes: Outcomes = over.iter().map(|over| Some(Ok(counter(over)))).collect();
+        store.learn(&plan, &outcomes, monotonic());
+        store.deny_cache.totals().1
+    };
+    assert_eq!(learnt(&["three", "three"], &[false, true]), 0);
+    assert_eq!(learnt(&["one", "three"], &[false, true]), 1);
+}
+
 /// A node that knows only of the denial of a limit need not ask for the ban: unless the key may be banned, which an operator
 /// may have lifted meanwhile.
 #[tokio::test]
