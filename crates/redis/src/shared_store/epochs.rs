@@ -578,3 +578,27 @@ impl FromRedisValue for Raise {
         Ok(Self::Done(refused))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared_store::tests::store;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The server may have been the only one with the newest numbers, and may have lost them after the others were read.
+    #[tokio::test]
+    async fn others_show_which_numbers_there_are_after_a_server_was_found_without() {
+        let store = store();
+        let place = |port| (false, Address::Tcp("127.0.0.1".to_owned(), port));
+        let read_another = |at: u32| {
+            let state = Some(b"some".to_vec());
+            let known = ServerEpochs { read: at * SECOND, state, ..ServerEpochs::default() };
+            store.epoch_servers.0.lock().insert(place(2), known);
+        };
+        read_another(5);
+        assert!(!store.shows_all(&place(1), 6 * SECOND));
+        read_another(7);
+        assert!(store.shows_all(&place(1), 8 * SECOND));
+    }
+}

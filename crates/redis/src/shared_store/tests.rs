@@ -40,7 +40,7 @@ fn rules_of(text: &str) -> RuleSet {
 }
 
 /// A store that was never connected.
-fn store() -> SharedStore {
+pub(super) fn store() -> SharedStore {
     store_with_share(1.0)
 }
 
