@@ -48,7 +48,8 @@ pub(super) fn read(words: Vec<OsString>) -> Result<(Vec<OsString>, Option<Proble
         ("--log-format", matches.get_flag("structured-logs").then(|| "json".to_owned())),
     ];
     let settings = settings.into_iter().chain(headers(&matches)).chain(tracing(&matches));
-    ours.extend(["--rules-may-be-empty".into(), "--http-metrics".into()]);
+    let all_or_none = "--stop-cache-key-increment-when-overlimit";
+    ours.extend(["--rules-may-be-empty", "--http-metrics", all_or_none].map(Into::into));
     for (flag, value) in settings {
         ours.extend(value.into_iter().map(|value| format!("{flag}={value}").into()));
     }
@@ -155,8 +156,8 @@ mod tests {
     fn ours(line: &str) -> (String, String) {
         let (words, warning) = read(words(line)).unwrap_or_else(|error| panic!("{error}"));
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-        let common =
-            "limitador-server --rules-may-be-empty --http-metrics --rules-format=limitador --config=/l.yaml ";
+        let common = "limitador-server --rules-may-be-empty --http-metrics --stop-cache-key-increment-when-overlimit \
+             --rules-format=limitador --config=/l.yaml ";
         let rest = words.join(" ").strip_prefix(common).expect("it is common").to_owned();
         (rest, warning.map(|problem| problem.to_string()).unwrap_or_default())
     }

@@ -119,7 +119,7 @@ fn options(
         timeout,
         in_flight_max: settings.redis_max_in_flight.0,
         wait_replicas: settings.redis_wait_replicas.0,
-        keys: KeyStyle::new(&settings.cache_key_prefix).hash(settings.redis_key_hash),
+        keys: KeyStyle::new(&settings.cache_key_prefix).hashed_if(settings.redis_key_hash),
         startup_pauses: (settings.redis_startup_initial_interval, settings.redis_startup_max_interval),
         deny_cold: (settings.cold_start == ColdStart::Deny).then_some(DenyCold {
             window_max: settings.cold_start_max_window,

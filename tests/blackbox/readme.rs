@@ -55,7 +55,7 @@ fn the_lines_for_nginx_are_those_of_its_recipe() {
 
 /// With Docker and without it.
 #[test]
-fn the_example_of_envoy_fits_a_screen_and_takes_three_commands() {
+fn the_example_of_envoy_fits_a_screen_and_each_way_takes_three_lines() {
     let page = include_str!("../../examples/envoy/README.md");
     assert!(page.lines().count() <= 45, "{} lines", page.lines().count());
     let lines: Vec<_> = page.lines().collect();

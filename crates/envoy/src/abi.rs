@@ -365,7 +365,7 @@ fn place(of: &Metadata) -> (u32, Text, Text) {
 /// The namespace of dynamic metadata.
 const NAMESPACE: &str = "tidegate";
 
-/// Calls a stream back on its worker, once.
+/// Calls a stream back on its worker.
 pub struct Waker(Pointer);
 
 // SAFETY: abi.h says that it may be used from any thread.

@@ -8,19 +8,19 @@ use std::cell::Cell;
 use parking_lot::ReentrantMutex;
 
 /// A bell, and whether it was removed.
-pub struct Doorbell<Bell>(ReentrantMutex<(Bell, Cell<bool>)>);
+pub struct Doorbell<B>(ReentrantMutex<(B, Cell<bool>)>);
 
-impl<Bell> Doorbell<Bell> {
-    pub fn new(bell: Bell) -> Self {
+impl<B> Doorbell<B> {
+    pub fn new(bell: B) -> Self {
         Self(ReentrantMutex::new((bell, Cell::new(false))))
     }
 
     /// Rings the bell, unless it was removed. Returns whether it is still there.
-    pub fn ring(&self, ring: impl FnOnce(&Bell)) -> bool {
+    pub fn ring(&self, call: impl FnOnce(&B)) -> bool {
         let locked = self.0.lock();
         let (bell, is_removed) = &*locked;
         if !is_removed.get() {
-            ring(bell);
+            call(bell);
         }
         !is_removed.get()
     }

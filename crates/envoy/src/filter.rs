@@ -33,7 +33,7 @@ pub struct Filter {
 
 /// A request that waits.
 struct Waiting {
-    /// Removed when it was woken, or its stream has ended. The stream cannot end while it is woken.
+    /// Removed when it was woken, or its stream has ended. No other thread can end the stream while it is woken.
     waker: Doorbell<Waker>,
     /// Set before it is woken. It has a lock of its own, because the stream may run before the waker's is free.
     answer: Mutex<Option<Result<Answer, Refusal>>>,

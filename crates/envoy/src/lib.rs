@@ -8,7 +8,7 @@
 //! - `hooks`, `abi`: the functions that Envoy calls, and those of Envoy that are called. All `unsafe` code of the
 //!   project is in these two
 //! - `configuration`: the configuration of the filter and of its routes
-//! - `doorbell`: calls a thread of Envoy back
+//! - `doorbell`: calls a configuration or a stream back, from the limiter's thread
 //! - `stats`: the limiter's metrics in Envoy's statistics
 //! - `filter`: one request
 //! - `client`: a request of Envoy, as `rate_limits` read it

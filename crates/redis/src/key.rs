@@ -30,7 +30,7 @@ impl KeyStyle {
 
     /// These keys, hashed or not.
     #[must_use]
-    pub fn hash(self, hash: bool) -> Self {
+    pub fn hashed_if(self, hash: bool) -> Self {
         Self { hash, ..self }
     }
 

@@ -211,7 +211,7 @@ impl Actions {
     /// The facts that the actions need, each once.
     pub fn needs(&self) -> Vec<Need<'_>> {
         let mut needs = Vec::new();
-        for need in self.asked().flat_map(Item::needs) {
+        for need in self.checked().flat_map(Item::needs) {
             if !needs.contains(&need) {
                 needs.push(need);
             }
@@ -236,7 +236,7 @@ impl Actions {
         bytes_max: usize,
     ) -> Result<(), R::Error> {
         let request = &WithNormalPath { request, path: OnceCell::new() };
-        for item in self.asked() {
+        for item in self.checked() {
             let hits_addend = match (item.add_entries(request, buf, bytes_max)?, &item.hits) {
                 (false, _) => None,
                 (true, None) => Some(None),
@@ -275,7 +275,7 @@ impl Actions {
     }
 
     /// Those whose descriptors are checked before the request passes.
-    fn asked(&self) -> impl Iterator<Item = &Item> {
+    fn checked(&self) -> impl Iterator<Item = &Item> {
         self.0.iter().filter(|item| !item.on_stream_done)
     }
 

@@ -186,6 +186,7 @@ fn an_expression_that_names_more_or_less_than_an_entry_is_refused() {
     }
     for expression in [
         "descriptors[0].",
+        "descriptors[0].1a",
         "descriptors[0].a.b",
         "descriptors[0].a-b",
         r#"descriptors[0]["a"] == "1""#,

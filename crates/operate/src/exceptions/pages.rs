@@ -144,16 +144,16 @@ impl Pages {
 
     /// Like [`put`](Self::put), for exceptions that nodes share: an ended one is remembered.
     pub(super) fn put_shared(&mut self, entry: KnownException) {
-        if let KnownException::Ended { id, number } = &entry {
-            if self.ended.len() >= EXCEPTIONS_MAX {
-                self.forget_oldest_ends();
-            }
-            let end = (id.clone(), *number);
-            self.put(entry);
-            self.ended.extend([end]);
-        } else {
-            self.put(entry);
+        let ended = match &entry {
+            KnownException::Ended { id, number } => Some((id.clone(), *number)),
+            KnownException::Made(_) => None,
+        };
+        self.put(entry);
+        let Some((id, number)) = ended else { return };
+        if self.ended.len() >= EXCEPTIONS_MAX {
+            self.forget_oldest_ends();
         }
+        self.ended.insert(id, number);
     }
 
     /// A tenth of them at a time, because finding them means to look at all.

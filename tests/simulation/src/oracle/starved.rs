@@ -157,6 +157,8 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 /// Hits that may be there.
 #[derive(Clone, Copy)]
 struct There {
+    /// Until when they may count. `None`: they do not.
+    until: Option<Time>,
     /// They were charged then at the latest.
     charged: Time,
     hits: u64,
@@ -169,8 +171,8 @@ pub(super) struct Counted<'o> {
     own: &'o [Record],
     /// What surely counts of them.
     counting: Vec<Record>,
-    /// Until when hits of each may count, and which. Computed once, because each denial looks at all before it.
-    each: OnceCell<Vec<(Option<Time>, There)>>,
+    /// What may count of each. Computed once, because each denial looks at all before it.
+    each: OnceCell<Vec<There>>,
 }
 
 impl<'o> Counted<'o> {
@@ -219,18 +221,17 @@ impl<'o> Counted<'o> {
         let it = &self.own[place];
         let asked = self.own.partition_point(|other| other.asked <= it.answered);
         let others = each[..asked].iter().enumerate().filter(move |(number, _)| *number != place);
-        let counted = others.filter(|(_, (until, _))| until.is_some_and(|until| until >= it.asked));
-        counted.map(|(_, (_, there))| *there)
+        others.map(|(_, there)| *there).filter(|there| there.until.is_some_and(|until| until >= it.asked))
     }
 
-    fn may_count(&self, it: &Record) -> (Option<Time>, There) {
+    fn may_count(&self, it: &Record) -> There {
         let (rules, limit) = (self.rules, self.limit);
         // A fixed window counts what is denied, but not by a ban.
         let counts_denied = limit.algorithm == Algorithm::FixedWindow
             && !it.bans.is_banned
             && (!rules.stops_increment || it.outcome == Outcome::Denied { over: true });
         let until = if counts_denied { Some(Time::MAX) } else { rules.may_count_until(limit, it) };
-        (until, There { charged: rules.charged_until(limit, it), hits: rules.hits_at_most(limit, it) })
+        There { until, charged: rules.charged_until(limit, it), hits: rules.hits_at_most(limit, it) }
     }
 
     /// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what

@@ -211,7 +211,8 @@ fn entry(text: &str) -> Option<(&str, &str)> {
     let (key, rest) = match rest.strip_prefix('.') {
         Some(rest) => {
             let is_in_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-            rest.split_at(rest.find(|letter| !is_in_name(letter)).unwrap_or(rest.len()))
+            let name = rest.split_at(rest.find(|letter| !is_in_name(letter)).unwrap_or(rest.len()));
+            Some(name).filter(|_| !rest.starts_with(|letter: char| letter.is_ascii_digit()))?
         }
         None => {
             let (key, rest) = quoted(rest.strip_prefix('[')?)?;
