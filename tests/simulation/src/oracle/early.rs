@@ -32,7 +32,8 @@ pub(super) fn too_early(
     let is_over = |it: &&Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
     own.iter().filter(is_over).filter(is_last).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
         let until = it.answered + it.reset_nanos;
-        let ends = limit.window_around(it.window, it.answered)[1] + slack;
+        // The wait begins when Redis answers. A node that stands still then passes it on later.
+        let ends = limit.window_around(it.window, it.answered)[1] + slack.max(LATE + it.answered - it.asked);
         if limit.shape.ending.is_some() && it.answered < DAY_ENDS && it.hits <= limit.capacity(it.requests, it.share) && until > ends {
             let (request, until) = (it.request, until / MICRO);
             return Some(format!("request {request} was denied until {until} us, after the end of the period"));

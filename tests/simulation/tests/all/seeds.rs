@@ -24,7 +24,7 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// changes N; a judge of slots who took a `ttl` for known that nobody knew after a loss; a bucket that drained twice, at a node that
 /// decided alone and in Redis (twice); a judge of candidates who took for replicated what a denied request had charged them; a log from
 /// a file that took more memory than before; a judge for whom a commit ended what was ended already.
-const REGRESSIONS: [u64; 22] = [
+const REGRESSIONS: [u64; 23] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -47,6 +47,7 @@ const REGRESSIONS: [u64; 22] = [
     1796101969,
     1796102881,
     1796900203,
+    425795,
 ];
 
 #[test]
