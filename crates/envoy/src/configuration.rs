@@ -28,6 +28,8 @@ const STATS_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Configured {
     pub inside: Arc<Inside>,
     pub domain: String,
+    /// Its routes may have `rate_limits` of their own, so the domain needs none.
+    rate_limits_of_routes: bool,
     /// Whether the rules had `rate_limits` for the domain when that was last checked. `None`: they had no such domain.
     described: Mutex<Option<bool>>,
     /// The status of a denial.
@@ -135,6 +137,7 @@ impl Configured {
             doorbell: Arc::new(Doorbell::new(host.bell())),
             inside,
             domain: written.domain,
+            rate_limits_of_routes: written.rate_limits_of_routes,
             described: Mutex::new(described),
             deny_status: written.deny_status,
             headers: written.headers,
@@ -160,8 +163,11 @@ impl Configured {
     /// Warns if rules that were reloaded no longer limit the domain.
     fn warn_of_reload(&self) {
         let now = self.inside.describes(&self.domain);
-        if std::mem::replace(&mut *self.described.lock(), now) != now {
-            self.inside.warn_of_unknown(&self.domain, false);
+        let before = std::mem::replace(&mut *self.described.lock(), now);
+        if before != now {
+            // Routes with `rate_limits` of their own do not make up for those that the domain had.
+            let has_own = self.rate_limits_of_routes && before != Some(true);
+            self.inside.warn_of_unknown(&self.domain, has_own);
         }
     }
 
