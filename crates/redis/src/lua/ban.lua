@@ -45,9 +45,10 @@ kinds[BAN] = function()
     changed(s)
   end
 
-  -- Counts a strike at this time, unless it is too close to another. Returns whether it did.
+  -- Counts a strike at this time, unless it is too close to another. Returns whether it did. A strike from before a
+  -- ban's end does not count after it: it may have begun that ban, if its node had no answer and reports it again.
   local function strike(s, c, time)
-    if s.ends > s.latest then return false end
+    if s.ends > time then return false end
     local place = #s.strikes + 1
     while place > 1 and s.strikes[place - 1] > time do place = place - 1 end
     local before, after = s.strikes[place - 1], s.strikes[place]

@@ -468,6 +468,28 @@ fn unsynced_costs_count_beyond_the_limit() {
     }
 }
 
+/// A node that had no answer reports a denial again, perhaps after the ban that it began: that is no denial after the ban.
+#[test]
+fn a_denial_from_before_the_end_of_a_ban_does_not_count_after_it() {
+    use tidegate_redis::script::{Answered, Call, RequestSummary};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let terms =
+        BanTerms { strikes: 1, within_nanos: 60_000_000_000, every_nanos: 0, first_secs: 2, longest_secs: 8 };
+    let question = check(Limit::ban(&terms), key(1), Hits::Take(0));
+    let mut report = |second: u64, age: u64| {
+        let mut call = Call::new(&RequestSummary::default());
+        call.push(b"strikes".to_vec(), &question, false);
+        call.add_unsynced((age * SECOND, 1));
+        let reply = asked.invoke(&call, TODAY + second * SECOND, TODAY + second * SECOND);
+        let answered = Answered::read(&reply, [&question]).expect("a reply").counters[0];
+        answered.verdict.over
+    };
+    assert!(report(0, 0), "a ban of two seconds begins");
+    assert_eq!([(3, 3), (3, 2), (4, 4)].map(|(second, age)| report(second, age)), [false; 3]);
+    assert!(report(4, 1), "a denial after the ban begins the next");
+}
+
 /// A bucket gives back the hits of a request that another slot denied, except those that have drained since: it is
 /// as if the request had never come.
 #[test]

@@ -53,7 +53,7 @@ impl Ban {
     /// Counts a strike at this time, unless it is too close to another.
     fn strike(&mut self, check: &Check<'_>, time: i64) -> bool {
         let is_close = self.strikes.iter().any(|strike| (strike - time).abs() < check.denominator);
-        if self.ends > self.latest || is_close {
+        if self.ends > time || is_close {
             return false;
         }
         if self.strikes.len() as i64 + 1 >= check.requests {
