@@ -14,7 +14,7 @@
 //! - What a server or a process without Redis loses may be a ban, denials, or that there were bans before.
 //! - A node that decides alone asks for no ban, unless its rule says to deny then.
 //! - A denial may find no room in memory, and a denial by a cold counter does not count.
-//! - Clocks of servers that step, or are others after a failover, move the end of a ban by as much.
+//! - Clocks of servers that step, or are others after a failover, move the end of a ban, and denials apart, by as much.
 
 use std::collections::BTreeMap;
 
@@ -199,7 +199,8 @@ impl Counter<'_> {
             may_repeat |= each_counts && (is_lost || fails);
             if may_strike {
                 reports.insert(it.node, it.answered + rules.reports_within);
-                let at = it.asked.max(since).max(last.map_or(0, |last| last + every));
+                let apart = every.saturating_sub(rules.lag + rules.lead);
+                let at = it.asked.max(since).max(last.map_or(0, |last| last + apart));
                 if at <= latest.min(until) {
                     (strikes, last) = (strikes + 1, Some(at));
                 }
@@ -244,7 +245,8 @@ impl Counter<'_> {
         let (ban, reported) = (&self.ban, self.rules.reports_within);
         let mut sure: Vec<&Record> = Vec::new();
         for it in self.own.iter().filter(|it| self.surely_strikes(it)) {
-            let apart = if ban.every > 0 { ban.every + reported } else { 0 };
+            let steps = self.rules.lag + self.rules.lead;
+            let apart = if ban.every > 0 { ban.every + reported + steps } else { 0 };
             if sure.last().is_none_or(|last| it.asked > last.answered + apart) {
                 sure.push(it);
             }

@@ -15,10 +15,14 @@ pub(super) fn too_early(
     counting: &[Record],
 ) -> Option<String> {
     // What is remembered was answered a little earlier, for fewer hits perhaps; and before others reported theirs, passed by a
-    // larger N, or gave hits back at another node.
+    // larger N, were admitted alone, or gave hits back at another node.
     let (slack, remembers) = (LATE + rules.timeout, rules.remembers_denials || limit.is_leased);
     let goes_back = |it: &Record| rules.refunds.iter().any(|refund| refund.of == (it.limit, it.key));
-    let may_be_old = limit.is_reported || !limit.is_steady() || own.first().is_some_and(goes_back);
+    let is_alone = |it: &Record| it.outcome == Outcome::Admitted && rules.is_alone(limit, it);
+    let may_be_old = limit.is_reported
+        || !limit.is_steady()
+        || own.first().is_some_and(goes_back)
+        || own.iter().any(is_alone);
     if remembers && may_be_old {
         return None;
     }

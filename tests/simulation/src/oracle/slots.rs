@@ -8,7 +8,8 @@
 //! A renewal is judged as a call of the same slot: both together hold one. It needs no room while its slot is surely held.
 //!
 //! What is allowed nevertheless: what a server or a process without Redis loses frees slots, or takes back releases; what `allow`
-//! admits while Redis does not answer has no slot; and a call without an answer may hold one. Where what was lost counts as full, it
+//! admits while Redis does not answer has no slot, or takes one after its answer, and after its release perhaps; and a call without an
+//! answer may hold one. Where what was lost counts as full, it
 //! does so for the `ttl` in force, not for a longer one of before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,7 +112,7 @@ fn counters<'r>(
     }
     for counter in counters.values_mut() {
         counter.calls.sort_by_key(|call| call.it.asked);
-        let lasts = |call: &Call<'_>| rules.may_end(call.it) - call.it.asked;
+        let lasts = |call: &Call<'_>| rules.may_end(counter.limit, call.it) - call.it.asked;
         counter.longest = counter.calls.iter().map(lasts).max().unwrap_or(0);
         // What was lost counts as full, where whoever decides knows of it.
         let is_full = |it: &Record| rules.knows_losses && rules.denies_cold(counter.limit, it);
@@ -122,13 +123,15 @@ fn counters<'r>(
 }
 
 impl Rules<'_> {
+    /// When a call takes its slot at the latest: where the node did not wait for Redis, that may be after the answer.
+    fn takes_until(&self, limit: &LimitSpec, it: &Record) -> Time {
+        let is_late = it.outcome == Outcome::Unknown || self.is_alone(limit, it);
+        it.answered + if is_late { self.timeout } else { 0 }
+    }
+
     /// When a call holds no slot any more, if it ever did.
-    fn may_end(&self, it: &Record) -> Time {
-        let charged = match it.outcome {
-            Outcome::Unknown => it.answered + self.timeout,
-            Outcome::Admitted | Outcome::Denied { .. } => it.answered,
-        };
-        charged + it.window.max(it.rule_window) + self.lag + LATE
+    fn may_end(&self, limit: &LimitSpec, it: &Record) -> Time {
+        self.takes_until(limit, it) + it.window.max(it.rule_window) + self.lag + LATE
     }
 }
 
@@ -259,10 +262,11 @@ impl Counter<'_> {
         let it = call.it;
         let is_released = |release: &&Release| {
             let stays = self.rules.losses.iter().all(|loss| loss.until < release.asked);
-            release.asked >= it.answered && release.done <= at && release.epoch == it.epoch && stays
+            let is_after = release.asked >= self.rules.takes_until(self.limit, it);
+            is_after && release.done <= at && release.epoch == it.epoch && stays
         };
         it.hits > 0
-            && self.rules.may_end(it) >= at
+            && self.rules.may_end(self.limit, it) >= at
             && self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at)
             && !call.releases.iter().any(is_released)
     }

@@ -251,7 +251,15 @@ impl<'o> Counted<'o> {
         let before = before(rules, limit, &self.counting, &Record { asked: since, ..*it }).unwrap_or(0);
         let most = limit.most().saturating_sub(before);
         let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));
-        most - rest
+        most - rest + self.leases_lost(it) * limit.most().div_ceil(LEASE_PART)
+    }
+
+    /// How many leases may count that nobody has: Redis granted them to requests that had no answer in time.
+    fn leases_lost(&self, it: &Record) -> u64 {
+        let since = it.asked.saturating_sub(self.rules.counts_for(self.limit, it));
+        let recent = self.own[self.own.partition_point(|other| other.asked < since)..].iter();
+        let before = recent.take_while(|other| other.asked <= it.answered);
+        before.filter(|other| other.outcome == Outcome::Unknown).count() as u64
     }
 }
 
@@ -264,6 +272,9 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [The
     let own = rules.refunds.iter().filter(|refund| (refund.of.0, refund.of.1, refund.epoch) == of);
     // Where hits go back a node forgets its denials. Others remember theirs.
     let is_heard = |refund: &&Refund| !rules.remembers_denials || refund.node == it.node;
+    // What was done since a checkpoint is lost with it: hits that went back count again.
+    let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.since <= done && done <= loss.until);
+    let own = own.filter(|refund| !is_lost(refund.done));
     let mut own = own.filter(|refund| refund.done <= it.asked).filter(is_heard).peekable();
     if own.peek().is_none() {
         return;

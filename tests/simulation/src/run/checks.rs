@@ -251,10 +251,7 @@ impl Run {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
         let is_calm = self.scenario.is_calm();
         let troubles = self.troubles();
-        // What was done since a checkpoint is lost with it: hits that went back count again.
-        let stays = |done: Time| !losses.iter().any(|loss| loss.since <= done && done <= loss.until);
-        let mut refunds = lock(&self.refunds).clone();
-        refunds.retain(|refund| stays(refund.done));
+        let refunds = lock(&self.refunds);
         let limits = self.scenario.judged();
         let rules = Rules {
             limits: &limits,

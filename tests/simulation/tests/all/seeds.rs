@@ -23,8 +23,12 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// a judge of waits who knew of no clock that a boot had set back; a judge who kept a `burst` that equals N where an exception
 /// changes N; a judge of slots who took a `ttl` for known that nobody knew after a loss; a bucket that drained twice, at a node that
 /// decided alone and in Redis (twice); a judge of candidates who took for replicated what a denied request had charged them; a log from
-/// a file that took more memory than before; a judge for whom a commit ended what was ended already.
-const REGRESSIONS: [u64; 23] = [
+/// a file that took more memory than before; a judge for whom a commit ended what was ended already; a judge for whom a paused
+/// node passed an answer on too late; a ban that a denial began twice, because a node reported it again after the ban; and five judges: of
+/// leases that were granted to requests whose clients had gone, of waits that did not know what another node admitted alone later, of
+/// denials apart by a clock that had stepped, of hits that `allow` had charged nowhere before a flush, and of a release that came to
+/// Redis before the call that `allow` had let through.
+const REGRESSIONS: [u64; 29] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -48,6 +52,12 @@ const REGRESSIONS: [u64; 23] = [
     1796102881,
     1796900203,
     425795,
+    7018235,
+    7004128,
+    7007522,
+    7015332,
+    7023702,
+    7024977,
 ];
 
 #[test]
