@@ -1,4 +1,6 @@
-//! What a service does apart from deciding, with counters in memory: what it counts, shows and frees.
+//! What a service does apart from deciding: what it counts, shows, forgets and frees. Counters are in memory, but for two tests.
+
+use std::cell::Cell;
 
 use super::fixture::{metrics, rules, service_at};
 use super::*;
@@ -10,8 +12,10 @@ use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::Hits;
 use tidegate_engine::request::{DescriptorOptions, Entry};
-use tidegate_engine::rules::{Reach, ResetPath};
+use tidegate_engine::rules::{Reach, ResetPath, StoreFailure};
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_redis::address::{Address, Servers};
+use tidegate_redis::{RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 
 const RULES: &str = "
 domain: shop
@@ -19,6 +23,7 @@ descriptors:
   - {key: user, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: path, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: host, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: tenant, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: token_bucket}}
 ";
 
 /// A clock that stands still.
@@ -35,20 +40,26 @@ fn decided<T>(service: &Service, user: &str, show: impl Fn(&Decision<'_>) -> T) 
     shown.expect("memory answers at once")
 }
 
+/// A request with a cost of its own.
+fn of_cost<'r>(hits: u64) -> Request<'r> {
+    let mut request = Request::new("shop", 0);
+    let own = DescriptorOptions { hits_addend: Some(hits), ..DescriptorOptions::default() };
+    request.push([Entry { key: "user", value: "a" }], own);
+    request
+}
+
 #[test]
 fn rules_are_shown_in_the_order_of_their_paths() {
     let service = service_at(clock(), Some(RULES), &metrics());
     let live = service.snapshot().expect("rules");
     let keys = live.by_path().iter().map(|&id| live.rules().rules()[id].path());
-    assert_eq!(keys.collect::<Vec<_>>(), ["shop.host", "shop.path", "shop.user"]);
+    assert_eq!(keys.collect::<Vec<_>>(), ["shop.host", "shop.path", "shop.tenant", "shop.user"]);
 }
 
 #[test]
 fn what_was_learnt_of_costs_stays_when_rules_are_reloaded() {
     let service = service_at(clock(), Some(RULES), &metrics());
-    let mut request = Request::new("shop", 0);
-    let own = DescriptorOptions { hits_addend: Some(1), ..DescriptorOptions::default() };
-    request.push([Entry { key: "user", value: "a" }], own);
+    let request = of_cost(1);
     let is_reported = || {
         let live = service.snapshot().expect("rules");
         live.rules().plan(&request, Modes::default()).has_reports()
@@ -62,6 +73,77 @@ fn what_was_learnt_of_costs_stays_when_rules_are_reloaded() {
     assert!(!is_reported(), "nobody asks before");
     service.install(rules(&RULES.replace("requests_per_unit: 1", "requests_per_unit: 2")));
     assert!(!is_reported(), "after the reload too");
+}
+
+/// A node with counters in a Redis that was never connected. It decides alone.
+fn sharing() -> (Service, Arc<SharedStore>) {
+    let main = RedisStore::new(RedisOptions::new(Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
+    let local = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let options = SharedStoreOptions {
+        mode: StoreFailure::Local,
+        deny_cache_bytes: 1 << 20,
+        ..SharedStoreOptions::default()
+    };
+    let shared = Arc::new(SharedStore::new(main, None, local, clock(), options));
+    let service = Service::new(Counters::Shared(Arc::clone(&shared)), metrics(), clock(), Modes::default());
+    service.install(rules(RULES));
+    (service, shared)
+}
+
+/// The second plan of a request has to be the first, though costs mean something else by then.
+#[tokio::test]
+async fn a_cost_that_was_reported_stays_reported_while_redis_is_asked() {
+    let (service, _) = sharing();
+    let live = service.snapshot().expect("rules");
+    let live = live.in_force();
+    let reads = Cell::new(0);
+    let read = |request: &mut Request<'_>| {
+        *request = of_cost(5);
+        if reads.replace(reads.get() + 1) == 1 {
+            let plan = live.rules().plan(request, Modes::default());
+            (0..100).for_each(|_| live.rules().observe_costs(request, &plan));
+        }
+        Ok::<_, ServiceError>(())
+    };
+    service.finish(live, read, None, |_, _| ()).await.expect("it decides alone");
+    assert!(!live.rules().plan(&of_cost(1), Modes::default()).has_reports(), "the next is asked for");
+    let asks = |request: &mut Request<'_>| {
+        *request = of_cost(1);
+        Ok::<_, ServiceError>(())
+    };
+    let code = service.finish(live, asks, None, |_, decision| decision.code).await;
+    assert_eq!(code, Ok(Code::OverLimit), "what was spent is charged, though it is more than N");
+}
+
+/// A bucket drains faster under a larger N, so a denial by the numbers of before may be wrong afterwards.
+#[test]
+fn a_node_forgets_denials_when_its_rules_or_its_exceptions_change() {
+    let (service, shared) = sharing();
+    let request = Request::new("shop", 1).descriptor(&[("tenant", "a")]);
+    let learn = || {
+        let live = service.snapshot().expect("rules");
+        let plan = live.rules().plan(&request, Modes::default());
+        let question = shared.question(&request, &plan, None).expect("one counter");
+        // The bucket is full: `Answered` says which number is which.
+        let now = 1_000_000_000;
+        let reply = vec![now, 1, 1, 0, 0, now, 1, 1, 0, 0];
+        shared.answered(&plan, question, Ok(reply)).expect("an answer");
+    };
+    let is_denied = || {
+        let mut batch = Batch::default();
+        batch.put(request.clone());
+        let (live, mut code) = (service.snapshot().expect("rules"), None);
+        service.decide(live.in_force(), &batch, |_, _, decision| code = decision.map(|it| it.code));
+        code.map(|code| code == Code::OverLimit)
+    };
+    let changes: [&dyn Fn(); 2] =
+        [&|| service.except(Exceptions::default()), &|| _ = service.install(rules(RULES))];
+    for change in changes {
+        learn();
+        assert_eq!(is_denied(), Some(true));
+        change();
+        assert_eq!(is_denied(), None, "Redis has to be asked");
+    }
 }
 
 #[test]
