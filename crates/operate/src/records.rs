@@ -20,7 +20,7 @@ use self::folder::FolderStore;
 use self::pool::PoolError;
 use self::redis::InRedis;
 pub use self::redis::RedisError;
-use tidegate_records::{FolderError, KeyPrefix, Record, RecordKey};
+use tidegate_records::{Folder, FolderError, KeyPrefix, Record, RecordKey};
 use tidegate_redis::RedisStore;
 
 /// Is called with every record that was changed, once the change is in force. `None`: any may have changed.
@@ -171,9 +171,7 @@ impl RecordStore {
         let changed = key.clone();
         let was_before = match &self.store {
             Backend::Folder(store) => {
-                let done = store.write(move |folder| folder.exchange(&key, before, after)).await;
-                self.tell_if_opened(store);
-                done?
+                self.write(store, move |folder| folder.exchange(&key, before, after)).await?
             }
             Backend::Redis(redis) => redis.exchange(&key, before, after).await?,
         };
@@ -189,15 +187,23 @@ impl RecordStore {
         let batch = Arc::new(batch);
         let loaded = Arc::clone(&batch);
         match &self.store {
-            Backend::Folder(store) => {
-                let done = store.write(move |folder| folder.load(&loaded)).await;
-                self.tell_if_opened(store);
-                done?;
-            }
+            Backend::Folder(store) => self.write(store, move |folder| folder.load(&loaded)).await?,
             Backend::Redis(redis) => redis.load(&loaded).await?,
         }
         batch.iter().for_each(|(key, _)| self.changed(Some(key)));
         Ok(())
+    }
+
+    /// Makes a call that writes to the folder. If the folder was reopened for it, the listener is notified, also when
+    /// the call fails.
+    async fn write<T: Send + 'static>(
+        &self,
+        store: &FolderStore,
+        write: impl Fn(&Folder) -> Result<T, FolderError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let done = store.write(write).await;
+        self.tell_if_opened(store);
+        done
     }
 
     /// A folder that was reopened may contain a change that had failed.
@@ -219,6 +225,20 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    #[tokio::test]
+    async fn who_listens_hears_of_a_folder_that_was_reopened_by_a_change_that_failed() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let records = RecordStore::in_folder(temporary.path(), || {}).expect("threads");
+        let Backend::Folder(store) = &records.store else { panic!("it is a folder") };
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&heard);
+        records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.cloned())));
+        let refuses = |_: &Folder| Err::<(), _>(FolderError::Closed("full".to_owned()));
+        assert!(records.write(store, refuses).await.is_err());
+        assert!(records.count().is_some(), "it is open");
+        assert_eq!(*heard.lock().expect("no panic"), [None]);
+    }
 
     #[tokio::test]
     async fn who_listens_hears_of_every_change_once_it_is_in_force() {

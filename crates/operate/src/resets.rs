@@ -170,12 +170,21 @@ impl Resets {
     pub async fn begin(&self, wanted: &Wanted) -> Result<(), ResetError> {
         let mut one = Epochs::default();
         one.raise(wanted.path.clone(), wanted.epoch);
-        let Kept { missing, found } = match self.shared() {
+        let kept = match self.shared() {
             Some(shared) => self.keep(shared, &one, wanted.epoch).await?,
             None => Kept::default(),
         };
-        // First the resets of others that this node does not know yet: with only its own reset, it would count in an
-        // epoch in which nobody else does.
+        self.begin_kept(wanted, one, kept).await
+    }
+
+    /// Puts a reset in force that is stored. First those of others that this node does not know yet: with only its own
+    /// reset, it would count in an epoch in which nobody else does.
+    async fn begin_kept(
+        &self,
+        wanted: &Wanted,
+        one: Epochs,
+        Kept { missing, found }: Kept,
+    ) -> Result<(), ResetError> {
         for (numbers, now) in found {
             self.agree(numbers, now).await;
         }

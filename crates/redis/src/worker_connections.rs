@@ -119,12 +119,7 @@ impl<R: Runtime> WorkerConnections<R> {
         let masters = match (&self.shared.options.kind, old.connections.first()) {
             // A single server does not move. The others may.
             (Servers::Single(_), Some(connection)) if !connection.wire.is_broken() => None,
-            _ => {
-                let mut known = old.connections.clone();
-                let asked_last = failures.checked_rem(known.len()).unwrap_or(0);
-                known.rotate_left(asked_last);
-                Some(masters(&self.shared, &known).await?)
-            }
+            _ => Some(masters(&self.shared, &in_turn(&old.connections, failures)).await?),
         };
         let mut failed = None;
         if let Some(masters) = masters {
@@ -214,6 +209,12 @@ impl<R: Runtime> WorkerConnections<R> {
     }
 }
 
+/// All of these, in the order in which they are asked after so many failures in a row: each has its turn to be first.
+fn in_turn<T: Clone>(known: &[T], failures: usize) -> Vec<T> {
+    let first = failures.checked_rem(known.len()).unwrap_or(0);
+    [&known[first..], &known[..first]].concat()
+}
+
 /// Pauses that double, each shortened at random by up to a half, so that nodes do not connect all at once.
 struct Pauses {
     next: Duration,
@@ -229,5 +230,17 @@ impl Pauses {
         let pause = self.next.mul_f64(1.0 - (random % 256) as f64 / 512.0);
         self.next = (self.next * 2).min(self.longest);
         pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_each_failure_another_server_is_asked_first() {
+        let asked = [0, 1, 2, 3].map(|failures| in_turn(&[7, 8, 9], failures));
+        assert_eq!(asked, [[7, 8, 9], [8, 9, 7], [9, 7, 8], [7, 8, 9]]);
+        assert!(in_turn::<u8>(&[], 5).is_empty());
     }
 }

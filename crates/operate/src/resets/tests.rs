@@ -116,6 +116,22 @@ async fn resets_are_in_the_file_before_they_are_in_force() {
     assert_eq!(second.all(), first.all(), "it is not in force");
 }
 
+/// The reset fails, so what is in force then came before it.
+#[tokio::test]
+async fn resets_of_other_nodes_are_in_force_before_the_own_one() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let resets = resets().kept_in(folder.path().join("resets")).expect("it is not there");
+    fs::remove_dir_all(folder.path()).expect("it is ours");
+    let (wanted, mut one) = (resets.plan(user(), None, NOW).expect("it may be done"), Epochs::default());
+    one.raise(wanted.path.clone(), wanted.epoch);
+    let tenant = at(json!({"domain": "shop", "entries": [{"key": "tenant"}]}));
+    let of_others = vec![(path_json(&tenant).to_string(), id(7))];
+    let kept = Kept { missing: None, found: vec![(of_others, NOW.as_nanos() / 1_000)] };
+    let refused = resets.begin_kept(&wanted, one, kept).await.expect_err("there is no folder");
+    assert!(matches!(refused, ResetError::File(_)));
+    assert_eq!((resets.all().of(&tenant), resets.all().len()), (7, 1));
+}
+
 #[test]
 fn a_broken_file_is_named_with_its_line() {
     let folder = tempfile::tempdir().expect("a folder can be made");
