@@ -243,3 +243,22 @@ fn synced(file: &File) -> io::Result<()> {
         synced => synced,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that was full may have taken a part of a line.
+    #[test]
+    fn a_line_after_one_that_failed_does_not_continue_it() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let path = folder.path().join("audit");
+        drop(open(&path).expect("it can be made"));
+        let file = Some(File::open(&path).expect("to read only"));
+        let mut log = Log { path: path.clone(), file, is_torn: false };
+        assert!(log.write("1").is_err());
+        log.file = Some(open(&path).expect("to write"));
+        assert!(["2", "3"].iter().all(|line| log.write(line).is_ok()));
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "\n2\n3\n");
+    }
+}
