@@ -249,6 +249,22 @@ async fn while_redis_is_away_what_is_known_holds_and_nothing_is_changed() {
     assert_eq!(node.limits()["a"], 7);
 }
 
+/// The clock of the runtime is paused: pauses pass at once.
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_changes_are_known_as_soon_as_before() {
+    let redis = Arc::<Redis>::default();
+    let [one, other] = [(); 2].map(|()| Node::start(&redis));
+    let following = tokio::spawn(Arc::clone(&other.book).follow(|| NOW));
+    other.link.is_cut.store(true, Relaxed);
+    tokio::time::sleep(30 * PAUSE_MAX).await;
+    other.link.is_cut.store(false, Relaxed);
+    tokio::time::sleep(2 * PAUSE_MAX).await;
+    one.put("a", 5, NOW).await.expect("it answers");
+    tokio::time::sleep(2 * READ_INTERVAL).await;
+    assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5)]));
+    following.abort();
+}
+
 #[tokio::test]
 async fn what_somebody_else_wrote_is_left_out_and_a_change_replaces_it() {
     let redis = Arc::<Redis>::default();
