@@ -118,6 +118,29 @@ fn a_change_is_audited_before_and_after_and_doing_it_again_changes_nothing() {
 }
 
 #[test]
+fn an_exception_with_one_other_field_replaces_the_one_before() {
+    let book = Book::new(audit());
+    let put = |more: Value| book.put(record("a", more), true, &author(), NOW).expect("done");
+    assert_eq!(put(json!({"deny": true})), Change::Made);
+    let mut fields = json!({"deny": true});
+    for (name, value) in [
+        ("until", json!(stamp_of(NOW, 60))),
+        ("until", json!(stamp_of(NOW, 61))),
+        ("from", json!(stamp_of(NOW, 1))),
+        ("who", json!("joe")),
+        ("why", json!("another reason")),
+        ("domain", json!("another")),
+    ] {
+        fields[name] = value;
+        assert_eq!(
+            [put(fields.clone()), put(fields.clone())],
+            [Change::Replaced, Change::Unchanged],
+            "{fields}"
+        );
+    }
+}
+
+#[test]
 fn exceptions_begin_and_end_by_themselves() {
     let book = Book::new(audit());
     let times = json!({"deny": true, "from": stamp_of(NOW, 10), "until": stamp_of(NOW, 20)});
@@ -252,6 +275,8 @@ fn there_is_a_bound_on_patterns_and_it_is_one_for_all() {
     assert!((0..PATTERNS_MAX).all(|number| put(number).is_ok()));
     assert!(matches!(put(PATTERNS_MAX), Err(ChangeError::FullOfPatterns)));
     assert_eq!(put(0).expect("it is there"), Change::Unchanged);
+    let other = json!({"unlimited": true, "entries": wild["entries"]});
+    assert_eq!(book.put(record("p0", other), true, &author(), NOW).expect("its place"), Change::Replaced);
     assert!(book.put(record("exact", json!({"deny": true})), true, &author(), NOW).is_ok());
 }
 
