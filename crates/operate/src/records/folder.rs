@@ -175,6 +175,8 @@ impl FolderStore {
 mod tests {
     use std::fs;
 
+    use tokio::time::Instant;
+
     use super::*;
     use tidegate_records::{Record, RecordKey};
 
@@ -205,6 +207,28 @@ mod tests {
         let record = Record::of(5);
         store.write(move |folder| folder.put(&of_key, &record)).await.expect("written");
         assert_eq!(store.read(move |folder| folder.get(&key)).await.expect("read"), Some(record));
+        keeping.abort();
+    }
+
+    /// The clock of the runtime is paused: pauses pass at once. They grew at the start.
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_that_was_back_for_long_is_tried_again_after_the_first_pause() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let path = temporary.path().join("records");
+        fs::write(&path, "").expect("written");
+        let store = Arc::new(FolderStore::new(&path, || {}).expect("threads"));
+        store.open().await;
+        let (keeping, back) = (Arc::clone(&store), Arc::new(Notify::new()));
+        let notified = Arc::clone(&back);
+        let keeping = tokio::spawn(async move { keeping.keep(|| notified.notify_one()).await });
+        sleep(3 * PAUSE_MAX).await;
+        fs::remove_file(&path).expect("removed");
+        back.notified().await;
+        sleep(2 * PAUSE_MAX).await;
+        let failed = Instant::now();
+        store.is_away(&FolderError::Closed("full".to_owned()).into());
+        back.notified().await;
+        assert!((PAUSE_MIN..2 * PAUSE_MIN).contains(&failed.elapsed()), "{:?}", failed.elapsed());
         keeping.abort();
     }
 
