@@ -154,3 +154,37 @@ impl Bans {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::fixture;
+
+    #[test]
+    fn a_ban_that_follows_another_has_times_of_its_own() {
+        let rules = fixture::rules(
+            "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]",
+        );
+        let (bans, request) = (Bans::new(true), Request::new("shop", 1).descriptor(&[("user", "alice")]));
+        let times = |ban: Option<SeenBan>| ban.map(|ban| [ban.since, ban.until].map(secs));
+        let observe = |now: u64, until: u64| {
+            let nanos_left = Timestamp::from_secs(until).nanos_since(Timestamp::from_secs(now));
+            let banned =
+                Banned { descriptor: 0, rule: &rules.rules()[0], key: Key(7), nanos_left, has_begun: false };
+            let (ended, begun) = bans.observe(&request, &banned, Timestamp::from_secs(now));
+            (times(ended), times(begun))
+        };
+        assert_eq!(observe(1_000, 1_060), (None, Some([1_000, 1_060])));
+        assert_eq!(observe(1_059, 1_061), (None, None));
+        assert_eq!(observe(1_061, 1_100), (Some([1_000, 1_061]), Some([1_061, 1_100])));
+        assert_eq!((bans.totals().seen, bans.totals().denied, bans.totals().known), (2, 3, 1));
+        assert_eq!(bans.ended(Timestamp::from_secs(1_099)), []);
+        assert_eq!(bans.all(Timestamp::from_secs(1_100)), []);
+        let ended = bans.ended(Timestamp::from_secs(1_100)).pop();
+        assert_eq!((times(ended), bans.totals().known), (Some([1_061, 1_100]), 0));
+    }
+
+    fn secs(at: Timestamp) -> u64 {
+        at.nanos_since(Timestamp::default()) / 1_000_000_000
+    }
+}

@@ -210,6 +210,16 @@ async fn a_ban_by_an_operator_lasts_as_long_as_they_said_whatever_was_there_befo
 }
 
 #[tokio::test]
+async fn a_ban_that_was_lifted_is_known_no_longer() {
+    let service = with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20))));
+    (0..2).for_each(|_| decided(&service, "alice", |_| ()));
+    assert_eq!(service.known_bans().len(), 1);
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    assert_eq!([service.lift(&request).await, service.lift(&request).await], [Ok(true), Ok(false)]);
+    assert_eq!(service.known_bans(), []);
+}
+
+#[tokio::test]
 async fn a_known_ban_ends_when_the_last_answer_says() {
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
     let [here, there] = [(); 2].map(|()| with_bans(&store));
