@@ -299,6 +299,17 @@ descriptors:
     }
 
     #[test]
+    fn a_question_prolongs_a_watch() {
+        let limiter = Limiter::watched();
+        let is_watched_at = |secs| {
+            limiter.watches.end_unwanted(limiter.began + Duration::from_secs(secs));
+            limiter.watches.is_any.load(Relaxed)
+        };
+        limiter.report(9, Duration::from_secs(599));
+        assert_eq!([1_198, 1_199].map(is_watched_at), [true, false]);
+    }
+
+    #[test]
     fn watches_end_when_nobody_asks() {
         let limiter = Limiter::watched();
         let at = |secs| limiter.began + Duration::from_secs(secs);
