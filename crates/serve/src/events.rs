@@ -230,3 +230,41 @@ impl Events {
         &self.outlets
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::monotonic;
+    use crate::service::fixture;
+    use tidegate_engine::decision::conclude;
+    use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+    use tidegate_engine::plan::Modes;
+    use tidegate_engine::time::Timestamp;
+
+    /// The second denial comes two hours after the first one, and after midnight.
+    #[test]
+    fn a_key_that_is_denied_in_two_periods_of_a_calendar_has_an_event_in_each() {
+        let began = monotonic();
+        let wall = Clock::new(began, Timestamp::from_secs(1_790_035_200 - 3_600));
+        let kinds = Kinds::parse("denied").expect("a kind");
+        let options = EventOptions { kinds, near: 0.8, per_second_max: 9, queue_max: 1 };
+        let events = Events::new(options, &KeyNames::new(b"secret", false), (began, wall), Vec::new());
+        let limit = "rate_limit: {requests_per_unit: 1, period: {calendar: day}}";
+        let rules = fixture::rules(&format!("domain: shop\ndescriptors: [{{key: user, {limit}}}]"));
+        let (store, of_rules) = (MemoryStore::new(MemoryOptions::new(1 << 20)), events.of_rules(&rules));
+        let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+        let plan = rules.plan(&request, Modes::default());
+        let emitted = |hours: u64| {
+            let at = began + Duration::from_secs(3_600 * hours);
+            for _ in 0..3 {
+                let decision = &conclude(&plan, &store.apply(&plan, wall.at(at)));
+                let overlay = Overlay::default();
+                events.decided(&of_rules, Decided { request: &request, plan: &plan, overlay, decision }, at);
+            }
+            events.emitted().map(|(_, count)| count).sum::<u64>()
+        };
+        assert_eq!([0, 2].map(emitted), [1, 2]);
+    }
+}
