@@ -134,3 +134,27 @@ impl Drop for Landing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_fetch_that_a_change_overtook_leaves_the_next_one_in_flight() {
+        let (fetches, name) = (Fetches::default(), Key(7));
+        let begin = || {
+            let mut begun = None;
+            fetches.join(name, |landing| begun = Some(landing)).expect("there is room");
+            begun
+        };
+        let first = begin().expect("none is in flight");
+        fetches.forget(name, || {});
+        let second = begin().expect("what the first one brings may be old");
+        fetches.land(first, Ok(None), |_, _| panic!("it is not kept"));
+        assert!(begin().is_none(), "the second one is in flight");
+        let mut kept = None;
+        fetches.land(second, Ok(None), |name, _| kept = Some(name));
+        assert_eq!(kept, Some(name));
+        assert!(begin().is_some());
+    }
+}

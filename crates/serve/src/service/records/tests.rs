@@ -267,6 +267,36 @@ async fn a_store_that_hangs_is_waited_for_within_a_bound() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_waits_for_less_is_answered_earlier_and_one_that_waits_for_more_is_not_later() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.0.is_held.store(true, Relaxed);
+    let service = shop.service(1_000);
+    let live = service.snapshot().expect("rules");
+    for (waits, millis) in [(Some(20), 20), (Some(3_600_000), 100), (None, 100)] {
+        let read = |request: &mut Request<'_>| {
+            *request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+            Ok::<_, ServiceError>(())
+        };
+        let began = timer();
+        let waits = waits.map(Duration::from_millis);
+        service.finish(live.in_force(), read, waits, |_, _| ()).await.expect("memory answers");
+        assert_eq!((timer() - began).as_millis(), millis);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_took_too_long_says_nothing() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.set("alice", of(0));
+    shop.source.0.is_held.store(true, Relaxed);
+    assert_eq!(shop.asks("alice", 1_000).await, (true, false), "by the rule");
+    tokio::time::sleep(FETCH_TIMEOUT).await;
+    assert_eq!((shop.records.stats().failures.load(Relaxed), shop.records.cached()), (1, 0));
+    shop.source.0.is_held.store(false, Relaxed);
+    assert_eq!(shop.asks("alice", 1_000).await, (false, false), "it is fetched again");
+}
+
 #[tokio::test]
 async fn what_was_known_last_holds_until_it_is_too_old() {
     for (mode, passing) in [(StaleMode::Rule, 3), (StaleMode::Last, 5), (StaleMode::Deny, 0)] {
