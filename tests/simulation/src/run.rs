@@ -17,6 +17,7 @@ mod decider;
 mod way;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -112,6 +113,8 @@ struct Run {
     rule_ids: RuleIds,
     nodes: Mutex<Vec<State>>,
     records: Mutex<Vec<Record>>,
+    /// The places of the records of each request.
+    places: Mutex<Vec<Range<usize>>>,
     shelf: Arc<Shelf>,
     losses: Mutex<Vec<Loss>>,
     /// Hits that went back, or may have.
@@ -183,6 +186,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         rules,
         nodes: Mutex::new(nodes.collect()),
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
+        places: Mutex::new(vec![0..0; scenario.asks.len()]),
         shelf: Arc::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),

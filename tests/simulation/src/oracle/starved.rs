@@ -161,6 +161,8 @@ struct There {
     until: Option<Time>,
     /// They were charged then at the latest.
     charged: Time,
+    /// So were all that were asked for before: what begins later has none of them.
+    all_charged: Time,
     hits: u64,
 }
 
@@ -185,14 +187,14 @@ impl<'o> Counted<'o> {
     pub(super) fn at_most(&self, place: usize) -> u64 {
         let Self { rules, limit, .. } = *self;
         let it = &self.own[place];
-        let there = self.others(place);
         match limit.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let there = self.others(place, 0);
                 1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
             }
             Algorithm::FixedWindow => {
                 let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
-                there.filter(|there| there.charged >= begins).map(|there| there.hits).sum()
+                self.others(place, begins).map(|there| there.hits).sum()
             }
             _ => {
                 let mut since = it.asked.saturating_sub(rules.counts_for(limit, it));
@@ -202,28 +204,47 @@ impl<'o> Counted<'o> {
                     since = limit.window_around(it.window, it.asked.saturating_sub(slack))[0];
                 }
                 if limit.shape.carries_debt {
+                    let there = self.others(place, 0);
                     let mut costs: Vec<_> = there.map(|there| (there.charged, there.hits)).collect();
                     let owed = owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked);
                     return owed + self.leased_at_most(it);
                 }
-                let mut there: Vec<There> = there.collect();
-                give_back(rules, limit, it, &mut there);
-                let hits: u64 =
-                    there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum();
+                let hits = match went_back(rules, limit, it) {
+                    refunds if refunds.is_empty() => self.others(place, since).map(|there| there.hits).sum(),
+                    refunds => {
+                        let mut there: Vec<There> = self.others(place, 0).collect();
+                        give_back(rules, limit, it, &refunds, &mut there);
+                        let counts = there.iter().filter(|there| there.charged >= since);
+                        counts.map(|there| there.hits).sum::<u64>()
+                    }
+                };
                 hits + self.leased_at_most(it)
             }
         }
     }
 
-    /// What others may have charged before the record at this place was answered.
-    fn others(&self, place: usize) -> impl Iterator<Item = There> {
-        let each = self.each.get_or_init(|| self.own.iter().map(|it| self.may_count(it)).collect());
+    /// What others may have charged since this time, before the record at this place was answered.
+    fn others(&self, place: usize, since: Time) -> impl Iterator<Item = There> {
+        let mut latest = 0;
+        let each = self.each.get_or_init(|| {
+            let own = self.own.iter();
+            own.map(|it| {
+                let there = self.may_count(it);
+                latest = there.charged.max(latest);
+                There { all_charged: latest, ..there }
+            })
+            .collect()
+        });
         let it = &self.own[place];
         let asked = self.own.partition_point(|other| other.asked <= it.answered);
-        let others = each[..asked].iter().enumerate().filter(move |(number, _)| *number != place);
-        others.map(|(_, there)| *there).filter(|there| there.until.is_some_and(|until| until >= it.asked))
+        let first = each[..asked].partition_point(|there| there.all_charged < since);
+        let others = (first..).zip(&each[first..asked]).filter(move |(number, _)| *number != place);
+        let may_count =
+            move |there: &There| there.charged >= since && there.until.is_some_and(|until| until >= it.asked);
+        others.map(|(_, there)| *there).filter(may_count)
     }
 
+    /// What may count of a record, without those before it.
     fn may_count(&self, it: &Record) -> There {
         let (rules, limit) = (self.rules, self.limit);
         // A fixed window counts what is denied, but not by a ban.
@@ -231,7 +252,8 @@ impl<'o> Counted<'o> {
             && !it.bans.is_banned
             && (!rules.stops_increment || it.outcome == Outcome::Denied { over: true });
         let until = if counts_denied { Some(Time::MAX) } else { rules.may_count_until(limit, it) };
-        There { until, charged: rules.charged_until(limit, it), hits: rules.hits_at_most(limit, it) }
+        let charged = rules.charged_until(limit, it);
+        There { until, charged, all_charged: charged, hits: rules.hits_at_most(limit, it) }
     }
 
     /// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what
@@ -263,10 +285,10 @@ impl<'o> Counted<'o> {
     }
 }
 
-/// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.
-fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [There]) {
+/// What surely went back before this was asked for.
+fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r Refund> {
     if limit.is_leased {
-        return;
+        return Vec::new();
     }
     let of = (it.limit, it.key, it.epoch);
     let own = rules.refunds.iter().filter(|refund| (refund.of.0, refund.of.1, refund.epoch) == of);
@@ -275,12 +297,13 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, there: &mut [The
     // What was done since a checkpoint is lost with it: hits that went back count again.
     let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.since <= done && done <= loss.until);
     let own = own.filter(|refund| !is_lost(refund.done));
-    let mut own = own.filter(|refund| refund.done <= it.asked).filter(is_heard).peekable();
-    if own.peek().is_none() {
-        return;
-    }
+    own.filter(|refund| refund.done <= it.asked).filter(is_heard).collect()
+}
+
+/// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.
+fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, refunds: &[&Refund], there: &mut [There]) {
     there.sort_by_key(|there| there.charged);
-    for refund in own {
+    for refund in refunds {
         let fails = rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
         let since = refund.asked.saturating_sub(rules.counts_for(limit, it));
         let mut left = if fails { 0 } else { refund.hits };

@@ -90,10 +90,8 @@ impl Run {
             let refunded = refunded.filter(|_| run.was_charged(number));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
-                lock(&run.records)
-                    .iter_mut()
-                    .filter(|it| it.request == number)
-                    .for_each(|it| it.is_refunded = true);
+                let places = run.places_of(number);
+                lock(&run.records)[places].iter_mut().for_each(|it| it.is_refunded = true);
                 let again = Arc::clone(&run);
                 run.world.at(run.world.now() + after, move |_| again.refund(number, at));
             }
@@ -108,9 +106,13 @@ impl Run {
 
     /// Whether all hits of a request were counted: by a shadow they may pass without.
     fn was_charged(&self, number: usize) -> bool {
-        lock(&self.records)
-            .iter()
-            .all(|it| it.request != number || it.outcome == Outcome::Admitted && !it.is_full)
+        let own = &lock(&self.records)[self.places_of(number)];
+        own.iter().all(|it| it.outcome == Outcome::Admitted && !it.is_full)
+    }
+
+    /// The places of the records of a request.
+    pub(super) fn places_of(&self, number: usize) -> Range<usize> {
+        lock(&self.places)[number].clone()
     }
 
     /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
@@ -166,8 +168,7 @@ impl Run {
                     asked,
                     done,
                 };
-                let own: Vec<_> =
-                    lock(&run.records).iter().filter(|it| it.request == number).map(refund).collect();
+                let own: Vec<_> = lock(&run.records)[run.places_of(number)].iter().map(refund).collect();
                 lock(&run.refunds).extend(own);
             }
         });
@@ -176,9 +177,8 @@ impl Run {
     /// Whether a node asks the counters that a request was charged to. After a reset hits go back to others.
     fn is_in_epochs_of(&self, number: usize, node: usize) -> bool {
         let epochs = lock(&self.nodes)[node].epoch_numbers;
-        let records = lock(&self.records);
-        let own = records.iter().filter(|it| it.request == number);
-        own.into_iter().all(|it| epochs[it.limit % self.scenario.limits.len()][it.key as usize] == it.epoch)
+        let own = &lock(&self.records)[self.places_of(number)];
+        own.iter().all(|it| epochs[it.limit % self.scenario.limits.len()][it.key as usize] == it.epoch)
     }
 
     /// A request to a node: whether it was admitted, or `None` without an answer. `sign`: -1 gives hits back.
@@ -357,6 +357,7 @@ impl Run {
         records.extend(items.iter().map(|item| record(item, None)));
         let candidates = items.iter().filter_map(|item| Some(record(item, Some(self.candidate_of(item)?))));
         records.extend(candidates);
+        lock(&self.places).get_mut(number).into_iter().for_each(|places| *places = first..records.len());
         first
     }
 }

@@ -74,8 +74,8 @@ impl Run {
         let mut ended = Vec::new();
         {
             let (records, tokens) = (lock(&self.records), lock(&self.tokens));
-            let own =
-                records.iter().enumerate().filter(|(_, it)| it.request == number && self.has_slots(it.limit));
+            let places = self.places_of(number);
+            let own = places.clone().zip(&records[places]).filter(|(_, it)| self.has_slots(it.limit));
             for (of, it) in own {
                 let item = self.item_of(it);
                 let id = it.id.map(|id| CALLS[usize::from(id)].to_owned());
@@ -106,7 +106,8 @@ impl Run {
     pub(super) fn renew(self: &Arc<Self>, number: usize, renewal: Renewal) {
         let own: Vec<(usize, oracle::Record, String)> = {
             let (records, tokens) = (lock(&self.records), lock(&self.tokens));
-            let own = records.iter().enumerate().filter(|(_, it)| it.request == number);
+            let places = self.places_of(number);
+            let own = places.clone().zip(&records[places]);
             own.filter_map(|(of, it)| Some((of, *it, tokens.get(&of)?.clone()))).collect()
         };
         for time in 1..=renewal.times {

@@ -179,7 +179,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
 }
 
 pub(super) fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
-    let (mut asks, mut now) = (Vec::new(), 500 * MILLI);
+    let (mut asks, mut now) = (Vec::with_capacity(4_096), 500 * MILLI);
     let usual = random.pick(&[2 * MILLI, 10 * MILLI, 30 * MILLI]);
     let keys = random.pick(&[1, 2, 6]);
     let several = random.pick(&[2, 5, 1_000]);
