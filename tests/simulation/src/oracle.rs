@@ -11,7 +11,7 @@
 //! - Nothing is admitted beyond N: what was surely counted before leaves room for the request, and for the remaining
 //!   hits that its answer says. That holds for each hit that is admitted, also where reported hits are charged beyond
 //!   N.
-//! - A request that gives hits back removes what it was admitted from every window.
+//! - A request that gives hits back removes what it was admitted from every window. The level of a bucket falls by as much.
 //! - Nothing is admitted while a debt waits that is carried: `debts.rs`.
 //! - Calls in flight have a judge of their own: `slots.rs`. So have reservations: `holds.rs`.
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
@@ -103,6 +103,8 @@ pub struct Rules<'s> {
     pub knows_late: bool,
     /// Counters of the beginning count as full too.
     pub begins_cold: bool,
+    /// There is no Redis: a request is checked and charged in one step.
+    pub in_one_step: bool,
     /// The clock of counters may have gone back by so much, when a machine booted: hits count so much longer.
     pub lag: Time,
     /// The clock of counters may have gone ahead by so much: hits count so much shorter.
@@ -337,6 +339,12 @@ fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
     own.filter(|_| may_make_room).map(|refund| refund.hits).sum()
 }
 
+/// Hits that may have gone back to the counter of a record between these times.
+fn given_back(rules: &Rules<'_>, it: &Record, [from, until]: [Time; 2]) -> u64 {
+    let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
+    own.filter(|refund| refund.asked <= until && refund.done >= from).map(|refund| refund.hits).sum()
+}
+
 /// More of these hits than a bucket holds, and lets through meanwhile.
 fn too_fast(
     rules: &Rules<'_>,
@@ -361,7 +369,8 @@ fn too_fast(
         if hits <= most {
             return None;
         }
-        let max = most + forgotten.hits(most);
+        let alone = given_back_alone(rules, limit, it);
+        let max = most + forgotten.hits(most) + alone + given_back(rules, it, [from, it.answered]);
         (hits > max).then(|| excess(hits, max, from, elapsed))
     })
 }
@@ -455,7 +464,8 @@ fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record
         level = (level - drained(at, other.asked)).max(0.0) + other.hits as f64;
         (level, at) = (level.min(holds::level_max(limit)), other.asked);
     }
-    Some(((level - drained(at, it.answered + rules.lead)).max(0.0) as u64).saturating_sub(1))
+    let level = (level - drained(at, it.answered + rules.lead)).max(0.0) as u64;
+    Some(level.saturating_sub(1 + given_back(rules, it, [since, it.answered])))
 }
 
 #[cfg(test)]

@@ -340,7 +340,13 @@ impl Scenario {
             recorded: None,
             ..*limit
         };
-        self.limits.iter().copied().chain(self.limits.iter().map(candidate)).collect()
+        let has_redis = self.layout.servers() > 0;
+        // Without Redis nothing of it fails.
+        let own = |limit: &LimitSpec| LimitSpec {
+            failure: if has_redis { limit.failure } else { StoreFailure::Error },
+            ..*limit
+        };
+        self.limits.iter().map(own).chain(self.limits.iter().map(candidate)).collect()
     }
 
     /// The settings of a node, before its upgrade or after it.

@@ -47,7 +47,7 @@ pub struct Record {
     pub is_refunded: bool,
     /// No other descriptor of the request is there.
     pub is_single: bool,
-    /// The client waited as long as it takes, and no other descriptor of the request is there.
+    /// Redis checks and charges all of the request in one step: what is denied charges nothing.
     pub is_plain: bool,
     /// There was no room in memory: hits that were admitted or reported may not count.
     pub is_full: bool,

@@ -119,6 +119,8 @@ impl Rules<'_> {
         match self.troubles.of(it.node, it.asked, back) {
             // Redis may have charged what the node denied without its answer.
             _ if it.is_reported || self.is_alone(limit, it) => Some(Time::MAX),
+            // Only what its own request asks of the counter in addition may be denied because of it.
+            _ if self.in_one_step => Some(it.answered),
             _ if it.is_plain => None,
             None if !is_hurried => Some(back),
             _ => Some(Time::MAX),
@@ -190,7 +192,7 @@ impl<'o> Counted<'o> {
         match limit.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let there = self.others(place, 0);
-                1 + level(limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
+                1 + level(rules, limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
             }
             Algorithm::FixedWindow => {
                 let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
@@ -297,16 +299,17 @@ fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r R
     // What was done since a checkpoint is lost with it: hits that went back count again.
     let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.since <= done && done <= loss.until);
     let own = own.filter(|refund| !is_lost(refund.done));
-    own.filter(|refund| refund.done <= it.asked).filter(is_heard).collect()
+    let fails = |refund: &Refund| rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
+    let own = own.filter(|refund| refund.done <= it.asked && !fails(refund));
+    own.filter(is_heard).collect()
 }
 
 /// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.
 fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, refunds: &[&Refund], there: &mut [There]) {
     there.sort_by_key(|there| there.charged);
     for refund in refunds {
-        let fails = rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
         let since = refund.asked.saturating_sub(rules.counts_for(limit, it));
-        let mut left = if fails { 0 } else { refund.hits };
+        let mut left = refund.hits;
         for there in there.iter_mut().filter(|there| there.charged >= since) {
             let taken = left.min(there.hits);
             (there.hits, left) = (there.hits - taken, left - taken);
@@ -314,14 +317,18 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, refunds: &[&Refu
     }
 }
 
-/// The most that may be in a bucket when this one is asked for.
-fn level(limit: &LimitSpec, there: impl Iterator<Item = There>, it: &Record) -> u64 {
-    let mut there: Vec<_> = there.map(|there| (there.charged.min(it.asked), there.hits)).collect();
-    there.sort_unstable();
+/// The most that may be in a bucket when this one is asked for. What went back did so at the earliest: the later, the more of it
+/// found hits there.
+fn level(rules: &Rules<'_>, limit: &LimitSpec, there: impl Iterator<Item = There>, it: &Record) -> u64 {
+    let charged = there.map(|there| (there.charged.min(it.asked), there.hits as f64));
+    let back = went_back(rules, limit, it);
+    let back = back.iter().map(|refund| (refund.asked, -(refund.hits as f64)));
+    let mut changes: Vec<(Time, f64)> = back.chain(charged).collect();
+    changes.sort_by_key(|&(at, _)| at);
     let (mut level, mut since) = (0.0_f64, 0);
     let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;
-    for (at, hits) in there {
-        level = (level - drained(at - since)).max(0.0) + hits as f64;
+    for (at, hits) in changes {
+        level = ((level - drained(at - since)).max(0.0) + hits).max(0.0);
         since = at;
     }
     (level - drained(it.asked - since)).max(0.0).ceil() as u64

@@ -89,6 +89,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         lag: 0,
         lead: 0,
         begins_cold: true,
+        in_one_step: false,
         local_share_percent: 100,
         reports_within: 0,
         stops_increment: false,

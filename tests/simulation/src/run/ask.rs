@@ -91,7 +91,11 @@ impl Run {
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
                 let places = run.places_of(number);
-                lock(&run.records)[places].iter_mut().for_each(|it| it.is_refunded = true);
+                let limits = &run.scenario.limits;
+                let is_bucket = |it: &Record| limits[it.limit % limits.len()].algorithm.is_bucket();
+                // A bucket gets back a level, of whosoever hits.
+                let own = &mut lock(&run.records)[places];
+                own.iter_mut().for_each(|it| it.is_refunded = !is_bucket(it));
                 let again = Arc::clone(&run);
                 run.world.at(run.world.now() + after, move |_| again.refund(number, at));
             }
@@ -129,8 +133,7 @@ impl Run {
                 return false;
             }
             match limit.algorithm {
-                // The oldest hits drain first, whosoever they are.
-                Algorithm::TokenBucket | Algorithm::LeakyBucket => false,
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
                 Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted | Algorithm::Calendar => {
                     latest < limit.window_around(window, ask.at)[1]
                 }
@@ -345,7 +348,7 @@ impl Run {
                 remaining: 0,
                 reset_nanos: 0,
                 is_single: items.len() == 1,
-                is_plain: items.len() == 1 && deadline.is_none() && !has_slots,
+                is_plain: items.len() == 1 && !has_slots,
                 deadline,
                 outcome: Outcome::Unknown,
                 bans: Bans {

@@ -273,7 +273,8 @@ impl Run {
             ),
             lag: self.lag.load(Relaxed),
             lead: self.scenario.lead(),
-            begins_cold: !matches!(self.scenario.layout, Layout::Alone(_)),
+            begins_cold: !self.is_alone(),
+            in_one_step: self.is_alone(),
             local_share_percent: self
                 .scenario
                 .all_settings()

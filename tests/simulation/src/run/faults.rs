@@ -122,7 +122,7 @@ impl Run {
     }
 
     /// Whether there is no Redis.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         matches!(self.scenario.layout, Layout::Alone(_))
     }
 
