@@ -27,7 +27,7 @@ use crate::numbers::{latest, next};
 use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::rules::{Epoch, Epochs, Reach, ResetPath};
 use tidegate_engine::time::Timestamp;
-use tidegate_redis::runtime::Runtime;
+use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};
 use tidegate_serve::service::Service;
 
@@ -40,8 +40,9 @@ pub const PATHS_MAX: usize = 10_000;
 const FIELD_CHARS: usize = 64;
 
 /// All resets, and where they are kept.
-pub struct Resets {
-    service: Arc<Service>,
+pub struct Resets<R: Runtime = Tokio> {
+    runtime: R,
+    service: Arc<Service<R>>,
     file: Option<PathBuf>,
     /// Held while the file is written, so that of two resets neither is lost.
     one_at_a_time: Mutex<()>,
@@ -115,14 +116,21 @@ pub enum ResetError {
     #[error("not done, because it cannot be stored: {0}")]
     File(#[from] FileError),
     /// The thread that does it has died.
-    #[error("not done: {0}")]
-    Thread(#[from] tokio::task::JoinError),
+    #[error("not done, because the thread that does it has died")]
+    Thread,
 }
 
 impl Resets {
     /// Resets of `service`, which end with the process.
     pub fn new(service: Arc<Service>) -> Self {
-        Self { service, file: None, one_at_a_time: Mutex::default() }
+        Self::on(Tokio, service)
+    }
+}
+
+impl<R: Runtime> Resets<R> {
+    /// The same on another runtime than tokio.
+    pub fn on(runtime: R, service: Arc<Service<R>>) -> Self {
+        Self { runtime, service, file: None, one_at_a_time: Mutex::default() }
     }
 
     /// With the resets in this file, which need not exist yet. Call it before rules are put in force.
@@ -191,10 +199,9 @@ impl Resets {
         if !wanted.is_done {
             let _one_at_a_time = self.one_at_a_time.lock().await;
             let (service, file) = (Arc::clone(&self.service), self.file.clone());
-            tokio::task::spawn_blocking(move || {
-                put_in_force(&service, file.as_deref().map(|path| (path, &SystemDisk as _)), &one)
-            })
-            .await??;
+            let put =
+                move || put_in_force(&service, file.as_deref().map(|path| (path, &SystemDisk as _)), &one);
+            self.runtime.unblock(put).await.ok_or(ResetError::Thread)??;
         }
         match missing {
             None => Ok(()),
@@ -203,7 +210,7 @@ impl Resets {
     }
 
     /// Stores a reset at all servers of Redis.
-    async fn keep(&self, shared: &SharedStore, one: &Epochs, epoch: Epoch) -> Result<Kept, ResetError> {
+    async fn keep(&self, shared: &SharedStore<R>, one: &Epochs, epoch: Epoch) -> Result<Kept, ResetError> {
         let all = || {
             let mut all = self.service.epochs();
             all.merge(one);
@@ -233,12 +240,12 @@ impl Resets {
             // A server that cannot be reached now is not waited for: it cannot decide requests either.
             let _ = contact.wait_for(|contact| *contact != Contact::Never(None)).await;
             while !shared.has_read_epochs() {
-                tokio::time::sleep(FIRST_READ.0).await;
+                self.runtime.sleep(FIRST_READ.0).await;
             }
         };
         tokio::select! {
             never = self.follow() => match never {},
-            read = tokio::time::timeout(FIRST_READ.1, read) => if read.is_err() {
+            read = self.runtime.timeout(FIRST_READ.1, read) => if read.is_none() {
                 tracing::warn!("resets not read from Redis within {:?}; will retry", FIRST_READ.1);
             },
         }
@@ -261,10 +268,10 @@ impl Resets {
             service.begin_epochs(&epochs);
             Agreed { missing: numbers(&greater(&service.epochs(), &epochs)), trouble: left_out }
         };
-        tokio::task::spawn_blocking(agreeing).await.ok()
+        self.runtime.unblock(agreeing).await
     }
 
-    fn shared(&self) -> Option<&Arc<SharedStore>> {
+    fn shared(&self) -> Option<&Arc<SharedStore<R>>> {
         self.service.counters().shared()
     }
 }

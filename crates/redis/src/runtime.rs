@@ -58,6 +58,12 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// Runs a task in the background, on the calling worker.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Self::Task;
 
+    /// Does work that takes milliseconds where no task waits for it. `None`: it has panicked.
+    fn unblock<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> impl Future<Output = Option<T>> + Send;
+
     /// Opens a connection, once.
     /// Fails when the server cannot be reached, or refuses the login.
     fn connect(

@@ -4,6 +4,7 @@
 //! connection's place on it and the number of the message: leaving another message out changes nothing for this one.
 
 mod connection;
+mod reads;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,7 @@ use crate::redis::server::{EPOCH_MICROS, Map, Server};
 use crate::world::{MICRO, MILLI, Time, World, lock};
 use connection::Connection;
 pub use connection::Wire;
+pub use reads::Reads;
 
 /// How long a message takes at least.
 const LATENCY_MIN: Time = 30 * MICRO;
@@ -51,6 +53,8 @@ pub struct Network {
     open: Mutex<Vec<Arc<Connection>>>,
     /// Messages of nodes that took much longer: from then until then.
     pub slow: Mutex<Vec<(usize, Time, Time)>>,
+    /// A decision for which a server was asked though it may not have made it.
+    pub undue: Mutex<Option<String>>,
     /// Commands that servers have answered.
     pub commands: AtomicU64,
     /// The clocks of all servers are ahead by so many microseconds.
@@ -106,6 +110,7 @@ impl Network {
             ways,
             open: Mutex::default(),
             slow: Mutex::default(),
+            undue: Mutex::default(),
             commands: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
         })
@@ -150,6 +155,12 @@ impl Network {
         way.lost_before = way.connections + 1;
     }
 
+    /// The oldest connection between a node and a server is open at one end only.
+    pub fn lose_one(&self, node: usize, server: usize) {
+        let open = lock(&self.open);
+        open.iter().filter(|it| it.is_between(node, server)).take(1).for_each(|it| it.lose());
+    }
+
     /// Breaks the connections of a node and a server. What is under way never arrives.
     pub fn break_way(&self, node: usize, server: usize) {
         self.lose(node, server);
@@ -180,7 +191,8 @@ impl Network {
     /// Whether what is sent on this connection cannot arrive any more.
     fn is_lost(&self, connection: &Connection) -> bool {
         let way = lock(&self.ways)[connection.node][connection.server];
-        connection.place < way.lost_before
+        connection.is_lost()
+            || connection.place < way.lost_before
             || connection.breaks < lock(&self.servers).links[connection.server].breaks
     }
 
@@ -237,8 +249,13 @@ impl Network {
         SCRIPTS.with_borrow_mut(|scripts| to_value(server.run(scripts, map, micros, &arguments, asks)))
     }
 
-    /// Connects a node to a server of this name.
-    pub async fn connect(self: &Arc<Self>, world: &Arc<World>, node: usize, host: &str) -> RedisResult<Wire> {
+    /// Connects a node to a server of this name. `reads`: its process follows resets.
+    pub async fn connect(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        (node, reads): (usize, Option<Arc<Reads>>),
+        host: &str,
+    ) -> RedisResult<Wire> {
         let server =
             lock(&self.servers).links.iter().position(|link| link.server.name == host && !link.is_gone);
         let Some(server) = server else {
@@ -253,7 +270,7 @@ impl Network {
         let there = self.latency(world.now(), 0, node, self.drawn((node, server), place, 0));
         world.until((world.now() + there).max(self.cut_until(node, server))).await;
         let breaks = lock(&self.servers).links[server].breaks;
-        let connection = Arc::new(Connection::new(world, self, (node, server), (place, breaks)));
+        let connection = Arc::new(Connection::new(world, self, (node, server), (place, breaks), reads));
         lock(&self.open).push(Arc::clone(&connection));
         Ok(Wire::of(connection))
     }

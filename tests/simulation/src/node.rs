@@ -10,7 +10,7 @@ use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Access, Address};
 use tidegate_redis::runtime::{Runtime, Task};
 
-use crate::network::{Network, Wire};
+use crate::network::{Network, Reads, Wire};
 use crate::random::Random;
 use crate::redis::server::EPOCH_MICROS;
 use crate::world::{Handle, MICRO, Time, World};
@@ -28,6 +28,8 @@ pub struct Node {
     random: Arc<AtomicU64>,
     /// By how much the wall clock of its machine is ahead.
     wall_ahead: Arc<AtomicU64>,
+    /// What its process has read of resets, if it follows them.
+    reads: Option<Arc<Reads>>,
 }
 
 /// How the clock of a node differs from the world's.
@@ -62,13 +64,29 @@ impl Node {
         seed: u64,
     ) -> Self {
         let (random, wall_ahead) = (Arc::new(AtomicU64::new(seed)), Arc::default());
-        Self { world: Arc::clone(world), network: Arc::clone(network), number, clock, random, wall_ahead }
+        Self {
+            world: Arc::clone(world),
+            network: Arc::clone(network),
+            number,
+            clock,
+            random,
+            wall_ahead,
+            reads: None,
+        }
     }
 
     /// The same node, on a machine whose wall clock is ahead by so much.
     #[must_use]
     pub fn on_machine(self, wall_ahead: Arc<AtomicU64>) -> Self {
         Self { wall_ahead, ..self }
+    }
+
+    /// The same, whose process reads resets from Redis.
+    #[must_use]
+    pub fn following(self, reads: Reads) -> Self {
+        // No other process draws the same numbers: a change that it marks with one has no other mark.
+        let own = Random::new(self.random.load(Relaxed)).bits();
+        Self { random: Arc::new(AtomicU64::new(own)), reads: Some(Arc::new(reads)), ..self }
     }
 
     /// The time of the world.
@@ -124,9 +142,13 @@ impl Runtime for Node {
         self.world.spawn(self.number, task)
     }
 
+    async fn unblock<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        Some(work())
+    }
+
     async fn connect(&self, address: &Address, _: &Access) -> RedisResult<Wire> {
         let Address::Tcp(host, _) = address else { panic!("no socket is in this world") };
-        self.network.connect(&self.world, self.number, host).await
+        self.network.connect(&self.world, (self.number, self.reads.clone()), host).await
     }
 }
 

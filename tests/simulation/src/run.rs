@@ -23,21 +23,22 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Epochs, RuleSet};
+use tidegate_operate::resets::Resets;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture::metrics;
 use tidegate_serve::service::{Counters, KnownRecords, Service};
 use tokio::sync::Notify;
 
-use crate::network::{Latencies, Network};
+use crate::network::{Latencies, Network, Reads};
 use crate::node::Node;
 use crate::oracle::{Census, Loss, Record, Refund, Release};
 use crate::scenario::{Layout, Scenario};
-use crate::world::{MILLI, SECOND, Time, World, lock};
+use crate::world::{Handle, MILLI, SECOND, Time, World, lock};
 use alone::Home;
 use decider::Excepted;
 use names::RuleIds;
 use records::Shelf;
-use resets::EpochNumbers;
+use resets::{EpochNumbers, Operated};
 use sums::Sums;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
@@ -98,6 +99,8 @@ pub enum Kind {
     WrongHold,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
+    /// A reset was not in force in time, or was forgotten.
+    WrongReset,
     /// A process began with something else than the one before had left.
     WrongStart,
 }
@@ -116,6 +119,7 @@ struct Run {
     /// The places of the records of each request.
     places: Mutex<Vec<Range<usize>>>,
     shelf: Arc<Shelf>,
+    operated: Mutex<Operated>,
     losses: Mutex<Vec<Loss>>,
     /// Hits that went back, or may have.
     refunds: Mutex<Vec<Refund>>,
@@ -150,7 +154,10 @@ struct State {
     /// Notified when the node stops: one for each worker.
     stopping: Vec<Arc<Notify>>,
     version: usize,
-    /// The resets that it has received. They survive a crash, because they are in Redis, or in STATE_DIR.
+    /// Its resets, if it follows them through Redis.
+    resets: Option<Arc<Resets<Node>>>,
+    /// The resets that it has received. They survive a crash, because they are in Redis, or in STATE_DIR. A process that
+    /// follows them begins without any.
     epochs: Epochs,
     /// The same as a number for each counter.
     epoch_numbers: EpochNumbers,
@@ -188,6 +195,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
         places: Mutex::new(vec![0..0; scenario.asks.len()]),
         shelf: Arc::default(),
+        operated: Mutex::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),
         tokens: Mutex::default(),
@@ -234,6 +242,7 @@ impl Run {
         let end = self.scenario.asked_until() + RECOVERED;
         self.check_accounts_until(end);
         self.world.run_until(end);
+        self.check_resets();
         self.check_recovered();
         self.check_leases();
         self.sums.check(&self.metrics).into_iter().for_each(|what| self.wrong(Kind::WrongSum, what));
@@ -251,7 +260,12 @@ impl Run {
         let seed = self.scenario.seed ^ (number as u64) << 32 ^ starts;
         let wall_ahead = state.home.as_ref().map(|home| Arc::clone(&home.wall_ahead)).unwrap_or_default();
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
-        let node = node.on_machine(wall_ahead);
+        let mut node = node.on_machine(wall_ahead);
+        if self.scenario.follows_resets {
+            let servers = self.scenario.layout.servers();
+            node = node.following(Reads::new(servers, self.scenario.timeout));
+            (state.epochs, state.epoch_numbers) = Default::default();
+        }
         let begun = match &mut state.home {
             Some(home) => self.begin(home, &node),
             None => {
@@ -274,6 +288,7 @@ impl Run {
         state.started = started;
         state.records = self.records_of(number, &node, seed);
         let modes = self.scenario.modes;
+        let runtime = node.clone();
         let service = Service::on(node, counters, Arc::clone(&self.metrics), clock, modes);
         let service = service.recorded(state.records.clone());
         let service = Arc::new(service);
@@ -288,10 +303,11 @@ impl Run {
         drop(nodes);
         self.put_in_force(number);
         self.world.note(|| format!("node {number} starts"));
+        let following = self.follow_resets(number, runtime, &service);
         let working = Arc::new(AtomicUsize::new(stopping.len()));
         for (worker, stopping) in stopping.into_iter().enumerate() {
             let (run, service, working) = (Arc::clone(self), Arc::clone(&service), Arc::clone(&working));
-            let asking = Arc::clone(&asking);
+            let (asking, following) = (Arc::clone(&asking), following.clone());
             self.world.spawn_on((number, worker), async move {
                 service.work(stopping.notified()).await;
                 // A request that still waits may hold leased hits. All of them end within their budgets.
@@ -300,6 +316,7 @@ impl Run {
                 }
                 if working.fetch_sub(1, Relaxed) == 1 {
                     run.check_accounts((number, started), &service);
+                    following.iter().for_each(Handle::abort);
                     run.end_life(number);
                 }
             });
@@ -309,7 +326,7 @@ impl Run {
     /// A node serves nobody any more, and gives back what it has of leases.
     fn stop_node(&self, node: usize) {
         let state = &mut lock(&self.nodes)[node];
-        state.service = None;
+        (state.service, state.resets) = (None, None);
         state.stopping.iter().for_each(|worker| worker.notify_one());
     }
 

@@ -20,6 +20,7 @@ mod plots;
 mod prefixes;
 mod records;
 mod reservations;
+mod resets;
 mod shapes;
 mod slots;
 mod stage;
@@ -98,6 +99,8 @@ pub struct Scenario {
     pub stale_mode: StaleMode,
     /// How many keys a node knows of that have records or none.
     pub record_cache: usize,
+    /// Nodes follow resets through Redis. Otherwise they hear of them from a list.
+    pub follows_resets: bool,
     /// What clients ask, by time.
     pub asks: Vec<Ask>,
     /// What goes wrong, or is changed, by time.
@@ -444,6 +447,9 @@ impl Display for Scenario {
             )?;
         }
         writeln!(formatter, "{:?}, the unlimited rule replaces {:?}", self.modes, self.unlimited_replaces)?;
+        if self.follows_resets {
+            writeln!(formatter, "nodes follow resets through Redis")?;
+        }
         write!(formatter, "{} requests, {} faults", self.asks.len(), self.faults.len())
     }
 }

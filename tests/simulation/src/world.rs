@@ -202,6 +202,11 @@ impl World {
         }
     }
 
+    /// Whether tasks of a group may not run.
+    pub fn is_frozen(&self, group: usize) -> bool {
+        lock(&self.frozen).iter().any(|(other, _)| *other == group)
+    }
+
     /// Lets them run again.
     pub fn thaw(&self, group: usize) {
         let mut frozen = lock(&self.frozen);

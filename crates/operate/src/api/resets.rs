@@ -74,7 +74,7 @@ impl From<ResetError> for Problem {
             | ResetError::Unknown { .. }
             | ResetError::Incomplete { .. }
             | ResetError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
-            ResetError::Thread(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            ResetError::Thread => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())
     }

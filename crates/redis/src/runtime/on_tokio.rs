@@ -87,6 +87,10 @@ impl Runtime for Tokio {
         Some(Handle::try_current().ok()?.spawn(task).abort_handle())
     }
 
+    async fn unblock<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        tokio::task::spawn_blocking(work).await.ok()
+    }
+
     async fn connect(&self, address: &Address, access: &Access) -> RedisResult<TokioTransport> {
         match address {
             Address::Unix(path) => establish(UnixStream::connect(path).await?, access).await,

@@ -179,6 +179,10 @@ impl Runtime for Node {
         Handle(self.world.spawn(task))
     }
 
+    async fn unblock<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        Some(work())
+    }
+
     async fn connect(&self, _: &Address, _: &Access) -> RedisResult<Wire> {
         let wire = Wire { node: self.clone(), is_closed: AtomicBool::new(false) };
         wire.travel().await?;

@@ -3,14 +3,15 @@
 //! In: commands. Out: replies. Who closes it hears no more of it, but what was sent before may arrive all the same, and
 //! is done.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use redis::{Arg, Cmd, RedisResult, Value};
 use tidegate_redis::runtime::Transport;
 
-use super::{Network, WORK};
+use super::reads::{Line, Reads};
+use super::{Network, SCRIPTS, WORK};
 use crate::world::{MILLI, Time, World, lock};
 
 /// A connection.
@@ -24,6 +25,13 @@ pub(super) struct Connection {
     /// How often all connections of the server had broken when it was made.
     pub(super) breaks: u64,
     is_closed: AtomicBool,
+    /// When it was closed.
+    closed: AtomicU64,
+    /// It is open at one end only.
+    is_lost: AtomicBool,
+    /// What its process has read of resets, if it follows them.
+    reads: Option<Arc<Reads>>,
+    line: Mutex<Line>,
     state: Mutex<State>,
 }
 
@@ -33,6 +41,23 @@ struct State {
     /// When the last message arrives, there and back.
     arrives: [Time; 2],
     waiting: Vec<Arc<Pending>>,
+}
+
+/// A command on its way.
+struct Sent {
+    command: Cmd,
+    asks: bool,
+    pending: Arc<Pending>,
+    /// It asks for resets.
+    read: Option<Arc<Reading>>,
+    /// Why the server may not decide by it.
+    forbidden: Option<&'static str>,
+}
+
+/// A question for the resets of a server.
+struct Reading {
+    asked: Time,
+    is_answered: AtomicBool,
 }
 
 /// A reply that somebody waits for.
@@ -63,6 +88,7 @@ impl Connection {
         network: &Arc<Network>,
         (node, server): (usize, usize),
         (place, breaks): (u64, u64),
+        reads: Option<Arc<Reads>>,
     ) -> Self {
         Self {
             world: Arc::clone(world),
@@ -72,6 +98,10 @@ impl Connection {
             place,
             breaks,
             is_closed: AtomicBool::new(false),
+            closed: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
+            reads,
+            line: Mutex::new(Line { opened: world.now(), read: None }),
             state: Mutex::new(State { messages: 1, ..State::default() }),
         }
     }
@@ -80,9 +110,20 @@ impl Connection {
         (self.node, self.server) == (node, server)
     }
 
+    /// What is sent on it never arrives from now on.
+    pub(super) fn lose(&self) {
+        self.is_lost.store(true, Relaxed);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Relaxed)
+    }
+
     /// Nobody waits for replies any more.
     pub(super) fn close(&self) {
-        self.is_closed.store(true, Relaxed);
+        if !self.is_closed.swap(true, Relaxed) {
+            self.closed.store(self.world.now(), Relaxed);
+        }
         lock(&self.network.open).retain(|other| !std::ptr::eq(&**other, self));
         let waiting = std::mem::take(&mut lock(&self.state).waiting);
         waiting.iter().for_each(|pending| pending.answer(Err(broken())));
@@ -110,19 +151,60 @@ impl Connection {
 
     /// Lets the command of a pending reply travel to the server, which runs it, and the reply back.
     fn send(self: &Arc<Self>, command: Cmd, asks: bool, pending: Arc<Pending>) {
-        let (there, connection) = (self.next_arrival(0, self.world.now()), Arc::clone(self));
-        self.world.at(there, move |world| connection.arrived(world, command, asks, pending));
+        let (now, connection) = (self.world.now(), Arc::clone(self));
+        let (read, forbidden) = (self.reading(&command, now), self.forbids(now));
+        let sent = Sent { command, asks, pending, read, forbidden };
+        self.world.at(self.next_arrival(0, now), move |world| connection.arrived(world, sent));
     }
 
-    fn arrived(self: Arc<Self>, world: &Arc<World>, command: Cmd, asks: bool, pending: Arc<Pending>) {
+    /// Why its server may not decide now.
+    fn forbids(&self, now: Time) -> Option<&'static str> {
+        self.reads.as_ref()?.forbids(self.server, *lock(&self.line), now)
+    }
+
+    /// A question for resets, if this command is one.
+    fn reading(self: &Arc<Self>, command: &Cmd, now: Time) -> Option<Arc<Reading>> {
+        let reads = Arc::clone(self.reads.as_ref()?);
+        let mut arguments = command.args_iter();
+        let Some(Arg::Simple(b"HGET")) = arguments.next() else { return None };
+        let (connection, reading) =
+            (Arc::clone(self), Arc::new(Reading { asked: now, is_answered: AtomicBool::default() }));
+        let (own, ends) = (Arc::clone(&reading), now + reads.answer_max());
+        self.world.at(ends + MILLI, move |world| {
+            // It waited until it gave the connection up, unless all of it stood still.
+            let waited =
+                !connection.is_closed.load(Relaxed) || connection.closed.load(Relaxed) + MILLI >= ends;
+            if waited && !own.is_answered.load(Relaxed) && !world.is_frozen(connection.node) {
+                reads.late(connection.server, now);
+            }
+        });
+        Some(reading)
+    }
+
+    /// A question for resets is answered.
+    fn read(&self, reading: &Reading, reply: &Value) {
+        reading.is_answered.store(true, Relaxed);
+        if let (Some(reads), Value::BulkString(_) | Value::Nil) = (&self.reads, reply) {
+            lock(&self.line).read = Some(self.world.now());
+            reads.answered(self.server, reading.asked);
+        }
+    }
+
+    fn arrived(self: Arc<Self>, world: &Arc<World>, sent: Sent) {
         if !self.is_read() {
             return;
         }
         let (now, begins) = (world.now(), self.network.begins(world.now(), self.server));
         if begins > now {
-            return world.at(begins, move |world| self.arrived(world, command, asks, pending));
+            return world.at(begins, move |world| self.arrived(world, sent));
         }
+        let Sent { command, asks, pending, read, forbidden } = sent;
         let reply = self.network.run(now, self.server, &command, asks);
+        if let Some(why) = forbidden.filter(|_| SCRIPTS.with_borrow(|scripts| scripts.decides(&command))) {
+            let (node, server) = (self.node, self.server);
+            lock(&self.network.undue)
+                .get_or_insert_with(|| format!("node {node} lets server {server} decide, though {why}"));
+        }
         if command.args_iter().next().is_some_and(|name| matches!(name, Arg::Simple(b"EVAL" | b"EVALSHA"))) {
             world.note(|| format!("server {} runs {} for node {}", self.server, shown(&command), self.node));
         }
@@ -130,6 +212,7 @@ impl Connection {
         world.at(back, move |_| {
             if !self.is_closed.load(Relaxed) && !self.network.is_lost(&self) {
                 lock(&self.state).waiting.retain(|other| !Arc::ptr_eq(other, &pending));
+                read.iter().for_each(|reading| self.read(reading, &reply));
                 pending.answer(Ok(reply));
             }
         });

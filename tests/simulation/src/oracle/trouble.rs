@@ -47,7 +47,7 @@ impl Troubles {
     }
 
     /// Whether any node was troubled at some time between these.
-    pub(super) fn touch(&self, from: Time, until: Time) -> bool {
+    pub fn touch(&self, from: Time, until: Time) -> bool {
         (0..self.of.len()).any(|node| self.of(node, from, until).is_some())
     }
 }

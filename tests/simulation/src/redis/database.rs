@@ -36,6 +36,9 @@ impl Reply {
 /// The scores of the members of a sorted set: whole numbers.
 pub type Sorted = BTreeMap<Vec<u8>, i64>;
 
+/// The fields of a hash.
+pub type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// What is under a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -45,6 +48,8 @@ pub enum Value {
     List(VecDeque<Vec<u8>>),
     /// A sorted set.
     Sorted(Sorted),
+    /// A hash.
+    Hash(Fields),
     /// A counter of the model.
     Counter(Counter),
 }
@@ -236,12 +241,27 @@ impl Database {
                 let all = self.by_score(key)?;
                 Ok(with_scores(&all[range(all.len(), first, last)]))
             }
+            (b"HGET", [key, field]) => {
+                let found = self.hash(key)?.and_then(|fields| fields.get(*field));
+                Ok(found.map_or(Reply::Nil, |value| Reply::Bulk(value.clone())))
+            }
+            (b"HLEN", [key]) => Ok(Reply::Int(self.hash(key)?.map_or(0, Fields::len) as i64)),
+            (b"HGETALL", [key]) => {
+                let fields = self.hash(key)?.into_iter().flatten();
+                let both = fields.flat_map(|(field, value)| [field.clone(), value.clone()]);
+                Ok(Reply::Array(both.map(Reply::Bulk).collect()))
+            }
+            (b"HSET", [key, field, value]) => {
+                let before = self.hash_or_new(key)?.insert(field.to_vec(), value.to_vec());
+                Ok(Reply::Int(before.is_none().into()))
+            }
             (b"DEL" | b"UNLINK", [key]) => Ok(Reply::Int(self.keys.remove(*key).is_some().into())),
             (b"TYPE", [key]) => Ok(Reply::Status(match self.keys.get(*key).map(|entry| &entry.value) {
                 None => "none",
                 Some(Value::Text(_)) => "string",
                 Some(Value::List(_)) => "list",
                 Some(Value::Sorted(_)) => "zset",
+                Some(Value::Hash(_)) => "hash",
                 Some(Value::Counter(_)) => return Err(wrong_type()),
             })),
             (b"PEXPIREAT", [key, at]) => Ok(self.expire_at(key, integer(at)?, now_micros)),
@@ -341,6 +361,22 @@ impl Database {
         let new = || Entry { value: Value::Sorted(Sorted::new()), expires: None };
         match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
             Value::Sorted(sorted) => Ok(sorted),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    fn hash(&self, key: &[u8]) -> Result<Option<&Fields>, Reply> {
+        match self.keys.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Hash(fields)) => Ok(Some(fields)),
+            Some(_) => Err(wrong_type()),
+        }
+    }
+
+    fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Fields, Reply> {
+        let new = || Entry { value: Value::Hash(Fields::new()), expires: None };
+        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+            Value::Hash(fields) => Ok(fields),
             _ => Err(wrong_type()),
         }
     }

@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use tidegate_redis::script::source;
+use redis::{Arg, Cmd};
+use tidegate_redis::script::{Purpose, source};
 
 use super::database::{Database, Reply};
 use super::lua::Interpreter;
@@ -69,6 +70,20 @@ impl Scripts {
             (RunBy::Both, Some(&script)) => self.run_both((name, script), arguments, database, now_micros),
             _ => self.lua.run(name, arguments, database, now_micros),
         }
+    }
+
+    /// Whether a command calls a script that decides.
+    pub fn decides(&self, command: &Cmd) -> bool {
+        let mut arguments = command.args_iter();
+        let name = match (arguments.next(), arguments.next()) {
+            (Some(Arg::Simple(b"EVALSHA")), Some(Arg::Simple(name))) => {
+                str::from_utf8(name).ok().map(str::to_owned)
+            }
+            (Some(Arg::Simple(b"EVAL")), Some(Arg::Simple(text))) => str::from_utf8(text).ok().map(name_of),
+            _ => None,
+        };
+        let script = name.and_then(|name| self.modelled.get(&name));
+        script.is_some_and(|script| script.purpose != Purpose::GiveBack)
     }
 
     /// # Panics

@@ -227,7 +227,7 @@ impl Server {
                     self.evaluate(scripts, (script, evaluates), (keys, arguments), now_micros)
                 })
             }
-            (b"GET" | b"TIME", _) => {
+            (b"GET" | b"HGET" | b"HLEN" | b"HGETALL" | b"TIME", _) => {
                 let key = arguments.first();
                 let moved = key.and_then(|key| self.moved(map, key, asks));
                 moved.unwrap_or_else(|| self.database.run(now_micros, command))

@@ -218,7 +218,9 @@ impl Run {
         let failed = self.scenario.faults.iter().filter_map(|fault| {
             let (node, lasts, forgets) = match fault.what {
                 What::Cut { node, lasts, .. } | What::Pause { node, lasts } => (Some(node), lasts, false),
-                What::Break { node, .. } | What::Lose { node, .. } => (Some(node), 0, false),
+                What::Break { node, .. } | What::Lose { node, .. } | What::LoseOne { node, .. } => {
+                    (Some(node), 0, false)
+                }
                 What::Crash { node, lasts }
                 | What::StopNode { node, lasts }
                 | What::Upgrade { node, lasts } => (Some(node), lasts, true),
@@ -251,6 +253,10 @@ impl Run {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
         let is_calm = self.scenario.is_calm();
         let troubles = self.troubles();
+        let undue = lock(&self.network.undue).take();
+        if let Some(what) = undue.or_else(|| self.late_reset(&troubles)) {
+            return (Some(Violation { kind: Kind::WrongReset, what }), Census::default());
+        }
         let refunds = lock(&self.refunds);
         let limits = self.scenario.judged();
         let rules = Rules {

@@ -195,6 +195,7 @@ pub(super) fn counters(scenario: &Scenario, settings: Settings, node: &Node) -> 
             wait_replicas: scenario.wait_replicas,
             workers: scenario.workers,
             pool_size: scenario.pool_size,
+            follows_epochs: scenario.follows_resets,
             ..RedisOptions::new(kind)
         };
         RedisStore::on(node.clone(), options)

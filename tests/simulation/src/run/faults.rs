@@ -23,6 +23,7 @@ impl Run {
             What::Cut { node, server, lasts } => network.cut(node, server, now + lasts),
             What::Break { node, server } => network.break_way(node, server),
             What::Lose { node, server } => network.lose(node, server),
+            What::LoseOne { node, server } => network.lose_one(node, server),
             What::Stop { server, lasts } => network.stop(server, now + lasts),
             What::Refuse { server, lasts, why } => {
                 network.server(server, |it| it.trouble = Some(why));
@@ -128,9 +129,12 @@ impl Run {
 
     /// The process of a node ends where it is.
     fn kill(&self, node: usize) {
-        let service = lock(&self.nodes)[node].service.take();
+        let process = {
+            let state = &mut lock(&self.nodes)[node];
+            (state.service.take(), state.resets.take())
+        };
         self.world.kill(Some(node));
-        drop(service);
+        drop(process);
         self.network.close_all(node);
         lock(&self.nodes)[node].home.iter_mut().for_each(Home::killed);
     }

@@ -198,6 +198,7 @@ impl Way {
         let service = Arc::clone(state.service.as_ref()?);
         let rules = service.snapshot().ok()?;
         let (epochs, asking) = (state.epoch_numbers, Arc::clone(&state.asking));
+        run.note_late_resets(node, &epochs);
         Some(Self { service, rules, epochs, version: state.version, asking, sums: Arc::clone(&run.sums) })
     }
 

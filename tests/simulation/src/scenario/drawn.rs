@@ -12,7 +12,7 @@ use tidegate_serve::service::StaleMode;
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
     batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
-    prefixes, records, reservations, shapes, slots, stage, widened,
+    prefixes, records, reservations, resets, shapes, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -66,6 +66,7 @@ impl Scenario {
             far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
             stale_mode: StaleMode::Rule,
             record_cache: 100,
+            follows_resets: false,
             asks: Vec::new(),
             faults: Vec::new(),
         };
@@ -118,6 +119,7 @@ fn add_later(seed: u64, scenario: &mut Scenario) {
     debts::add(&mut drawn(debts::OWN), scenario);
     long_logs::add(&mut drawn(long_logs::OWN), scenario);
     calendars::end(&mut drawn(calendars::ENDING), scenario);
+    resets::add(&mut drawn(resets::OWN), scenario);
 }
 
 /// How much longer messages of a node take: some are far away, but near enough to be answered in time.

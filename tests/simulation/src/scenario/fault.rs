@@ -41,6 +41,13 @@ pub enum What {
         /// The server.
         server: usize,
     },
+    /// The oldest connection between a node and a server is open at one end only.
+    LoseOne {
+        /// The node.
+        node: usize,
+        /// The server.
+        server: usize,
+    },
     /// A server stands still.
     Stop {
         /// Which.
@@ -234,6 +241,7 @@ impl What {
             Self::Cut { node, .. }
             | Self::Break { node, .. }
             | Self::Lose { node, .. }
+            | Self::LoseOne { node, .. }
             | Self::Pause { node, .. }
             | Self::Crash { node, .. }
             | Self::StopNode { node, .. }
