@@ -276,11 +276,16 @@ impl<R: Runtime> SharedStore<R> {
         Ok(failed)
     }
 
-    /// Removes the counters from the deny cache to which the request gives hits back.
+    /// Removes the counters from the deny cache to which the request gives hits back, or whose ban it replaces.
     fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds<R>> {
-        let gives =
-            |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
-        Refunds::begin(&self.runtime, &self.deny_cache, checks(plan).filter_map(gives).collect())
+        let changes = |(_, check): (usize, &Check<'_>)| {
+            let is_changed = match check.hits {
+                Hits::GiveBack(_) => true,
+                Hits::Take(hits) => hits > 0 && check.is_ban(),
+            };
+            is_changed.then_some(check.key)
+        };
+        Refunds::begin(&self.runtime, &self.deny_cache, checks(plan).filter_map(changes).collect())
     }
 
     /// Answers checks from the deny cache. With a candidate it answers none, because the candidate has to be asked in

@@ -58,6 +58,11 @@ impl BanTerms {
         let doubled = first.checked_mul(1_u64.checked_shl(level.min(40)).unwrap_or(u64::MAX));
         doubled.unwrap_or(u64::MAX).min(u64::from(self.longest_secs)) * SECOND_NANOS
     }
+
+    /// Whether these are as many hits as a ban takes. One is a strike in any case.
+    fn begins_at_once(&self, hits: u64) -> bool {
+        hits > 1 && hits >= u64::from(self.strikes)
+    }
 }
 
 /// The terms as people read them: `5 denials within 600s, every 1s, for 3600s, doubling to 86400s`.
@@ -104,6 +109,10 @@ impl Ban {
         self.strikes = Vec::new();
     }
 
+    fn forget(&mut self) {
+        *self = Self { latest: self.latest, ..Self::default() };
+    }
+
     /// Grows by as much as [`growth_bytes`](Counter::growth_bytes) says.
     fn push(&mut self, at: Timestamp) {
         self.strikes.reserve_exact(grown_capacity(&self.strikes, 1) - self.strikes.len());
@@ -123,20 +132,28 @@ impl Counter for Ban {
         }
     }
 
-    /// A banned key is over, for hits and for questions.
-    fn look(&self, limit: &Limit, _pending: Pending, _hits: u64) -> Preview {
+    /// A banned key is over, for hits and for questions. An operator's ban replaces any other.
+    fn look(&self, limit: &Limit, _pending: Pending, hits: u64) -> Preview {
         let before = self.strikes.len() as u64;
         let left = if self.is_banned() { 0 } else { limit.capacity().saturating_sub(before).max(1) };
-        Preview { over: self.is_banned(), left, before }
+        let replaces = || limit.ban_terms().is_some_and(|terms| terms.begins_at_once(hits));
+        Preview { over: self.is_banned() && !replaces(), left, before }
     }
 
-    /// One hit is a strike. As many hits as a ban takes begin it at once: this is how an operator bans a key.
+    /// One hit is a strike. As many hits as a ban takes begin it at once, whatever was there before: this is how an operator
+    /// bans a key.
     fn charge(&mut self, limit: &Limit, hits: u64) {
-        let (Some(terms), false) = (limit.ban_terms(), self.is_banned()) else { return };
-        let begins_at_once = hits > 1 && hits >= u64::from(terms.strikes);
+        let Some(terms) = limit.ban_terms() else { return };
+        if terms.begins_at_once(hits) {
+            self.forget();
+            return self.begin(&terms);
+        }
+        if self.is_banned() {
+            return;
+        }
         let last = self.strikes.last();
         let counts = last.is_none_or(|last| self.latest >= last.plus(terms.every_nanos));
-        if begins_at_once || counts && self.strikes.len() + 1 >= terms.strikes as usize {
+        if counts && self.strikes.len() + 1 >= terms.strikes as usize {
             return self.begin(&terms);
         }
         if counts {
@@ -145,13 +162,13 @@ impl Counter for Ban {
         }
     }
 
-    fn after(&self, limit: &Limit, _now: Preview, hits: u64) -> Preview {
-        self.look(limit, Pending::default(), hits)
+    fn after(&self, limit: &Limit, _now: Preview, _hits: u64) -> Preview {
+        self.look(limit, Pending::default(), 0)
     }
 
     /// Lifts the ban, and forgets all strikes and earlier bans.
     fn refund(&mut self, _limit: &Limit, _hits: u64) {
-        *self = Self { latest: self.latest, ..Self::default() };
+        self.forget();
     }
 
     fn wait_nanos(&self, _limit: &Limit, _hits: u64) -> u64 {

@@ -409,6 +409,26 @@ fn an_operator_bans_and_lifts() {
     assert_eq!((banned_for(&rules, &store, "a", 3.0), ask(&rules, &store, "a", 3.0)), (None, Code::Ok));
 }
 
+/// A denial that came between two steps would begin a ban that the operator's does not replace.
+#[test]
+fn a_ban_by_an_operator_replaces_any_other_in_one_step() {
+    let (rules, store) =
+        (strict("ban: {after: 1 denial, within: 60s, for: 100s, doubling_to: 400s}"), store());
+    let request = request(&[("user", "a")], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let (_, ban) = plan.checks().find(|(_, check)| check.is_ban()).expect("a ban");
+    assert_eq!([1.0, 1.0].map(|second| ask(&rules, &store, "a", second)), [Code::Ok, Code::OverLimit]);
+    assert_eq!(banned_for(&rules, &store, "a", 2.0), Some(99.0));
+    for (second, secs) in [(3.0, 7_u32), (4.0, 600), (5.0, 2)] {
+        let verdict = store.decide(&beginning(ban, secs).expect("a ban"), at(second));
+        assert!(!verdict.over && verdict.is_counted);
+        assert_eq!(banned_for(&rules, &store, "a", second), Some(secs.into()));
+    }
+    assert_eq!(banned_for(&rules, &store, "a", 7.0), None);
+    assert_eq!(ask(&rules, &store, "a", 7.0), Code::OverLimit);
+    assert_eq!(banned_for(&rules, &store, "a", 7.0), Some(100.0), "the first ban in a row");
+}
+
 #[test]
 fn the_status_of_a_ban_is_that_of_its_limit() {
     let (rules, store) = (strict("ban: {after: 1, within: 60s, for: 100s}"), store());

@@ -28,9 +28,12 @@ kinds[BAN] = function()
     if s.level_ends <= s.latest then s.level = 0 end
   end
 
-  function kind.look(s, c)
+  local function begins_at_once(c, hits) return hits > 1 and hits >= c.requests end
+
+  -- An operator's ban replaces any other.
+  function kind.look(s, c, hits)
     local banned = s.ends > s.latest
-    return banned, banned and 0 or max(c.requests - #s.strikes, 1), #s.strikes
+    return banned and not begins_at_once(c, hits), banned and 0 or max(c.requests - #s.strikes, 1), #s.strikes
   end
 
   local function changed(s)
@@ -43,6 +46,11 @@ kinds[BAN] = function()
     if longest > first then s.level, s.level_ends = s.level + 1, max(s.level_ends, s.ends + longest) end
     s.counts_until, s.strikes = 0, {}
     changed(s)
+  end
+
+  local function forget(s)
+    for _, field in ipairs(FIELDS) do if field ~= 'latest' then s[field] = 0 end end
+    s.strikes, s.dirty = {}, true
   end
 
   -- Counts a strike at this time, unless it is too close to another. Returns whether it did. A strike from before a
@@ -63,10 +71,11 @@ kinds[BAN] = function()
     return true
   end
 
-  -- One hit is a strike. As many hits as a ban takes begin it at once.
+  -- One hit is a strike. As many hits as a ban takes begin it at once, whatever was there before.
   function kind.charge(s, c, hits)
-    if hits > 1 and hits >= c.requests and s.ends <= s.latest then return begin(s, c) end
-    strike(s, c, s.latest)
+    if not begins_at_once(c, hits) then return strike(s, c, s.latest) end
+    forget(s)
+    begin(s, c)
   end
 
   function kind.charge_at(s, c, time, hits)
@@ -78,8 +87,7 @@ kinds[BAN] = function()
 
   -- Lifts the ban, and forgets all strikes and earlier bans.
   function kind.refund(s)
-    for _, field in ipairs(FIELDS) do if field ~= 'latest' then s[field] = 0 end end
-    s.strikes, s.dirty = {}, true
+    forget(s)
   end
 
   function kind.state(s)

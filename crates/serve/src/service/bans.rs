@@ -78,10 +78,9 @@ impl<R: Runtime> Service<R> {
         }
     }
 
-    /// Bans the keys of a request for so many seconds from now, whatever ban there was before.
+    /// Bans the keys of a request for so many seconds from now, whatever ban there was before. Forgets the denials that count.
     /// Fails when no rule with a ban is met, there is no room, or the shared store does not answer.
     pub async fn ban(&self, request: &Request<'_>, secs: u32) -> Result<(), BanError> {
-        self.lift(request).await?;
         let begun = self.change_bans(request, |ban| beginning(ban, secs)).await?;
         match begun.iter().all(|(_, verdict)| verdict.is_counted) {
             true => Ok(()),
@@ -93,16 +92,10 @@ impl<R: Runtime> Service<R> {
     /// Fails when no rule with a ban is met, or the shared store does not answer.
     pub async fn lift(&self, request: &Request<'_>) -> Result<bool, BanError> {
         let lifted = self.change_bans(request, |ban| Some(lifting(ban))).await?;
-        let now = self.runtime.monotonic();
-        for (key, _) in &lifted {
-            if let (Some(ban), Some(events)) = (self.bans.forget(*key), &self.events) {
-                events.ban_ended(ban, now);
-            }
-        }
         Ok(lifted.iter().any(|(_, verdict)| verdict.over))
     }
 
-    /// Changes the counters of a request's bans, and no others.
+    /// Changes the counters of a request's bans, and no others. Forgets the bans that this node has seen of these keys.
     async fn change_bans(
         &self,
         request: &Request<'_>,
@@ -125,6 +118,14 @@ impl<R: Runtime> Service<R> {
         }
         let applied = self.counters.finish(request, &plan, None, self.now()).await;
         let verdicts = applied.map_err(ServiceError::from)?.verdicts;
-        Ok(keys.into_iter().filter_map(|(place, key)| Some((key, verdicts[place]?))).collect())
+        let changed: ChangedBans =
+            keys.into_iter().filter_map(|(place, key)| Some((key, verdicts[place]?))).collect();
+        let now = self.runtime.monotonic();
+        for (key, _) in changed.iter().filter(|(_, verdict)| verdict.is_counted) {
+            if let (Some(ban), Some(events)) = (self.bans.forget(*key), &self.events) {
+                events.ban_ended(ban, now);
+            }
+        }
+        Ok(changed)
     }
 }

@@ -38,6 +38,10 @@ impl Ban {
         Some(self.ends.max(self.level_ends).max(self.counts_until))
     }
 
+    fn forget(&mut self) {
+        *self = Self { latest: self.latest, ..Self::default() };
+    }
+
     fn begin(&mut self, check: &Check<'_>) {
         let Some((first, longest)) = check.ban_lengths() else { return };
         let doubled = i128::from(first) << self.level.min(40);
@@ -67,6 +71,11 @@ impl Ban {
     }
 }
 
+/// Whether these are an operator's hits: as many as a ban takes.
+fn begins_at_once(check: &Check<'_>, hits: i64) -> bool {
+    hits > 1 && hits >= check.requests
+}
+
 impl Kind for Ban {
     fn latest(&self) -> i64 {
         self.latest
@@ -86,9 +95,10 @@ impl Kind for Ban {
         None
     }
 
-    fn look(&self, check: &Check<'_>, _: i64, _: Ahead) -> Look {
-        let (over, before) = (self.ends > self.latest, self.strikes.len() as i64);
-        Look { over, left: if over { 0 } else { (check.requests - before).max(1) }, before }
+    fn look(&self, check: &Check<'_>, hits: i64, _: Ahead) -> Look {
+        let (is_banned, before) = (self.ends > self.latest, self.strikes.len() as i64);
+        let left = if is_banned { 0 } else { (check.requests - before).max(1) };
+        Look { over: is_banned && !begins_at_once(check, hits), left, before }
     }
 
     fn report_max(&self, _: &Check<'_>, _: Ahead) -> i64 {
@@ -96,7 +106,8 @@ impl Kind for Ban {
     }
 
     fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
-        let changed = if hits > 1 && hits >= check.requests && self.ends <= self.latest {
+        let changed = if begins_at_once(check, hits) {
+            self.forget();
             self.begin(check);
             true
         } else {
@@ -115,7 +126,7 @@ impl Kind for Ban {
 
     /// Lifts the ban.
     fn refund(&mut self, _: &Check<'_>, _: i64) -> Option<i64> {
-        *self = Self { latest: self.latest, ..Self::default() };
+        self.forget();
         None
     }
 
