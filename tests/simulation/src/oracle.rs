@@ -64,7 +64,7 @@ use crate::world::{MICRO, SECOND, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, census};
 pub use holds::wrong_holds;
-pub use record::{Bans, Loss, Outcome, Record, Refund, Reserving};
+pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
 pub use slots::{Release, wrong_slots};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
@@ -85,6 +85,8 @@ pub struct Rules<'s> {
     pub losses: &'s [Loss],
     /// Hits that went back.
     pub refunds: &'s [Refund],
+    /// What operators did with bans.
+    pub ban_changes: &'s [BanChange],
     /// When nodes may have decided alone.
     pub troubles: &'s Troubles,
     /// A denial is remembered until the time at which there is room again.

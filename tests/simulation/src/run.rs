@@ -3,6 +3,7 @@
 mod alone;
 mod answers;
 mod ask;
+mod bans;
 mod batch;
 mod book;
 mod checks;
@@ -31,7 +32,7 @@ use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network, Reads};
 use crate::node::Node;
-use crate::oracle::{Census, Loss, Record, Refund, Release};
+use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release};
 use crate::scenario::{Layout, Scenario};
 use crate::world::{Handle, MILLI, SECOND, Time, World, lock};
 use alone::Home;
@@ -123,6 +124,8 @@ struct Run {
     losses: Mutex<Vec<Loss>>,
     /// Hits that went back, or may have.
     refunds: Mutex<Vec<Refund>>,
+    /// What operators did with bans.
+    ban_changes: Mutex<Vec<BanChange>>,
     /// Tokens of slots, by the places of the records of their calls.
     tokens: Mutex<BTreeMap<usize, String>>,
     /// Those that were sent back.
@@ -198,6 +201,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         operated: Mutex::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),
+        ban_changes: Mutex::default(),
         tokens: Mutex::default(),
         releases: Mutex::default(),
         moves: Mutex::default(),

@@ -380,7 +380,8 @@ impl Scenario {
 
     /// Whether nothing fails, and no message is slow.
     pub fn is_calm(&self) -> bool {
-        self.faults.is_empty() && self.slow_one_in > u64::from(u32::MAX)
+        let fails = |fault: &Fault| !matches!(fault.what, What::Ban { .. });
+        !self.faults.iter().any(fails) && self.slow_one_in > u64::from(u32::MAX)
     }
 
     /// When clients have asked everything.

@@ -142,3 +142,26 @@ pub struct Refund {
     /// When that was answered; [`Time::MAX`]: it was not.
     pub done: Time,
 }
+
+/// An operator banned a key or lifted its ban, or may have.
+#[derive(Clone, Copy, Debug)]
+pub struct BanChange {
+    /// Of this limit.
+    pub limit: usize,
+    /// The ban that its rule has for this key.
+    pub of: u64,
+    /// After which resets.
+    pub epoch: u64,
+    /// The node that was asked.
+    pub node: usize,
+    /// When it was asked for.
+    pub asked: Time,
+    /// When that was answered, or nothing can happen any more. 0: the answer was that nothing is done.
+    pub done: Time,
+    /// How long the ban lasts; `None`: the ban is lifted.
+    pub lasts: Option<Time>,
+    /// It was answered as done.
+    pub is_known: bool,
+    /// The answer to a lift: whether the key was banned.
+    pub was_banned: Option<bool>,
+}

@@ -79,6 +79,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         starts: 1,
         losses,
         refunds,
+        ban_changes: &[],
         troubles,
         remembers_denials,
         lease_time: 0,
@@ -374,6 +375,14 @@ fn a_remembered_denial_is_one_of_the_same_class() {
 /// What is wrong with answers at these times, in tenths of a second: for how long each says that the key is banned, if it does; the
 /// first such denial is by the limit. `None`: it was admitted.
 fn wrong_about_bans(answers: &[(Time, Option<Time>)]) -> bool {
+    wrong_about_changed_bans(&[], answers)
+}
+
+/// The same where operators banned the key at these times for so long, or lifted its ban: whether it was banned.
+fn wrong_about_changed_bans(
+    changes: &[(Time, Result<Time, bool>)],
+    answers: &[(Time, Option<Time>)],
+) -> bool {
     let tenths = |tenths: Time| tenths * SECOND / 10;
     let ban =
         Ban { after: 2, within: 10 * SECOND, every: 0, first: 2 * SECOND, longest: 8 * SECOND, on: None };
@@ -390,7 +399,34 @@ fn wrong_about_bans(answers: &[(Time, Option<Time>)]) -> bool {
         let bans = Bans { of: Some(0), is_banned, left, strikes, has_room: true, ..Bans::default() };
         records.push(Record { bans, ..record((at, at), outcome) });
     }
-    wrong_bans(&rules(&limits, &[], true), &records).is_some()
+    let (limit, of, epoch, node, is_known) = (0, 0, 0, 0, true);
+    let change = |&(at, what): &(Time, Result<Time, bool>)| {
+        let (lasts, was_banned, asked) = (what.ok().map(tenths), what.err(), tenths(at));
+        BanChange { limit, of, epoch, node, asked, done: asked, lasts, is_known, was_banned }
+    };
+    let ban_changes = &changes.iter().map(change).collect::<Vec<_>>()[..];
+    wrong_bans(&Rules { ban_changes, ..rules(&limits, &[], true) }, &records).is_some()
+}
+
+#[test]
+fn bans_of_operators_last_as_long_as_they_say() {
+    let (banned, lifted) = (wrong_about_changed_bans, Err(true));
+    assert!(!banned(&[(10, Ok(30))], &[(12, Some(28)), (41, None)]));
+    assert!(banned(&[(10, Ok(30))], &[(12, Some(20))]), "it is shorter");
+    assert!(banned(&[(10, Ok(30))], &[(20, None)]), "it denies nobody");
+    assert!(banned(&[], &[(12, Some(28))]), "nobody has begun it");
+    let first = [(10, Some(0)), (11, Some(20))];
+    let then = |more: &[(Time, Option<Time>)]| [&first[..], more].concat();
+    assert!(!banned(&[(20, Ok(100))], &then(&[(25, Some(95))])));
+    assert!(banned(&[(20, Ok(100))], &then(&[(25, Some(6))])), "the one before stays");
+    let later = |left| then(&[(61, Some(0)), (62, Some(left))]);
+    assert!(!banned(&[(20, Ok(30))], &later(20)));
+    assert!(banned(&[(20, Ok(30))], &later(40)), "the one before counts as one in a row");
+    assert!(!banned(&[(20, lifted)], &then(&[(25, None)])));
+    assert!(banned(&[(20, lifted)], &then(&[(25, Some(6))])), "a ban that was lifted stays");
+    assert!(banned(&[(20, Err(false))], &first), "the answer to the lift is wrong");
+    assert!(banned(&[(20, lifted)], &[(10, Some(0))]), "nothing was there to lift");
+    assert!(banned(&[(20, Err(false))], &[(10, Some(0)), (21, Some(20))]), "a denial before it counts");
 }
 
 #[test]

@@ -144,7 +144,9 @@ impl Run {
         let own = decided.bans.iter().find(|ban| ban.at == counter.at);
         let is_first = self.scenario.limits[record.limit].further.is_none();
         let is_shadow = counter.by.is_shadow || self.scenario.limits[record.limit].is_shadow;
-        let may_be_banned = record.bans.of.is_some() && !record.is_reported && !is_shadow;
+        // A question is none of the costs that are reported.
+        let is_reported = record.is_reported && record.hits > 0;
+        let may_be_banned = record.bans.of.is_some() && !is_reported && !is_shadow;
         if own.is_some() && is_first && !may_be_banned {
             let what = format!("request {} was denied by a ban that does not concern it", record.request);
             self.wrong(Kind::WrongAnswer, what);
@@ -217,7 +219,7 @@ impl Run {
     }
 
     /// Whether memory may have no room for a counter.
-    fn may_lack_room(&self) -> bool {
+    pub(super) fn may_lack_room(&self) -> bool {
         matches!(self.scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY)
     }
 

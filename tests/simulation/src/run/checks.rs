@@ -85,7 +85,10 @@ impl Run {
         let renewals =
             self.scenario.asks.iter().filter_map(|ask| ask.renewed).filter(|_| self.has_slots(number));
         let renewed = renewals.map(|renewal| renewal.times * renewal.every).max().unwrap_or(0);
-        let banned = limit.shape.ban.map_or(0, |ban| ban.longest);
+        let by_operators =
+            |fault: &Fault| if let What::Ban { lasts, .. } = fault.what { lasts } else { None };
+        let by_operators = self.scenario.faults.iter().filter_map(by_operators).max().unwrap_or(0);
+        let banned = limit.shape.ban.map_or(0, |ban| ban.longest.max(by_operators));
         let ttl = limit.shape.reserve.map(|reserve| reserve.ttl);
         let empties = match limit.algorithm {
             Algorithm::Calendar => self.day_ends().saturating_sub(self.world.now()) + SECOND,
@@ -232,6 +235,7 @@ impl Run {
                 What::Flush { .. } | What::StepServers { .. } => (None, 0, false),
                 What::Reload { .. }
                 | What::Except { .. }
+                | What::Ban { .. }
                 | What::Record { .. }
                 | What::RecordsAway { .. }
                 | What::Die { .. }
@@ -258,13 +262,14 @@ impl Run {
             return (Some(Violation { kind: Kind::WrongReset, what }), Census::default());
         }
         let refunds = lock(&self.refunds);
-        let limits = self.scenario.judged();
+        let (limits, ban_changes) = (self.scenario.judged(), lock(&self.ban_changes).clone());
         let rules = Rules {
             limits: &limits,
             starts,
             losses: &losses,
             knows_losses: self.nodes_know_losses(),
             refunds: &refunds,
+            ban_changes: &ban_changes,
             troubles: &troubles,
             remembers_denials: self.scenario.deny_cache_bytes > 0,
             lease_time: self.scenario.lease_time(),

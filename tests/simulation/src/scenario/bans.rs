@@ -1,16 +1,18 @@
 //! Bans: a key that a limit denied too often is denied for a while.
 //!
 //! In: a scenario that was drawn. Out: the same with a ban in the rule of one of its limits: short ones, so that many begin and end while
-//! clients ask.
+//! clients ask. Operators of some begin and lift bans too.
 
 use tidegate_engine::limit::Algorithm;
 
-use super::{Layout, LimitSpec, Scenario, What};
+use super::{ASKED, Fault, Layout, LimitSpec, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
 /// Makes the draws of this file others than those of the rest.
 pub(super) const OWN: u64 = 0x6261_6e73_3030_3031;
+/// The same of what operators do.
+pub(super) const OPERATED: u64 = 0x6261_6e73_3030_3032;
 
 /// A ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,4 +79,29 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         limit.window_secs[1] = limit.window_secs[0];
     }
     limit.shape.ban = Some(ban);
+}
+
+/// Operators of three quarters of the scenarios with a ban begin and lift bans: now and then, at the very time of a request, or right
+/// after each other.
+pub(super) fn operate(random: &mut Random, scenario: &mut Scenario) {
+    let has_ban = |limit: &LimitSpec| limit.shape.ban.is_some();
+    let Some(limit) = scenario.limits.iter().position(has_ban).filter(|_| !random.one_in(4)) else { return };
+    let of_limit = scenario.asks.iter().filter(|ask| ask.items.iter().any(|item| item.limit == limit));
+    let asked: Vec<Time> = of_limit.map(|ask| ask.at).collect();
+    let mut last = scenario.later + SECOND;
+    for _ in 0..random.pick(&[1, 2, 4, 8, 16]) {
+        last = match random.below(3) {
+            0 if !asked.is_empty() => random.pick(&asked) + random.below(2 * MILLI),
+            1 => last + random.pick(&[MILLI, 50 * MILLI, SECOND]).min(random.below(2 * SECOND)),
+            _ => scenario.later + SECOND + random.below(ASKED - SECOND),
+        };
+        let what = What::Ban {
+            node: random.below(scenario.clocks.len() as u64) as usize,
+            limit,
+            key: random.pick(&[0, 0, 0, 1]),
+            lasts: (!random.one_in(3)).then(|| random.pick(&[1, 2, 3, 5, 10]) * SECOND),
+        };
+        scenario.faults.push(Fault { at: last, what });
+    }
+    scenario.faults.sort_by_key(|fault| fault.at);
 }

@@ -120,6 +120,7 @@ fn add_later(seed: u64, scenario: &mut Scenario) {
     long_logs::add(&mut drawn(long_logs::OWN), scenario);
     calendars::end(&mut drawn(calendars::ENDING), scenario);
     resets::add(&mut drawn(resets::OWN), scenario);
+    bans::operate(&mut drawn(bans::OPERATED), scenario);
 }
 
 /// How much longer messages of a node take: some are far away, but near enough to be answered in time.

@@ -167,6 +167,17 @@ pub enum What {
         /// For so long.
         lasts: Time,
     },
+    /// An operator bans a key at a node, or lifts its ban.
+    Ban {
+        /// The node.
+        node: usize,
+        /// The limit whose rule has the ban.
+        limit: usize,
+        /// The counter whose key it is.
+        key: u64,
+        /// For so long, in full seconds; `None`: its ban is lifted.
+        lasts: Option<Time>,
+    },
     /// The record of a counter is put into the store of records, or removed.
     Record {
         /// The limit.
@@ -250,6 +261,7 @@ impl What {
             | Self::StepWall { node, .. }
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
+            | Self::Ban { node, .. }
             | Self::RecordsAway { node, .. } => Some(node),
             Self::Stop { .. }
             | Self::Refuse { .. }

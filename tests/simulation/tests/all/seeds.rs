@@ -27,8 +27,9 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// node passed an answer on too late; a ban that a denial began twice, because a node reported it again after the ban; and five judges: of
 /// leases that were granted to requests whose clients had gone, of waits that did not know what another node admitted alone later, of
 /// denials apart by a clock that had stepped, of hits that `allow` had charged nowhere before a flush, and of a release that came to
-/// Redis before the call that `allow` had let through.
-const REGRESSIONS: [u64; 29] = [
+/// Redis before the call that `allow` had let through; a ban by denials that began between the two steps of an operator's ban, and stayed;
+/// a judge of bans who knew of no clock that was set ahead between two denials.
+const REGRESSIONS: [u64; 31] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -58,6 +59,8 @@ const REGRESSIONS: [u64; 29] = [
     7015332,
     7023702,
     7024977,
+    52996,
+    50811,
 ];
 
 #[test]
