@@ -103,6 +103,8 @@ struct ServerEpochs {
     all_read: Duration,
     /// The text of the field of changes at that reading.
     state: Option<Vec<u8>>,
+    /// When this node got numbers from elsewhere that this server may not have.
+    outdated: Duration,
     /// Since when the server has no numbers.
     missing_since: Option<Duration>,
     /// What is wrong, to be reported.
@@ -202,6 +204,8 @@ impl<R: Runtime> SharedStore<R> {
                 Err(error) => raised.missing.push((place.1.to_string(), error)),
             }
         }
+        // A server that lost them before they were read, or did not get them, has the text of before.
+        self.epoch_servers.outdate(None, self.runtime.since_boot());
         raised
     }
 
@@ -323,6 +327,9 @@ impl<R: Runtime> SharedStore<R> {
                     let kept = raise(store, line, &agreed.missing, MissingHash::Leave).await;
                     let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
                     let refused = kept.as_ref().err().map(ToString::to_string);
+                    if !known.has_shown(place, &state) {
+                        known.outdate(Some(place), self.runtime.since_boot());
+                    }
                     let state = refused.is_none().then_some(state);
                     known.note(place, sent, state, agreed.trouble.or(left_out).or(refused));
                     return Ok(());
@@ -412,7 +419,19 @@ impl EpochServers {
         let servers = self.0.lock();
         let known = servers.get(place)?;
         let is_enough = known.trouble.is_none() || now < known.all_read + AGAIN_INTERVAL;
-        known.state.clone().filter(|_| is_enough)
+        known.state.clone().filter(|_| is_enough && known.all_read > known.outdated)
+    }
+
+    /// Whether the numbers in force from this server are those with this text of changes.
+    fn has_shown(&self, place: &EpochServer, state: &[u8]) -> bool {
+        self.0.lock().get(place).is_some_and(|known| known.state.as_deref() == Some(state))
+    }
+
+    /// This node got numbers at `now`, from this server or from a person: other servers may lack them.
+    fn outdate(&self, from: Option<&EpochServer>, now: Duration) {
+        let mut servers = self.0.lock();
+        let others = servers.iter_mut().filter(|(place, _)| from != Some(place));
+        others.for_each(|(_, known)| known.outdated = now);
     }
 
     /// Whether the server has had no numbers for longer than a start takes.
@@ -600,5 +619,24 @@ mod tests {
         assert!(!store.shows_all(&place(1), 6 * SECOND));
         read_another(7);
         assert!(store.shows_all(&place(1), 8 * SECOND));
+    }
+
+    /// One that did not get them, or that lost them at once, shows the same text as before.
+    #[test]
+    fn numbers_from_elsewhere_have_all_servers_read_in_full() {
+        let (servers, text) = (EpochServers::default(), || Some(b"text".to_vec()));
+        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
+        [&one, &other].iter().for_each(|place| servers.note(place, SECOND, text(), None));
+        let are_enough = || [&one, &other].map(|place| servers.state(place, 9 * SECOND).is_some());
+        assert_eq!(are_enough(), [true, true]);
+        assert!(servers.has_shown(&one, b"text") && !servers.has_shown(&one, b"new"));
+        servers.outdate(Some(&one), 3 * SECOND);
+        assert_eq!(are_enough(), [true, false]);
+        servers.note(&other, 2 * SECOND, text(), None);
+        assert_eq!(are_enough(), [true, false], "it was asked before");
+        servers.note(&other, 4 * SECOND, text(), None);
+        assert_eq!(are_enough(), [true, true]);
+        servers.outdate(None, 5 * SECOND);
+        assert_eq!(are_enough(), [false, false]);
     }
 }
