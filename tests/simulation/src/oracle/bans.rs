@@ -29,7 +29,10 @@ use crate::world::{MICRO, SECOND, Time};
 /// What may not happen about bans, and did.
 pub fn wrong_bans(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     counters(rules, records).into_iter().find_map(|((limit, ..), counter)| {
-        let found = counter.seen().1.or_else(|| counter.admitted()).or_else(|| counter.lifted());
+        let found = counter.seen().1.or_else(|| {
+            let sure = counter.sure();
+            counter.admitted(&sure).or_else(|| counter.lifted(&sure))
+        });
         found.map(|found| format!("ban of limit {limit}: {found}"))
     })
 }
@@ -105,9 +108,9 @@ impl<'r> Counter<'r> {
         LATE + self.rules.lag + self.rules.lead
     }
 
-    /// Denials that count are so far apart at least, by clocks of servers that may be set ahead between them.
+    /// Denials that count are so far apart at least, by clocks of servers that may step between them.
     fn every(&self) -> Time {
-        self.ban.every.saturating_sub(self.rules.lead)
+        self.ban.every.saturating_sub(self.rules.lag + self.rules.lead)
     }
 
     /// Whether what was there at this time may be lost when another question is answered. What was written before a loss begins
@@ -285,8 +288,7 @@ impl<'r> Counter<'r> {
             may_repeat |= each_counts && (is_lost || fails);
             if may_strike {
                 reports.insert(it.node, it.answered + rules.reports_within);
-                let apart = every.saturating_sub(rules.lag + rules.lead);
-                let at = it.asked.max(since).max(last.map_or(0, |last| last + apart));
+                let at = it.asked.max(since).max(last.map_or(0, |last| last + every));
                 if at <= latest.min(until) {
                     (strikes, last) = (strikes + 1, Some(at));
                 }
@@ -296,8 +298,7 @@ impl<'r> Counter<'r> {
     }
 
     /// A request that was admitted though its key was surely banned.
-    fn admitted(&self) -> Option<String> {
-        let sure = self.sure();
+    fn admitted(&self, sure: &[Sure<'_>]) -> Option<String> {
         let is_admitted = |it: &&&Record| {
             let is_cost = self.limit.is_reported && it.hits > 0;
             let is_asked = it.outcome == Outcome::Admitted && !it.bans.is_shadow && !is_cost;
@@ -317,8 +318,7 @@ impl<'r> Counter<'r> {
     }
 
     /// A lift whose answer is that there was no ban, though there surely was one, or the opposite.
-    fn lifted(&self) -> Option<String> {
-        let sure = self.sure();
+    fn lifted(&self, sure: &[Sure<'_>]) -> Option<String> {
         let is_wrong = |it: &&&BanChange| {
             let during = [it.asked, it.done];
             let is_sure = || sure.iter().any(|ban| self.is_there(ban, during, Some(it)));
@@ -350,8 +350,9 @@ impl<'r> Counter<'r> {
     /// Whether a ban is surely there all the time, but for this change.
     fn is_there(&self, ban: &Sure<'_>, [asked, answered]: [Time; 2], but: Option<&BanChange>) -> bool {
         let is_in = asked > ban.from && answered < ban.until;
-        let is_changed = self.may_be_changed([ban.learned, answered], [but, ban.by]);
-        is_in && !is_changed && !self.may_be_lost(ban.known, answered)
+        is_in
+            && !self.may_be_changed([ban.learned, answered], [but, ban.by])
+            && !self.may_be_lost(ban.known, answered)
     }
 
     /// The bans that answers say.
