@@ -108,6 +108,27 @@ fn a_folder_is_for_one_process() {
 }
 
 #[test]
+fn an_attempt_to_open_that_failed_does_not_count() {
+    let temporary = temporary();
+    let first = open(temporary.path());
+    let second = Folder::closed(temporary.path());
+    assert!(second.mend().is_err() && second.times_opened() == 0, "another has it");
+    drop(first);
+    assert!(second.mend().is_ok() && second.times_opened() == 1);
+}
+
+#[test]
+fn a_page_that_goes_on_after_an_earlier_key_has_all_with_its_prefix() {
+    let temporary = temporary();
+    let folder = open(temporary.path());
+    let batch = ["a", "b", "c"].map(|tenant| (key(tenant), Record::of(1)));
+    folder.load(&batch).expect("written");
+    let prefix = KeyPrefix::of("d", [("tenant", Some("b"))]).expect("a prefix");
+    let page = |after| folder.page(&prefix, Some(&key(after)), 9).expect("read");
+    assert_eq!((page("0"), page("b")), (batch[1..2].to_vec(), vec![]));
+}
+
+#[test]
 fn a_folder_that_refuses_changes_is_opened_again_and_says_how_often() {
     let temporary = temporary();
     let folder = open(temporary.path());
