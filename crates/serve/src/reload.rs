@@ -298,3 +298,49 @@ fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Status;
+    use crate::service::fixture;
+    use tidegate_engine::key::KeySecret;
+
+    fn installer() -> Installer {
+        let (options, metrics) = (LoadOptions::new(KeySecret::new([7; 16])), fixture::metrics());
+        let service = Arc::new(fixture::service(None, &metrics));
+        Installer::new(options, service, metrics, Clock::start())
+    }
+
+    fn offer(files: &[SourceFile]) -> Offer<'_> {
+        Offer { files, skipped: &[], empty_refused: None, lines: None, warned: None }
+    }
+
+    fn shop() -> Vec<SourceFile> {
+        let text = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]";
+        vec![SourceFile { name: "shop.yaml".to_owned(), bytes: text.into(), presumed: false }]
+    }
+
+    #[test]
+    fn a_process_that_needs_a_domain_is_healthy_while_it_has_one() {
+        let health = Arc::new(Health::starting());
+        let installer = installer().with_health(Arc::clone(&health));
+        health.serve();
+        let is_healthy = |files: &[SourceFile]| {
+            installer.take(&offer(files), ToString::to_string).expect("a good set");
+            health.status() == Status::Serving
+        };
+        assert_eq!([is_healthy(&[]), is_healthy(&shop()), is_healthy(&[])], [false, true, false]);
+    }
+
+    /// A set that is refused is offered again and again.
+    #[test]
+    fn the_warnings_of_a_set_are_remembered_although_it_is_refused() {
+        let (installer, warned) = (installer(), Mutex::new(HashSet::from(["before".to_owned()])));
+        let skipped = ["a part was skipped".to_owned()];
+        let empty_refused = Some("there is no domain");
+        let offer = Offer { skipped: &skipped, empty_refused, warned: Some(&warned), ..offer(&[]) };
+        assert!(installer.take(&offer, ToString::to_string).is_err());
+        assert_eq!(*warned.lock(), HashSet::from(skipped.clone()));
+    }
+}
