@@ -43,10 +43,7 @@ impl<R: Runtime> Default for Server<R> {
 impl<R: Runtime> Server<R> {
     /// Adds a new connection's wire.
     pub(super) fn add(&self, wire: &Arc<Wire<R>>, connection: u64) {
-        let mut wires = self.wires.lock();
-        wires.retain(|wire| wire.strong_count() > 0);
-        wires.push(Arc::downgrade(wire));
-        drop(wires);
+        push_live(&mut self.wires.lock(), wire);
         self.data.lock().connected(connection);
     }
 
@@ -100,5 +97,39 @@ impl<R: Runtime> Server<R> {
         self.cut.store(true, Relaxed);
         let wires = std::mem::take(&mut *self.wires.lock());
         wires.iter().filter_map(Weak::upgrade).for_each(|wire| wire.cut(why.clone()));
+    }
+}
+
+/// Adds to a list whose dropped members leave.
+fn push_live<T>(all: &mut Vec<Weak<T>>, new: &Arc<T>) {
+    all.retain(|known| known.strong_count() > 0);
+    all.push(Arc::downgrade(new));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+    use crate::runtime::Tokio;
+
+    #[test]
+    fn connections_that_are_closed_take_no_memory() {
+        let (mut all, kept) = (Vec::new(), Arc::new(0));
+        push_live(&mut all, &kept);
+        (1..100).for_each(|number| push_live(&mut all, &Arc::new(number)));
+        push_live(&mut all, &Arc::clone(&kept));
+        let live: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+        assert_eq!((all.len(), live), (2, vec![Arc::clone(&kept), kept]));
+    }
+
+    #[test]
+    fn a_server_whose_replicas_acknowledge_again_is_used_as_before() {
+        let (server, budget) = (Server::<Tokio>::default(), Duration::from_secs(1));
+        (0..5).for_each(|_| server.unreplicated(monotonic(), budget, budget));
+        assert!(server.was_cut());
+        server.answered();
+        assert!(server.was_cut(), "its calls say nothing of its replicas");
+        server.replicated();
+        assert!(!server.was_cut());
     }
 }

@@ -124,3 +124,33 @@ pub(super) fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verd
     let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };
     Verdict { remaining, reset_nanos, ..*verdict }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::ChargeId;
+    use tidegate_engine::limit::{Algorithm, Limit, Slot};
+    use tidegate_engine::plan::{Hits, Origin};
+    use tidegate_engine::rules::Unit;
+    use tidegate_engine::unit::Window;
+
+    #[test]
+    fn what_has_a_name_is_given_back_until_the_last_of_it_has_ended() {
+        let data = DataId { key: Vec::new(), generation: Vec::new(), connection: 1 };
+        let mut back = GiveBacks::default();
+        for secs in [60, 3_600, 5] {
+            let limit = Limit::new(Algorithm::Concurrency, 9, secs * 1_000_000_000);
+            let check = Check::new(
+                Origin::Override { window: Window::of(Unit::Hour) },
+                limit.for_slot(Slot::of(1, 1)),
+                Key(7),
+                Hits::Take(1),
+            );
+            let verdict =
+                Verdict { over: false, before: 0, after: 1, remaining: 8, reset_nanos: 0, is_counted: true };
+            let counter = CounterAnswered { verdict, charged: 1, stamp: ChargeId::default(), quiet_nanos: 0 };
+            back.push(&data, (b"k", &check), &counter, 1);
+        }
+        assert_eq!((back.ends_in, back.hits.is_none()), (Duration::from_secs(3_600), true));
+    }
+}
