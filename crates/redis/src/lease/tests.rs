@@ -181,6 +181,8 @@ fn the_demand_follows_the_rate_and_ends_with_it() {
     assert_eq!(ask(1_000, 20), Some(40));
     assert_eq!(ask(1_100, 1), Some(40), "as many as in the period before");
     assert_eq!(ask(1_200, 1), None, "once in each of two periods");
+    assert_eq!(ask(3_000, 20), Some(40));
+    assert_eq!(ask(3_200, 1), None, "there was a period without any");
     assert_eq!(ask(5_000, 1), None);
     assert_eq!(swept(&leases, 5_200), []);
     assert!(leases.shards.iter().all(|shard| shard.lock().counters.is_empty()), "nothing is kept");

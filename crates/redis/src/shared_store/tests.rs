@@ -256,6 +256,24 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
     assert_eq!(store.end_leases(Duration::MAX), 2);
 }
 
+/// The clock of the runtime is paused. A lease that is due is asked for by a task, which does not run here.
+#[tokio::test(start_paused = true)]
+async fn the_last_worker_does_not_wait_for_leases_that_are_no_longer_asked_for() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let demand = demand(&store, check).expect("it is asked often enough");
+    grant(&demand, check, 10);
+    drop(demand);
+    (0..10).for_each(|_| drop(store.leases.hold(check, since_boot())));
+    assert!(store.leases.demand(check).is_none(), "the next one is due");
+    store.workers.send_modify(|workers| *workers += 1);
+    let began = tokio::time::Instant::now();
+    store.detach().await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
 /// What a report says is spent, so it is sent later if it may have been lost. Of one that too few replicas have, Redis has
 /// the charge.
 #[tokio::test]
