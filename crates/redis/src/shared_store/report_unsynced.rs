@@ -109,3 +109,37 @@ fn calls(counters: &[UnsyncedCounter]) -> Vec<&[UnsyncedCounter]> {
     calls.push(&counters[first..]);
     calls
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::unsynced::CounterPlace;
+    use super::*;
+    use tidegate_engine::key::Key;
+    use tidegate_engine::limit::{Algorithm, Limit};
+
+    /// The lengths of the calls for counters of these units, slots and entries.
+    fn lengths(counters: impl IntoIterator<Item = (Unit, u16, usize)>) -> Vec<usize> {
+        let counter = |(unit, slot, entries)| {
+            let limit = Limit::new(Algorithm::FixedWindow, 9, 1_000_000_000);
+            let place = Arc::new(CounterPlace { unit, slot, key: Vec::new(), limit });
+            UnsyncedCounter { key: Key(7), place, entries }
+        };
+        let counters: Vec<_> = counters.into_iter().map(counter).collect();
+        calls(&counters).iter().map(|call| call.len()).collect()
+    }
+
+    #[test]
+    fn a_call_is_for_one_store_and_one_slot() {
+        let [first, second] = [Unit::Day, Unit::Hour].map(|unit| (unit, 5, 1));
+        assert_eq!(lengths([first, second]), [2]);
+        assert_eq!(lengths([first, (Unit::Day, 6, 1)]), [1, 1]);
+        assert_eq!(lengths([first, second, (Unit::Second, 5, 1)]), [2, 1], "it may have a server of its own");
+    }
+
+    #[test]
+    fn a_call_has_bounds_for_counters_and_for_their_entries() {
+        assert_eq!(lengths([(Unit::Day, 5, 1); 2 * COUNTERS_MAX + 1]), [COUNTERS_MAX, COUNTERS_MAX, 1]);
+        assert_eq!(lengths([(Unit::Day, 5, ENTRIES_MAX / 2); 5]), [2, 2, 1]);
+        assert_eq!(lengths([(Unit::Day, 5, 2 * ENTRIES_MAX); 2]), [1, 1], "one alone may have more");
+    }
+}
