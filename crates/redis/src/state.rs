@@ -305,6 +305,28 @@ mod tests {
     }
 
     #[test]
+    fn workers_that_share_connections_are_up_with_them() {
+        let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let options = RedisOptions { workers: 4, pool_size: 2, ..RedisOptions::new(kind) };
+        let shared = Shared::new(Tokio, options);
+        let is_up_after_another = || {
+            shared.reached(false);
+            *shared.contact.borrow() == Contact::Up
+        };
+        assert_eq!([(); 2].map(|()| is_up_after_another()), [false, true]);
+    }
+
+    #[test]
+    fn masters_are_those_that_were_found_last() {
+        let of = |port| Address::Tcp("127.0.0.1".to_owned(), port);
+        let shared = Shared::new(Tokio, RedisOptions::new(Servers::Cluster(vec![of(1)])));
+        for found in [vec![of(1), of(2), of(1)], vec![of(2)]] {
+            shared.note_masters(found.iter());
+        }
+        assert_eq!(*shared.masters.lock(), [of(2)]);
+    }
+
+    #[test]
     fn round_trips_are_counted_by_bounds_that_ascend() {
         assert!(RoundTrips::BOUNDS.is_sorted_by(|one, next| one < next));
         let trips = RoundTrips::default();

@@ -605,6 +605,28 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    #[tokio::test]
+    async fn a_server_that_has_the_same_numbers_shows_them() {
+        let store = store();
+        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
+        store.epoch_servers.note(&other, 5 * SECOND, Some(b"some".to_vec()), None);
+        assert!(!store.shows_all(&one, 6 * SECOND));
+        store.epoch_servers.note_same(&other, 7 * SECOND);
+        assert!(store.shows_all(&one, 8 * SECOND));
+    }
+
+    #[test]
+    fn numbers_of_which_some_were_ignored_are_read_again_after_a_minute() {
+        let (known, place) = (EpochServers::default(), (false, Address::Tcp("127.0.0.1".to_owned(), 1)));
+        let knows_after = |trouble: Option<&str>, seconds: u32| {
+            known.note(&place, 5 * SECOND, Some(b"some".to_vec()), trouble.map(str::to_owned));
+            known.note_same(&place, (4 + seconds) * SECOND);
+            known.state(&place, (5 + seconds) * SECOND).is_some()
+        };
+        assert_eq!([59, 60].map(|seconds| knows_after(Some("one is ahead"), seconds)), [true, false]);
+        assert!(knows_after(None, 3_600));
+    }
+
     /// The server may have been the only one with the newest numbers, and may have lost them after the others were read.
     #[tokio::test]
     async fn others_show_which_numbers_there_are_after_a_server_was_found_without() {
