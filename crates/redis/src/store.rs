@@ -316,3 +316,20 @@ impl<R: Runtime> Drop for UnderWay<R> {
 /// The pause before a give-back is repeated: the first, and the longest of those that double.
 const REPEAT_AFTER: Duration = Duration::from_millis(100);
 const REPEAT_AFTER_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Address, Servers};
+
+    #[test]
+    fn no_more_calls_wait_than_may() {
+        let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let store = RedisStore::new(RedisOptions { in_flight_max: 2, ..RedisOptions::new(kind) });
+        let (first, second) = (store.wait(), store.wait());
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!([(); 2].map(|()| store.wait().err()), [Some(Failure::Overloaded); 2]);
+        drop(first);
+        assert!(store.wait().is_ok(), "those that were refused take no room");
+    }
+}

@@ -203,8 +203,8 @@ fn a_denial_is_remembered_where_there_is_a_cache() {
     assert_eq!([0, 1 << 20].map(remembered), [0, 1]);
 }
 
-/// How often a node gives back what one Redis charged for a request that the other denies, when the first two times fail.
-fn give_backs(entries: &'static [(&'static str, &'static str)]) -> usize {
+/// How often a node gives back what one Redis charged for a request that the other denies, when so many times fail.
+fn give_backs(entries: &'static [(&'static str, &'static str)], failures: usize) -> usize {
     let world = Arc::new(World::default());
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
@@ -214,7 +214,7 @@ fn give_backs(entries: &'static [(&'static str, &'static str)]) -> usize {
         for (_, redis) in store.stores() {
             redis.contact().wait_for(|contact| *contact == Contact::Up).await.expect("the store lives");
         }
-        clock.refuse_give_backs(2);
+        clock.refuse_give_backs(failures);
         let request = Request::new("shop", 1).descriptor(entries).descriptor(&[("second", "x")]);
         let mut codes = Vec::new();
         for _ in 0..2 {
@@ -231,6 +231,13 @@ fn give_backs(entries: &'static [(&'static str, &'static str)]) -> usize {
 /// Hits that are given back twice may be those of others. A slot has a name.
 #[test]
 fn what_has_a_name_is_given_back_until_redis_has_done_it() {
-    assert_eq!(give_backs(&[("call", "x"), ("id", "one")]), 3);
-    assert_eq!(give_backs(&[("day", "x")]), 1);
+    assert_eq!(give_backs(&[("call", "x"), ("id", "one")], 2), 3);
+    assert_eq!(give_backs(&[("day", "x")], 2), 1);
+}
+
+/// The slot ends by itself within a minute. Pauses grow to ten seconds.
+#[test]
+fn what_cannot_be_given_back_is_tried_less_and_less() {
+    let times = give_backs(&[("call", "x"), ("id", "one")], usize::MAX);
+    assert!((6..15).contains(&times), "{times}");
 }
