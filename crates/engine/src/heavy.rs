@@ -100,6 +100,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn of_keys_that_count_the_same_the_last_one_comes_first() {
+        let mut heavy = HeavyKeys::new(8);
+        [1, 2, 2, 1].iter().for_each(|&key| _ = heavy.add(Key(key), 1, || ()));
+        let keys = heavy.keys_by_count().map(|(key, _)| key);
+        assert_eq!(keys.collect::<Vec<_>>(), [Key(1), Key(2)]);
+    }
+
     proptest! {
         #[test]
         fn counts_are_too_high_by_at_most_their_errors(denials in prop::collection::vec(0_u128..40, 0..600)) {

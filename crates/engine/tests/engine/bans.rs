@@ -430,6 +430,25 @@ fn a_ban_by_an_operator_replaces_any_other_in_one_step() {
 }
 
 #[test]
+fn after_a_ban_that_was_lifted_the_next_has_the_first_length() {
+    let rules = strict("ban: {after: 1 denial, within: 60s, for: 10s, doubling_to: 80s}");
+    let again_after = |is_lifted: bool| {
+        let store = store();
+        let request = request(&[("user", "a")], 1);
+        let plan = rules.plan(&request, Modes::default());
+        let (_, ban) = plan.checks().find(|(_, check)| check.is_ban()).expect("a ban");
+        (0..2).for_each(|_| _ = ask(&rules, &store, "a", 1.0));
+        assert_eq!(banned_for(&rules, &store, "a", 1.0), Some(10.0));
+        if is_lifted {
+            store.decide(&lifting(ban), at(2.0));
+        }
+        ask(&rules, &store, "a", 20.0);
+        banned_for(&rules, &store, "a", 20.0)
+    };
+    assert_eq!([false, true].map(again_after), [Some(20.0), Some(10.0)]);
+}
+
+#[test]
 fn the_status_of_a_ban_is_that_of_its_limit() {
     let (rules, store) = (strict("ban: {after: 1, within: 60s, for: 100s}"), store());
     let see = |second| {
