@@ -175,10 +175,9 @@ impl FolderStore {
 mod tests {
     use std::fs;
 
-    use tokio::time::Instant;
-
     use super::*;
     use tidegate_records::{Record, RecordKey};
+    use tidegate_serve::clock::timer;
 
     /// The clock of the runtime is paused: pauses pass at once.
     #[tokio::test(start_paused = true)]
@@ -225,10 +224,11 @@ mod tests {
         fs::remove_file(&path).expect("removed");
         back.notified().await;
         sleep(2 * PAUSE_MAX).await;
-        let failed = Instant::now();
+        let failed = timer();
         store.is_away(&FolderError::Closed("full".to_owned()).into());
         back.notified().await;
-        assert!((PAUSE_MIN..2 * PAUSE_MIN).contains(&failed.elapsed()), "{:?}", failed.elapsed());
+        let paused = timer() - failed;
+        assert!((PAUSE_MIN..2 * PAUSE_MIN).contains(&paused), "{paused:?}");
         keeping.abort();
     }
 

@@ -269,9 +269,7 @@ async fn the_last_worker_does_not_wait_for_leases_that_are_no_longer_asked_for()
     (0..10).for_each(|_| drop(store.leases.hold(check, since_boot())));
     assert!(store.leases.demand(check).is_none(), "the next one is due");
     store.workers.send_modify(|workers| *workers += 1);
-    let began = tokio::time::Instant::now();
-    store.detach().await;
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(tokio::time::timeout(Duration::from_millis(1), store.detach()).await.is_ok());
 }
 
 /// What a report says is spent, so it is sent later if it may have been lost. Of one that too few replicas have, Redis has
