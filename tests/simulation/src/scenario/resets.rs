@@ -13,7 +13,10 @@ pub(super) const OWN: u64 = 0x7265_7365_7473_3030;
 
 /// Some scenarios have resets of counters of the same limit. In half of those that have resets and Redis they go through it.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    if random.one_in(6) {
+    // The reset of one counter resets a ban that other counters share.
+    let has_shared_ban =
+        scenario.limits.iter().any(|limit| limit.shape.ban.is_some_and(|ban| ban.on.is_some()));
+    if random.one_in(6) && !has_shared_ban {
         add_neighbours(random, scenario);
     }
     let has_resets = scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { .. }));
