@@ -199,7 +199,10 @@ impl LimitSpec {
 
     /// How long a full counter of this window takes until it is empty. A bucket may be larger than what drains in a window.
     pub fn empties_in(&self, window: Time) -> Time {
-        window.max(window * self.room(self.requests[0]) / u64::from(self.requests[0]).max(1))
+        let (room, requests) = (self.room(self.requests[0]), u64::from(self.requests[0]).max(1));
+        // A month times a large burst is more than fits.
+        let empty = u128::from(window) * u128::from(room) / u128::from(requests);
+        window.max(Time::try_from(empty).unwrap_or(Time::MAX / 2))
     }
 
     /// The limit that requests bring along.
