@@ -53,6 +53,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         pool_size: 10,
         slow_one_in: 1 << 40,
         far: vec![[0, 0]; 2],
+        follows_resets: false,
         stale_mode: StaleMode::Rule,
         record_cache: 100,
         asks,
