@@ -259,6 +259,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     fn return_one(&self, unspent: &Unspent) {
+        self.deny_cache.forget(unspent.source.counter, self.runtime.monotonic());
         let Some(to) = to(&unspent.source) else { return };
         let mut call = Call::giving_back(&to.2);
         push(&mut call, unspent);
