@@ -414,10 +414,11 @@ impl<R: Runtime> SharedStore<R> {
 }
 
 impl EpochServers {
-    /// The text of changes of the numbers in force, if it is enough to compare that.
+    /// The text of changes of the numbers in force, if it is enough to compare that. A reading begins here, and from
+    /// now on [`outdate`](Self::outdate) applies to the server, also during its first reading.
     fn state(&self, place: &EpochServer, now: Duration) -> Option<Vec<u8>> {
-        let servers = self.0.lock();
-        let known = servers.get(place)?;
+        let mut servers = self.0.lock();
+        let known = servers.entry(place.clone()).or_default();
         let is_enough = known.trouble.is_none() || now < known.all_read + AGAIN_INTERVAL;
         known.state.clone().filter(|_| is_enough && known.all_read > known.outdated)
     }
@@ -660,5 +661,18 @@ mod tests {
         assert_eq!(are_enough(), [true, true]);
         servers.outdate(None, 5 * SECOND);
         assert_eq!(are_enough(), [false, false]);
+    }
+
+    /// Its numbers were in force before those of the other, so it was not asked to take them.
+    #[test]
+    fn a_server_whose_first_reading_is_under_way_is_read_in_full_again() {
+        let servers = EpochServers::default();
+        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
+        assert_eq!(servers.state(&other, SECOND), None);
+        servers.outdate(Some(&one), 2 * SECOND);
+        servers.note(&other, SECOND, Some(b"text".to_vec()), None);
+        assert_eq!(servers.state(&other, 3 * SECOND), None);
+        servers.note(&other, 3 * SECOND, Some(b"text".to_vec()), None);
+        assert!(servers.state(&other, 4 * SECOND).is_some());
     }
 }
