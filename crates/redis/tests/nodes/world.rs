@@ -1,13 +1,16 @@
 //! A world under one seed: an executor with time of its own, a network, and a Redis that counts fixed windows.
 
+mod epoch_hash;
+
 use std::collections::BTreeMap;
 use std::future::{pending, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+pub(crate) use self::epoch_hash::{Answers, EpochHash};
 use redis::{Arg, Cmd, RedisResult, Value};
 use tidegate_engine::clock::monotonic;
 use tidegate_engine::limit::Algorithm;
@@ -28,6 +31,8 @@ pub(crate) struct World {
     timers_made: AtomicU64,
     tasks: Mutex<Vec<Arc<Spawned>>>,
     redis: Mutex<Redis>,
+    /// By host.
+    epochs: Mutex<BTreeMap<String, EpochHash>>,
 }
 
 /// A task, until it has ended.
@@ -74,6 +79,23 @@ impl World {
     /// How many calls that give back it has had.
     pub(crate) fn give_backs(&self) -> usize {
         self.redis.lock().expect("no panic").give_backs
+    }
+
+    /// Reads or changes the epochs of a server.
+    pub(crate) fn epochs<T>(&self, host: &str, change: impl FnOnce(&mut EpochHash) -> T) -> T {
+        change(self.epochs.lock().expect("no panic").entry(host.to_owned()).or_default())
+    }
+
+    /// The reply of a server. `None`: it does not answer.
+    fn reply(&self, host: &str, command: &Cmd) -> Option<Value> {
+        let args: Vec<&[u8]> = command
+            .args_iter()
+            .map(|arg| if let Arg::Simple(arg) = arg { arg } else { panic!("a cursor") })
+            .collect();
+        match args[0] {
+            b"HGET" | b"HLEN" | b"HGETALL" | b"EVAL" => self.epochs(host, |hash| hash.reply(&args)),
+            _ => Some(self.redis.lock().expect("no panic").reply(&args, REDIS_EPOCH + self.now())),
+        }
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -133,12 +155,25 @@ pub(crate) struct Node {
     offset: Duration,
     random: Arc<AtomicU64>,
     is_online: Arc<AtomicBool>,
+    worker: Arc<AtomicUsize>,
 }
 
 impl Node {
     pub(crate) fn new(world: &Arc<World>, seed: u64, offset: Duration) -> Self {
         let (random, is_online) = (Arc::new(AtomicU64::new(seed)), Arc::new(AtomicBool::new(true)));
-        Self { world: Arc::clone(world), began: monotonic(), offset, random, is_online }
+        Self {
+            world: Arc::clone(world),
+            began: monotonic(),
+            offset,
+            random,
+            is_online,
+            worker: Arc::default(),
+        }
+    }
+
+    /// What runs from here on is of this worker.
+    pub(crate) fn set_worker(&self, worker: usize) {
+        self.worker.store(worker, Relaxed);
     }
 
     pub(crate) fn set_online(&self, is_online: bool) {
@@ -168,7 +203,7 @@ impl Runtime for Node {
     }
 
     fn worker(&self) -> usize {
-        0
+        self.worker.load(Relaxed)
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
@@ -183,8 +218,9 @@ impl Runtime for Node {
         Some(work())
     }
 
-    async fn connect(&self, _: &Address, _: &Access) -> RedisResult<Wire> {
-        let wire = Wire { node: self.clone(), is_closed: AtomicBool::new(false) };
+    async fn connect(&self, address: &Address, _: &Access) -> RedisResult<Wire> {
+        let Address::Tcp(host, _) = address else { panic!("a socket") };
+        let wire = Wire { node: self.clone(), host: host.clone(), is_closed: AtomicBool::new(false) };
         wire.travel().await?;
         Ok(wire)
     }
@@ -203,6 +239,7 @@ impl Task for Handle {
 /// A connection of a node. While the node is offline, messages are lost.
 pub(crate) struct Wire {
     node: Node,
+    host: String,
     is_closed: AtomicBool,
 }
 
@@ -223,7 +260,7 @@ impl Transport for Wire {
     async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         self.travel().await?;
         let world = &self.node.world;
-        let reply = world.redis.lock().expect("no panic").reply(command, REDIS_EPOCH + world.now());
+        let Some(reply) = world.reply(&self.host, command) else { return pending().await };
         self.travel().await?;
         Ok(reply)
     }
@@ -249,13 +286,9 @@ struct Redis {
 }
 
 impl Redis {
-    fn reply(&mut self, command: &Cmd, now: Duration) -> Value {
-        let args: Vec<&[u8]> = command
-            .args_iter()
-            .map(|arg| if let Arg::Simple(arg) = arg { arg } else { panic!("a cursor") })
-            .collect();
+    fn reply(&mut self, args: &[&[u8]], now: Duration) -> Value {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        match args[..] {
+        match *args {
             [b"INFO", ..] => text("redis_version:7.0.0\r\nredis_mode:standalone\r\n"),
             [b"TIME"] => {
                 Value::Array(vec![text(&now.as_secs().to_string()), text(&now.subsec_micros().to_string())])

@@ -1,0 +1,182 @@
+//! Epochs of a node whose servers are slow, refuse them or lose them.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::world::{Answers, EpochHash};
+use super::*;
+use tidegate_redis::{Agreed, Numbers};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The program of a node: the numbers that it has in force.
+#[derive(Clone, Default)]
+struct InForce(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl InForce {
+    fn with(field: &str, number: &str) -> Self {
+        let own = Self::default();
+        own.agree(&vec![(field.to_owned(), number.to_owned())]);
+        own
+    }
+
+    fn agree(&self, theirs: &Numbers) -> Agreed {
+        let mut own = self.0.lock().expect("no panic");
+        for (field, number) in theirs {
+            let known = own.entry(field.clone()).or_default();
+            *known = number.max(known).clone();
+        }
+        let has = |own: &(String, String)| theirs.iter().any(|it| it.0 == own.0 && it.1 >= own.1);
+        let missing = own.clone().into_iter().filter(|own| !has(own)).collect();
+        Agreed { missing, trouble: None }
+    }
+
+    fn all(&self) -> Numbers {
+        self.0.lock().expect("no panic").clone().into_iter().collect()
+    }
+}
+
+/// A node that reads the epochs of these servers, with so many connections to each. It has read them all.
+async fn following(
+    node: &Node,
+    (main, per_second): (&str, Option<&str>),
+    connections: usize,
+    own: &InForce,
+) -> Arc<SharedStore<Node>> {
+    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
+    let redis = |host: &str| {
+        let kind = Servers::Single(Address::Tcp(host.to_owned(), 1));
+        let options = RedisOptions { follows_epochs: true, workers: connections, ..RedisOptions::new(kind) };
+        RedisStore::on(node.clone(), options)
+    };
+    let local = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let clock = Clock::new(node.monotonic(), Timestamp::from_secs(1_000_000));
+    let store = Arc::new(SharedStore::new(redis(main), per_second.map(redis), local, clock, options));
+    for worker in 0..connections {
+        node.set_worker(worker);
+        store.attach();
+    }
+    let (followed, own) = (Arc::clone(&store), own.clone());
+    node.spawn(async move {
+        let agree = |theirs, _| std::future::ready(Some(own.agree(&theirs)));
+        match followed.follow_epochs(agree).await {}
+    });
+    node.sleep(SECOND).await;
+    assert!(store.has_read_epochs());
+    store
+}
+
+/// The node may be cut off from the server, and counters may be reset meanwhile.
+#[test]
+fn epochs_that_are_not_read_in_time_stop_every_connection_to_their_server() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let (store, rules) = (following(&node, ("redis", None), 3, &InForce::default()).await, rules());
+        let decides = async || {
+            let mut decides = Vec::new();
+            for worker in 0..3 {
+                node.set_worker(worker);
+                let since = clock.now();
+                ask(&store, &rules, "a", 0).await;
+                decides.push(clock.now() > since);
+            }
+            decides
+        };
+        assert_eq!(decides().await, [true; 3]);
+        clock.epochs("redis", |hash| hash.answers = Answers::Nothing);
+        // They are asked for within a quarter of a second, and waited for a second.
+        node.sleep(Duration::from_millis(1_300)).await;
+        assert_eq!(decides().await, [false; 3]);
+        clock.epochs("redis", |hash| hash.answers = Answers::All);
+        node.sleep(5 * SECOND).await;
+        assert_eq!(decides().await, [true; 3]);
+    });
+}
+
+/// Whether a server that has these fields, and no memory for others, gets the node's number as soon as it has memory.
+fn is_written_later(fields: &'static [(&'static str, &'static str)]) -> bool {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        clock
+            .epochs("redis", |hash| *hash = EpochHash { answers: Answers::Reads, ..EpochHash::with(fields) });
+        let store = following(&node, ("redis", None), 1, &InForce::with("users", "2")).await;
+        let has_it = || clock.epochs("redis", |hash| hash.get("users") == Some("2"));
+        assert!(!has_it() && store.epoch_troubles().len() == 1);
+        clock.epochs("redis", |hash| hash.answers = Answers::All);
+        node.sleep(SECOND).await;
+        has_it() && store.epoch_troubles().is_empty()
+    })
+}
+
+#[test]
+fn epochs_that_a_server_refuses_are_written_until_it_has_them() {
+    assert!(is_written_later(&[("", "text"), ("users", "1")]), "an older one");
+    assert!(is_written_later(&[]), "none");
+}
+
+/// The texts of changes are those of before: nothing else shows that a number is missing.
+#[test]
+fn a_server_that_did_not_answer_gets_the_reset_later() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let fields = [("", "text"), ("users", "1")];
+        ["redis", "second"]
+            .iter()
+            .for_each(|host| clock.epochs(host, |hash| *hash = EpochHash::with(&fields)));
+        let own = InForce::default();
+        let store = following(&node, ("redis", Some("second")), 1, &own).await;
+        clock.epochs("second", |hash| hash.answers = Answers::Nothing);
+        let reset = vec![("users".to_owned(), "2".to_owned())];
+        let raised = store.raise_epochs(&reset, &|| own.all()).await;
+        assert_eq!((raised.kept, raised.missing.len()), (1, 1), "{raised:?}");
+        own.agree(&reset);
+        node.sleep(5 * SECOND).await;
+        let second =
+            || clock.epochs("second", |hash| ["", "users"].map(|it| hash.get(it).map(str::to_owned)));
+        assert_eq!(second(), ["text", "1"].map(|it| Some(it.to_owned())));
+        clock.epochs("second", |hash| hash.answers = Answers::All);
+        node.sleep(5 * SECOND).await;
+        assert_eq!(second()[1].as_deref(), Some("2"));
+    });
+}
+
+/// As after a failover to a replica that did not have it yet.
+#[test]
+fn a_server_that_loses_a_reset_before_it_is_read_gets_it_again() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let fields = [("", "text"), ("users", "1")];
+        clock.epochs("redis", |hash| *hash = EpochHash::with(&fields));
+        let own = InForce::default();
+        let store = following(&node, ("redis", None), 1, &own).await;
+        let reset = vec![("users".to_owned(), "2".to_owned())];
+        let raised = store.raise_epochs(&reset, &|| own.all()).await;
+        clock.epochs("redis", |hash| *hash = EpochHash::with(&fields));
+        assert_eq!(raised.kept, 1, "{raised:?}");
+        assert_eq!(own.all()[0].1, "1", "it was not read meanwhile");
+        own.agree(&reset);
+        node.sleep(SECOND).await;
+        assert_eq!(clock.epochs("redis", |hash| hash.get("users").map(str::to_owned)).as_deref(), Some("2"));
+    });
+}
+
+/// The node that wrote it may have ended before it reached all servers.
+#[test]
+fn a_reset_that_one_server_shows_is_written_to_the_others() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let fields = [("", "text"), ("users", "1")];
+        ["redis", "second"]
+            .iter()
+            .for_each(|host| clock.epochs(host, |hash| *hash = EpochHash::with(&fields)));
+        following(&node, ("redis", Some("second")), 1, &InForce::default()).await;
+        clock.epochs("second", |hash| *hash = EpochHash::with(&[("", "new"), ("users", "2")]));
+        node.sleep(SECOND).await;
+        assert_eq!(clock.epochs("redis", |hash| hash.get("users").map(str::to_owned)).as_deref(), Some("2"));
+    });
+}
