@@ -44,7 +44,8 @@ const CHANGED: &str = "";
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The same while there are connections on which they were not read.
 const UNREAD_INTERVAL: Duration = Duration::from_millis(50);
-/// How often numbers are read again if some were ignored: a number that is too far ahead today is not tomorrow.
+/// How often numbers are read and written again if some were ignored or not written: a number that is too far ahead
+/// today is not tomorrow.
 const AGAIN_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a server may have no numbers before that is reported: at the first start no server has any.
 const MISSING_MAX: Duration = Duration::from_secs(1);
@@ -326,11 +327,11 @@ impl<R: Runtime> SharedStore<R> {
                     let agreed = put_in_force(numbers, now()).await.ok_or_else(unknown)?;
                     let kept = raise(store, line, &agreed.missing, MissingHash::Leave).await;
                     let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
-                    let refused = kept.as_ref().err().map(ToString::to_string);
+                    let refused = why_refused(&kept);
                     if !known.has_shown(place, &state) {
                         known.outdate(Some(place), self.runtime.since_boot());
                     }
-                    let state = refused.is_none().then_some(state);
+                    let state = kept.is_ok().then_some(state);
                     known.note(place, sent, state, agreed.trouble.or(left_out).or(refused));
                     return Ok(());
                 }
@@ -578,6 +579,19 @@ impl<'l> Keys<'l> {
     /// The result when no key is left; `without`: if there was none.
     fn end<T>(self, without: T) -> Result<T, ConnectError> {
         self.moving.map_or(Ok(without), Err)
+    }
+}
+
+/// Why a server does not have all numbers that were written to it. Its greater ones count.
+fn why_refused(kept: &Result<Raise, ConnectError>) -> Option<String> {
+    match kept {
+        Err(error) => Some(error.to_string()),
+        Ok(Raise::Nothing) => None,
+        Ok(Raise::Done(refused)) => {
+            let ahead = refused.iter().filter(|(_, number)| number.is_empty()).count();
+            (ahead > 0)
+                .then(|| format!("{ahead} are not written, because they are too far ahead of its clock"))
+        }
     }
 }
 

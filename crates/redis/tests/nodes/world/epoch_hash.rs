@@ -1,4 +1,4 @@
-//! The hash in which a server has epochs, as `src/lua/epochs.lua` changes it. The toy trusts the clocks of nodes.
+//! The hash in which a server has epochs, as `src/lua/epochs.lua` changes it.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,8 @@ pub(crate) enum Answers {
     All,
     /// It refuses writes, because its memory is full.
     Reads,
+    /// Its clock is far behind: all numbers that are written are too far ahead of it.
+    Behind,
     /// Commands get no answer, and do nothing.
     Nothing,
 }
@@ -43,6 +45,10 @@ impl EpochHash {
             (_, [b"HGETALL", _]) => Some(Value::Array(
                 self.fields.iter().flat_map(|(field, it)| [bulk(field), bulk(it)]).collect(),
             )),
+            (Answers::Behind, [b"EVAL", _, _, _, _, _, numbers @ ..]) => {
+                let refused = numbers.chunks(2).flat_map(|pair| [bulk(pair[0]), bulk(b"")]);
+                Some(Value::Array([Value::Int(0)].into_iter().chain(refused).collect()))
+            }
             (Answers::Reads, _) => Some(super::error(b"-OOM command not allowed\r\n")),
             (Answers::All, [b"EVAL", _, b"1", _, changed, may_create, numbers @ ..]) => {
                 Some(self.raise(changed, *may_create == b"1", numbers))
