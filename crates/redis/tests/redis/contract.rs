@@ -468,6 +468,35 @@ fn unsynced_costs_count_beyond_the_limit() {
     }
 }
 
+/// Hits as many as a ban takes are an operator's.
+#[test]
+fn a_ban_by_an_operator_replaces_any_other_in_redis_too() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let check = |secs: u32, hits: u64| {
+        let terms = BanTerms {
+            strikes: 1,
+            within_nanos: 60_000_000_000,
+            every_nanos: 0,
+            first_secs: secs,
+            longest_secs: secs,
+        };
+        check(Limit::ban(&terms), key(1), Hits::Take(hits))
+    };
+    let mut ask = |second: u64, check: Check<'static>| {
+        let plan = plan([check]);
+        let verdict = asked.apply(&plan, |_| "operated".to_owned(), TODAY + second * SECOND)[0];
+        verdict.expect("a verdict of the only check")
+    };
+    assert!(!ask(0, check(100, 1)).over, "a denial begins a ban of 100 seconds");
+    for (second, secs, hits) in [(1, 7, 2), (2, 600, 2), (3, 2, 2)] {
+        let verdict = ask(second, check(secs, hits));
+        assert!(!verdict.over && verdict.is_counted);
+        assert_eq!(ask(second, check(100, 0)).reset_nanos, u64::from(secs) * 1_000_000_000);
+    }
+    assert_eq!([4, 5].map(|second| ask(second, check(100, 0)).over), [true, false]);
+}
+
 /// A node that had no answer reports a denial again, perhaps after the ban that it began: that is no denial after the ban.
 #[test]
 fn a_denial_from_before_the_end_of_a_ban_does_not_count_after_it() {

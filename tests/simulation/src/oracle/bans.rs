@@ -28,6 +28,14 @@ use crate::world::{MICRO, SECOND, Time};
 
 /// What may not happen about bans, and did.
 pub fn wrong_bans(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    let unanswered = rules.ban_changes.iter().find(|it| {
+        let has_failed = !it.is_known && it.done > 0 && it.done < Time::MAX;
+        let may_fail = rules.troubles.of(it.node, it.asked, it.done).is_some();
+        has_failed && !may_fail && it.asked >= rules.troubles.far_until(it.node)
+    });
+    if let Some(it) = unanswered {
+        return Some(format!("{it:?} has failed, though nothing else did"));
+    }
     counters(rules, records).into_iter().find_map(|((limit, ..), counter)| {
         let found = counter.seen().1.or_else(|| {
             let sure = counter.sure();
