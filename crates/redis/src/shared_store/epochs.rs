@@ -102,10 +102,8 @@ struct ServerEpochs {
     read: Duration,
     /// The same for a reading of all of them, which happens only when something has changed.
     all_read: Duration,
-    /// The text of the field of changes at that reading, if the server took what it lacked.
+    /// The text of the field of changes at that reading.
     state: Option<Vec<u8>>,
-    /// The same text, also if the server refused that.
-    shown: Option<Vec<u8>>,
     /// When this node got numbers from elsewhere that this server may not have.
     outdated: Duration,
     /// Since when the server has no numbers.
@@ -329,9 +327,12 @@ impl<R: Runtime> SharedStore<R> {
                     let agreed = put_in_force(numbers, now()).await.ok_or_else(unknown)?;
                     let kept = raise(store, line, &agreed.missing, MissingHash::Leave).await;
                     let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
-                    let trouble = agreed.trouble.or(left_out).or_else(|| why_refused(&kept));
-                    let times = [sent, self.runtime.since_boot()];
-                    known.note_numbers(place, times, (state, kept.is_ok()), trouble);
+                    let refused = why_refused(&kept);
+                    if !known.has_shown(place, &state) {
+                        known.outdate(Some(place), self.runtime.since_boot());
+                    }
+                    let state = kept.is_ok().then_some(state);
+                    known.note(place, sent, state, agreed.trouble.or(left_out).or(refused));
                     return Ok(());
                 }
                 Found::Nothing if !self.shows_all(place, sent) => return Err(unknown()),
@@ -423,20 +424,9 @@ impl EpochServers {
         known.state.clone().filter(|_| is_enough && known.all_read > known.outdated)
     }
 
-    /// Notes all numbers of a server, which it was asked for first, and which are in force since the second time. A
-    /// server that refuses what it lacks is read in full each time, and others only when its numbers have changed.
-    fn note_numbers(
-        &self,
-        place: &EpochServer,
-        [sent, now]: [Duration; 2],
-        (state, takes): (Vec<u8>, bool),
-        trouble: Option<String>,
-    ) {
-        self.note(place, sent, takes.then(|| state.clone()), trouble);
-        let before = self.0.lock().entry(place.clone()).or_default().shown.replace(state.clone());
-        if before != Some(state) {
-            self.outdate(Some(place), now);
-        }
+    /// Whether the numbers in force from this server are those with this text of changes.
+    fn has_shown(&self, place: &EpochServer, state: &[u8]) -> bool {
+        self.0.lock().get(place).is_some_and(|known| known.state.as_deref() == Some(state))
     }
 
     /// This node got numbers at `now`, from this server or from a person: other servers may lack them.
@@ -676,6 +666,7 @@ mod tests {
         [&one, &other].iter().for_each(|place| servers.note(place, SECOND, text(), None));
         let are_enough = || [&one, &other].map(|place| servers.state(place, 9 * SECOND).is_some());
         assert_eq!(are_enough(), [true, true]);
+        assert!(servers.has_shown(&one, b"text") && !servers.has_shown(&one, b"new"));
         servers.outdate(Some(&one), 3 * SECOND);
         assert_eq!(are_enough(), [true, false]);
         servers.note(&other, 2 * SECOND, text(), None);
@@ -697,26 +688,5 @@ mod tests {
         assert_eq!(servers.state(&other, 3 * SECOND), None);
         servers.note(&other, 3 * SECOND, Some(b"text".to_vec()), None);
         assert!(servers.state(&other, 4 * SECOND).is_some());
-    }
-
-    /// Otherwise one full server would have each node read all others in full four times a second.
-    #[test]
-    fn a_server_that_refuses_numbers_has_others_read_in_full_only_when_its_own_change() {
-        let servers = EpochServers::default();
-        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
-        let read = |place: &EpochServer, seconds: u32, text: &str, refused: Option<&str>| {
-            let times = [seconds * SECOND, seconds * SECOND + SECOND / 2];
-            servers.note_numbers(place, times, (text.into(), refused.is_none()), refused.map(str::to_owned));
-        };
-        let are_enough = || [&one, &other].map(|place| servers.state(place, 9 * SECOND).is_some());
-        read(&one, 1, "text", Some("OOM"));
-        read(&other, 2, "text", None);
-        read(&one, 3, "text", Some("OOM"));
-        assert_eq!(are_enough(), [false, true]);
-        read(&one, 4, "new", Some("OOM"));
-        assert_eq!(are_enough(), [false, false]);
-        read(&other, 5, "text", None);
-        read(&one, 6, "new", None);
-        assert_eq!(are_enough(), [true, true]);
     }
 }
