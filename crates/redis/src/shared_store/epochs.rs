@@ -104,7 +104,7 @@ struct ServerEpochs {
     all_read: Duration,
     /// The text of the field of changes at that reading.
     state: Option<Vec<u8>>,
-    /// When this node got numbers from elsewhere that this server may not have.
+    /// When this node had numbers that this server may not have.
     outdated: Duration,
     /// Since when the server has no numbers.
     missing_since: Option<Duration>,
@@ -206,7 +206,7 @@ impl<R: Runtime> SharedStore<R> {
             }
         }
         // A server that lost them before they were read, or did not get them, has the text of before.
-        self.epoch_servers.outdate(None, self.runtime.since_boot());
+        self.epoch_servers.outdate(|_| true, self.runtime.since_boot());
         raised
     }
 
@@ -329,10 +329,12 @@ impl<R: Runtime> SharedStore<R> {
                     let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
                     let refused = why_refused(&kept);
                     if !known.has_shown(place, &state) {
-                        known.outdate(Some(place), self.runtime.since_boot());
+                        known.outdate(|other| other != place, self.runtime.since_boot());
                     }
-                    let state = kept.is_ok().then_some(state);
-                    known.note(place, sent, state, agreed.trouble.or(left_out).or(refused));
+                    if kept.is_err() {
+                        known.outdate(|other| other == place, self.runtime.since_boot());
+                    }
+                    known.note(place, sent, Some(state), agreed.trouble.or(left_out).or(refused));
                     return Ok(());
                 }
                 Found::Nothing if !self.shows_all(place, sent) => return Err(unknown()),
@@ -429,11 +431,12 @@ impl EpochServers {
         self.0.lock().get(place).is_some_and(|known| known.state.as_deref() == Some(state))
     }
 
-    /// This node got numbers at `now`, from this server or from a person: other servers may lack them.
-    fn outdate(&self, from: Option<&EpochServer>, now: Duration) {
+    /// These servers may lack numbers that this node has at `now`: from another server, from a person, or because a
+    /// server did not store them. They are read in full again.
+    fn outdate(&self, may_lack: impl Fn(&EpochServer) -> bool, now: Duration) {
         let mut servers = self.0.lock();
-        let others = servers.iter_mut().filter(|(place, _)| from != Some(place));
-        others.for_each(|(_, known)| known.outdated = now);
+        let those = servers.iter_mut().filter(|(place, _)| may_lack(place));
+        those.for_each(|(_, known)| known.outdated = now);
     }
 
     /// Whether the server has had no numbers for longer than a start takes.
@@ -667,13 +670,13 @@ mod tests {
         let are_enough = || [&one, &other].map(|place| servers.state(place, 9 * SECOND).is_some());
         assert_eq!(are_enough(), [true, true]);
         assert!(servers.has_shown(&one, b"text") && !servers.has_shown(&one, b"new"));
-        servers.outdate(Some(&one), 3 * SECOND);
+        servers.outdate(|place| *place != one, 3 * SECOND);
         assert_eq!(are_enough(), [true, false]);
         servers.note(&other, 2 * SECOND, text(), None);
         assert_eq!(are_enough(), [true, false], "it was asked before");
         servers.note(&other, 4 * SECOND, text(), None);
         assert_eq!(are_enough(), [true, true]);
-        servers.outdate(None, 5 * SECOND);
+        servers.outdate(|_| true, 5 * SECOND);
         assert_eq!(are_enough(), [false, false]);
     }
 
@@ -683,7 +686,7 @@ mod tests {
         let servers = EpochServers::default();
         let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
         assert_eq!(servers.state(&other, SECOND), None);
-        servers.outdate(Some(&one), 2 * SECOND);
+        servers.outdate(|place| *place != one, 2 * SECOND);
         servers.note(&other, SECOND, Some(b"text".to_vec()), None);
         assert_eq!(servers.state(&other, 3 * SECOND), None);
         servers.note(&other, 3 * SECOND, Some(b"text".to_vec()), None);

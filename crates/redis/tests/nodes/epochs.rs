@@ -122,6 +122,25 @@ fn epochs_that_a_server_refuses_are_written_until_it_has_them() {
     assert!(is_written_later(older, Answers::Behind, 61 * SECOND));
 }
 
+/// All numbers may be many, and a server without memory may stay so for hours.
+#[test]
+fn a_server_that_refuses_epochs_has_no_other_read_in_full() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        clock.epochs("redis", |hash| *hash = EpochHash::with(&[("", "text"), ("users", "2")]));
+        let older = EpochHash::with(&[("", "text"), ("users", "1")]);
+        clock.epochs("second", |hash| *hash = EpochHash { answers: Answers::Reads, ..older });
+        following(&node, ("redis", Some("second")), 1, &InForce::default()).await;
+        let full_reads = || ["redis", "second"].map(|host| clock.epochs(host, |hash| hash.full_reads));
+        let before = full_reads();
+        node.sleep(10 * SECOND).await;
+        let after = full_reads();
+        assert_eq!(after[0], before[0]);
+        assert!(after[1] > before[1] + 30, "it is tried again: {before:?} {after:?}");
+    });
+}
+
 /// The texts of changes are those of before: nothing else shows that a number is missing.
 #[test]
 fn a_server_that_did_not_answer_gets_the_reset_later() {

@@ -22,13 +22,15 @@ pub(crate) enum Answers {
 pub(crate) struct EpochHash {
     pub(crate) fields: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) answers: Answers,
+    /// How often all fields were read.
+    pub(crate) full_reads: usize,
 }
 
 impl EpochHash {
     /// A hash with these fields, one of which is the text of changes.
     pub(crate) fn with(fields: &[(&str, &str)]) -> Self {
         let bytes = |&(field, number): &(&str, &str)| (field.into(), number.into());
-        Self { fields: fields.iter().map(bytes).collect(), answers: Answers::All }
+        Self { fields: fields.iter().map(bytes).collect(), ..Self::default() }
     }
 
     pub(crate) fn get(&self, field: &str) -> Option<&str> {
@@ -42,9 +44,12 @@ impl EpochHash {
             (Answers::Nothing, _) => None,
             (_, [b"HGET", _, field]) => Some(self.fields.get(*field).map_or(Value::Nil, |it| bulk(it))),
             (_, [b"HLEN", _]) => Some(Value::Int(self.fields.len().try_into().expect("few"))),
-            (_, [b"HGETALL", _]) => Some(Value::Array(
-                self.fields.iter().flat_map(|(field, it)| [bulk(field), bulk(it)]).collect(),
-            )),
+            (_, [b"HGETALL", _]) => {
+                self.full_reads += 1;
+                Some(Value::Array(
+                    self.fields.iter().flat_map(|(field, it)| [bulk(field), bulk(it)]).collect(),
+                ))
+            }
             (Answers::Behind, [b"EVAL", _, _, _, _, _, numbers @ ..]) => {
                 let refused = numbers.chunks(2).flat_map(|pair| [bulk(pair[0]), bulk(b"")]);
                 Some(Value::Array([Value::Int(0)].into_iter().chain(refused).collect()))
