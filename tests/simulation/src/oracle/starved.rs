@@ -16,6 +16,9 @@ use crate::world::{MICRO, SECOND, Time};
 const LEASES_MAX: u32 = 4;
 const LEASE_PART: u64 = 8;
 
+/// A node knows of no losses before it has read the resets of a new server, which has none.
+const STARTS: Time = SECOND;
+
 /// More calls than are made while something fails.
 const MANY: u64 = 1_000;
 
@@ -71,7 +74,7 @@ impl Rules<'_> {
         let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it)
-            && (self.begins_cold && since == 0
+            && (self.begins_cold && since <= STARTS
                 || self.losses.iter().any(lost)
                 || self.troubles.touch(since, it.answered))
     }
