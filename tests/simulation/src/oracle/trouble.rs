@@ -36,7 +36,8 @@ impl Troubles {
         Self { of: (0..far_until.len()).map(|node| merged(node, all)).collect(), far_until }
     }
 
-    pub(super) fn far_until(&self, node: usize) -> Time {
+    /// Until when a node is so far away that calls may take too long for it.
+    pub fn far_until(&self, node: usize) -> Time {
         self.far_until.get(node).filter(|until| **until > 0).map_or(0, |until| until + HEALS)
     }
 

@@ -221,8 +221,10 @@ impl Run {
     /// A reset that was not in force in time, though nothing failed.
     pub(super) fn late_reset(&self, troubles: &Troubles) -> Option<String> {
         let operated = lock(&self.operated);
-        let late =
-            operated.late.iter().find(|(_, since, now)| !troubles.touch(since.saturating_sub(SECOND), *now));
+        // A node that is far away gives connections up whose calls have no answer in time.
+        let late = operated.late.iter().find(|(node, since, now)| {
+            !troubles.touch(since.saturating_sub(SECOND), *now) && *since >= troubles.far_until(*node)
+        });
         late.map(|(node, since, now)| {
             format!(
                 "node {node} has not received a reset {} ms after all servers had it",
