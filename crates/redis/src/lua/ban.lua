@@ -85,9 +85,10 @@ kinds[BAN] = function()
     end
   end
 
-  -- Lifts the ban, and forgets all strikes and earlier bans.
+  -- Lifts the ban, and forgets all strikes and earlier bans, also strikes that are reported later.
   function kind.refund(s)
     forget(s)
+    s.ends = s.latest
   end
 
   function kind.state(s)

@@ -506,7 +506,7 @@ fn a_denial_from_before_the_end_of_a_ban_does_not_count_after_it() {
     let terms =
         BanTerms { strikes: 1, within_nanos: 60_000_000_000, every_nanos: 0, first_secs: 2, longest_secs: 8 };
     let question = check(Limit::ban(&terms), key(1), Hits::Take(0));
-    let mut report = |second: u64, age: u64| {
+    let report = |asked: &mut Asked, second: u64, age: u64| {
         let mut call = Call::new(&RequestSummary::default());
         call.push(b"strikes".to_vec(), &question, false);
         call.add_unsynced((age * SECOND, 1));
@@ -514,9 +514,18 @@ fn a_denial_from_before_the_end_of_a_ban_does_not_count_after_it() {
         let answered = Answered::read(&reply, [&question]).expect("a reply").counters[0];
         answered.verdict.over
     };
-    assert!(report(0, 0), "a ban of two seconds begins");
-    assert_eq!([(3, 3), (3, 2), (4, 4)].map(|(second, age)| report(second, age)), [false; 3]);
-    assert!(report(4, 1), "a denial after the ban begins the next");
+    assert!(report(&mut asked, 0, 0), "a ban of two seconds begins");
+    assert_eq!([(3, 3), (3, 2), (4, 4)].map(|(second, age)| report(&mut asked, second, age)), [false; 3]);
+    assert!(report(&mut asked, 4, 1), "a denial after the ban begins the next");
+    let mut lift = Call::new(&RequestSummary::default());
+    let lifting = Check { hits: Hits::GiveBack(1), ..question };
+    lift.push(b"strikes".to_vec(), &lifting, false);
+    asked.invoke(&lift, TODAY + 5 * SECOND, TODAY + 5 * SECOND);
+    assert_eq!(
+        [2, 1].map(|age| report(&mut asked, 6, age)),
+        [false, true],
+        "nor does one from before a lift"
+    );
 }
 
 /// A bucket gives back the hits of a request that another slot denied, except those that have drained since: it is

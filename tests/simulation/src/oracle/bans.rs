@@ -244,7 +244,9 @@ impl<'r> Counter<'r> {
     /// After what an operator has surely done before: from when a ban may begin, and which denials may count.
     fn changed_to(&self, changed: Option<&BanChange>, it: &Record) -> (Time, Time) {
         let Some(changed) = changed else { return (0, 0) };
-        let reported = self.slack() + self.rules.reports_within;
+        let of_no_ban = changed.lasts.is_none() && changed.was_banned != Some(true);
+        // Where no ban was lifted, nobody knows which denials are reported later.
+        let reported = self.slack() + if of_no_ban { self.rules.reports_within } else { 0 };
         // Another one may have lifted the ban.
         let stays = !self.may_be_changed([changed.asked, it.answered], [Some(changed), None]);
         let free_from = changed.asked + changed.lasts.filter(|_| stays).unwrap_or(0);

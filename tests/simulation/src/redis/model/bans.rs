@@ -127,6 +127,7 @@ impl Kind for Ban {
     /// Lifts the ban.
     fn refund(&mut self, _: &Check<'_>, _: i64) -> Option<i64> {
         self.forget();
+        self.ends = self.latest;
         None
     }
 
