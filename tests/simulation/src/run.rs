@@ -86,6 +86,8 @@ pub enum Kind {
     TooLate,
     /// When nothing failed any more, N was not there again.
     NotRecovered,
+    /// A request had an error for an answer, though nothing failed.
+    NoAnswer,
     /// A request was decided by a limit that was not in force.
     WrongLimit,
     /// An answer is none to its request.
@@ -138,6 +140,8 @@ struct Run {
     metrics: Arc<Metrics>,
     sums: Arc<Sums>,
     violation: Mutex<Option<Violation>>,
+    /// Errors for answers: of which node, when they were asked for and answered, and what they say.
+    errors: Mutex<Vec<(usize, [Time; 2], String)>>,
     codes: Mutex<[u64; 3]>,
     /// By how much the clock of counters was ever set back: by a boot of a node without Redis, or at servers.
     lag: AtomicU64,
@@ -209,6 +213,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         metrics: metrics(),
         sums: Arc::default(),
         violation: Mutex::default(),
+        errors: Mutex::default(),
         codes: Mutex::default(),
         lag: AtomicU64::default(),
     });

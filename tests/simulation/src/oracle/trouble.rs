@@ -42,7 +42,7 @@ impl Troubles {
     }
 
     /// What troubled a node at some time between these.
-    pub(super) fn of(&self, node: usize, from: Time, until: Time) -> Option<&Trouble> {
+    pub fn of(&self, node: usize, from: Time, until: Time) -> Option<&Trouble> {
         let own = self.of.get(node)?;
         own[own.partition_point(|it| it.until < from)..].first().filter(|it| it.from <= until)
     }

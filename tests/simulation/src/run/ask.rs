@@ -272,6 +272,9 @@ impl Run {
                     self.keep_reported(number, first);
                 }
                 lock(&self.codes)[2] += 1;
+                if deadline.is_none() {
+                    lock(&self.errors).push((node, [asked, now], format!("request {number}: {error}")));
+                }
                 self.world.note(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
                 return None;
             }

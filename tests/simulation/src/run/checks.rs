@@ -16,12 +16,14 @@ use crate::oracle::{
     wrong_slots,
 };
 use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, Layout, What};
-use crate::world::{MILLI, SECOND, Time, lock};
+use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
 const ACCOUNTED: Time = SECOND;
 /// What a client waits for at least. Answers to a node that is not far away are there before.
 const DEADLINE_MIN: Time = MILLI;
+/// A node that starts has found its servers after so long.
+const STARTED_WITHIN: Time = 3 * SECOND;
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -252,6 +254,18 @@ impl Run {
         Troubles::new(self.scenario.far.iter().map(far_until).collect(), &all)
     }
 
+    /// An error for an answer, though nothing failed. A node has the time to find its servers first.
+    fn error(&self, troubles: &Troubles) -> Option<Violation> {
+        let errors = lock(&self.errors);
+        let error = errors.iter().find(|(node, [asked, now], _)| {
+            let is_early = *asked < STARTED_WITHIN.max(troubles.far_until(*node));
+            !is_early && troubles.of(*node, *asked, *now).is_none()
+        });
+        let (node, [_, now], what) = error?;
+        let what = format!("node {node}: {what} at {} us, though nothing failed", now / MICRO);
+        Some(Violation { kind: Kind::NoAnswer, what })
+    }
+
     /// What may not happen and did, by all that was answered; and how much of it could be judged.
     pub(super) fn judged(&self) -> (Option<Violation>, Census) {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
@@ -260,6 +274,9 @@ impl Run {
         let undue = lock(&self.network.undue).take();
         if let Some(what) = undue.or_else(|| self.late_reset(&troubles)) {
             return (Some(Violation { kind: Kind::WrongReset, what }), Census::default());
+        }
+        if let Some(violation) = self.error(&troubles) {
+            return (Some(violation), Census::default());
         }
         let refunds = lock(&self.refunds);
         let (limits, ban_changes) = (self.scenario.judged(), lock(&self.ban_changes).clone());
