@@ -213,14 +213,15 @@ impl<R: Runtime> Shared<R> {
         self.hear(server, news);
     }
 
-    /// Logs and counts what was seen of a server.
+    /// Counts and logs what was seen of a server.
     pub(super) fn hear(&self, server: &Address, news: Option<News>) {
         let Some(news) = news else { return };
-        tracing::warn!("{}", news.line(server));
+        // Whoever reads the line finds it counted.
         if news.is_loss() {
             self.stats.memory_lost.fetch_add(1, Relaxed);
             self.memory_lost.notify_one();
         }
+        tracing::warn!("{}", news.line(server));
     }
 
     /// How long connecting may take. It happens in the background, so it may take longer than a decision.
