@@ -272,7 +272,7 @@ impl Run {
         let is_calm = self.scenario.is_calm();
         let troubles = self.troubles();
         let undue = lock(&self.network.undue).take();
-        if let Some(what) = undue.or_else(|| self.late_reset(&troubles)) {
+        if let Some(what) = undue.or_else(|| self.late_reset(&troubles, &losses)) {
             return (Some(Violation { kind: Kind::WrongReset, what }), Census::default());
         }
         if let Some(violation) = self.error(&troubles) {

@@ -13,7 +13,8 @@ use tidegate_serve::service::Service;
 use super::names::{KEYS, LIMITS_MAX, leading_to, resets, resets_of};
 use super::{Kind, Run};
 use crate::node::{Node, world_time};
-use crate::oracle::Troubles;
+use crate::oracle::{Loss, Troubles};
+use crate::scenario::{Fault, What};
 use crate::world::{Handle, MILLI, SECOND, Time, lock};
 
 /// More resets than a scenario has.
@@ -219,11 +220,20 @@ impl Run {
     }
 
     /// A reset that was not in force in time, though nothing failed.
-    pub(super) fn late_reset(&self, troubles: &Troubles) -> Option<String> {
+    pub(super) fn late_reset(&self, troubles: &Troubles, losses: &[Loss]) -> Option<String> {
         let operated = lock(&self.operated);
+        // A reset is gone for good if servers lose it, and the processes end that have received it.
+        let ends = |fault: &Fault| {
+            matches!(fault.what, What::Crash { .. } | What::StopNode { .. } | What::Upgrade { .. })
+        };
+        let may_be_gone = |now: Time| {
+            let has_ended = self.scenario.faults.iter().any(|fault| fault.at <= now && ends(fault));
+            has_ended && losses.iter().any(|loss| loss.until <= now)
+        };
         // A node that is far away gives connections up whose calls have no answer in time.
         let late = operated.late.iter().find(|(node, since, now)| {
-            !troubles.touch(since.saturating_sub(SECOND), *now) && *since >= troubles.far_until(*node)
+            let fails = troubles.touch(since.saturating_sub(SECOND), *now);
+            !fails && *since >= troubles.far_until(*node) && !may_be_gone(*now)
         });
         late.map(|(node, since, now)| {
             format!(
