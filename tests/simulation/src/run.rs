@@ -34,7 +34,7 @@ use crate::network::{Latencies, Network, Reads};
 use crate::node::Node;
 use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release};
 use crate::scenario::{Layout, Scenario};
-use crate::world::{Handle, MILLI, SECOND, Time, World, lock};
+use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
 use decider::Excepted;
 use names::RuleIds;
@@ -312,11 +312,11 @@ impl Run {
         drop(nodes);
         self.put_in_force(number);
         self.world.note(|| format!("node {number} starts"));
-        let following = self.follow_resets(number, runtime, &service);
+        self.follow_resets(number, runtime, &service);
         let working = Arc::new(AtomicUsize::new(stopping.len()));
         for (worker, stopping) in stopping.into_iter().enumerate() {
             let (run, service, working) = (Arc::clone(self), Arc::clone(&service), Arc::clone(&working));
-            let (asking, following) = (Arc::clone(&asking), following.clone());
+            let asking = Arc::clone(&asking);
             self.world.spawn_on((number, worker), async move {
                 service.work(stopping.notified()).await;
                 // A request that still waits may hold leased hits. All of them end within their budgets.
@@ -325,7 +325,6 @@ impl Run {
                 }
                 if working.fetch_sub(1, Relaxed) == 1 {
                     run.check_accounts((number, started), &service);
-                    following.iter().for_each(Handle::abort);
                     run.end_life(number);
                 }
             });

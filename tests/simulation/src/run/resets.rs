@@ -15,7 +15,7 @@ use super::{Kind, Run};
 use crate::node::{Node, world_time};
 use crate::oracle::{Loss, Troubles};
 use crate::scenario::{Fault, What};
-use crate::world::{Handle, MILLI, SECOND, Time, lock};
+use crate::world::{MILLI, SECOND, Time, lock};
 
 /// More resets than a scenario has.
 const EPOCHS_MAX: u64 = 1_000;
@@ -142,24 +142,16 @@ impl Run {
         operated.kept_since.push((self.world.now(), numbers));
     }
 
-    /// Has a node that starts follow resets, if nodes do.
-    pub(super) fn follow_resets(
-        self: &Arc<Self>,
-        node: usize,
-        runtime: Node,
-        service: &Arc<Service<Node>>,
-    ) -> Option<Handle> {
+    /// Has a node that starts follow resets, if nodes do. As its other tasks it goes on after the last request.
+    pub(super) fn follow_resets(self: &Arc<Self>, node: usize, runtime: Node, service: &Arc<Service<Node>>) {
         if !self.scenario.follows_resets {
-            return None;
+            return;
         }
         let resets = Arc::new(Resets::on(runtime, Arc::clone(service)));
         lock(&self.nodes)[node].resets = Some(Arc::clone(&resets));
         let (run, service) = (Arc::clone(self), Arc::clone(service));
-        Some(
-            self.world.spawn_on((node, 0), async move {
-                match run.watched(node, &service, resets.follow()).await {}
-            }),
-        )
+        self.world
+            .spawn_on((node, 0), async move { match run.watched(node, &service, resets.follow()).await {} });
     }
 
     /// Runs what may change the resets of a process, and notes each change.
