@@ -259,7 +259,8 @@ impl Run {
         let errors = lock(&self.errors);
         let error = errors.iter().find(|(node, [asked, now], _)| {
             let is_early = *asked < STARTED_WITHIN.max(troubles.far_until(*node));
-            !is_early && troubles.of(*node, *asked, *now).is_none()
+            // Idle connections that were lost are found by a look, and opened again after a pause.
+            !is_early && troubles.of(*node, asked.saturating_sub(SECOND), *now).is_none()
         });
         let (node, [_, now], what) = error?;
         let what = format!("node {node}: {what} at {} us, though nothing failed", now / MICRO);
