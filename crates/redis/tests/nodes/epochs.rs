@@ -8,6 +8,8 @@ use super::*;
 use tidegate_redis::{Agreed, Numbers};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// What servers have at first: the text of changes, and a number.
+const FIELDS: [(&str, &str); 2] = [("", "text"), ("users", "1")];
 
 /// The program of a node: the numbers that it has in force.
 #[derive(Clone, Default)]
@@ -34,6 +36,16 @@ impl InForce {
     fn all(&self) -> Numbers {
         self.0.lock().expect("no panic").clone().into_iter().collect()
     }
+}
+
+/// Two servers have the same fields.
+fn both_begin(world: &World) {
+    ["redis", "second"].iter().for_each(|host| world.epochs(host, |hash| *hash = EpochHash::with(&FIELDS)));
+}
+
+/// The number that a server has.
+fn users_at(world: &World, host: &str) -> Option<String> {
+    world.epochs(host, |hash| hash.get("users").map(str::to_owned))
 }
 
 /// A node that reads the epochs of these servers, with so many connections to each. It has read them all.
@@ -147,10 +159,7 @@ fn a_server_that_did_not_answer_gets_the_reset_later() {
     let world = Arc::new(World::default());
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
-        let fields = [("", "text"), ("users", "1")];
-        ["redis", "second"]
-            .iter()
-            .for_each(|host| clock.epochs(host, |hash| *hash = EpochHash::with(&fields)));
+        both_begin(&clock);
         let own = InForce::default();
         let store = following(&node, ("redis", Some("second")), 1, &own).await;
         clock.epochs("second", |hash| hash.answers = Answers::Nothing);
@@ -174,18 +183,17 @@ fn a_server_that_loses_a_reset_before_it_is_read_gets_it_again() {
     let world = Arc::new(World::default());
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
-        let fields = [("", "text"), ("users", "1")];
-        clock.epochs("redis", |hash| *hash = EpochHash::with(&fields));
+        clock.epochs("redis", |hash| *hash = EpochHash::with(&FIELDS));
         let own = InForce::default();
         let store = following(&node, ("redis", None), 1, &own).await;
         let reset = vec![("users".to_owned(), "2".to_owned())];
         let raised = store.raise_epochs(&reset, &|| own.all()).await;
-        clock.epochs("redis", |hash| *hash = EpochHash::with(&fields));
+        clock.epochs("redis", |hash| *hash = EpochHash::with(&FIELDS));
         assert_eq!(raised.kept, 1, "{raised:?}");
         assert_eq!(own.all()[0].1, "1", "it was not read meanwhile");
         own.agree(&reset);
         node.sleep(SECOND).await;
-        assert_eq!(clock.epochs("redis", |hash| hash.get("users").map(str::to_owned)).as_deref(), Some("2"));
+        assert_eq!(users_at(&clock, "redis").as_deref(), Some("2"));
     });
 }
 
@@ -195,13 +203,10 @@ fn a_reset_that_one_server_shows_is_written_to_the_others() {
     let world = Arc::new(World::default());
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
-        let fields = [("", "text"), ("users", "1")];
-        ["redis", "second"]
-            .iter()
-            .for_each(|host| clock.epochs(host, |hash| *hash = EpochHash::with(&fields)));
+        both_begin(&clock);
         following(&node, ("redis", Some("second")), 1, &InForce::default()).await;
         clock.epochs("second", |hash| *hash = EpochHash::with(&[("", "new"), ("users", "2")]));
         node.sleep(SECOND).await;
-        assert_eq!(clock.epochs("redis", |hash| hash.get("users").map(str::to_owned)).as_deref(), Some("2"));
+        assert_eq!(users_at(&clock, "redis").as_deref(), Some("2"));
     });
 }
