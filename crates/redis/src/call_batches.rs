@@ -193,8 +193,12 @@ async fn reply(transport: &impl Transport, command: &Cmd) -> RedisResult<Value> 
 }
 
 fn command(how: &str, script: &str, calls: &[Waiting], mark: Option<&Mark>) -> Cmd {
-    let (mut command, named) = (redis::cmd(how), mark.and_then(Mark::named));
-    command.arg(script).arg(calls.len() + named.iter().len());
+    let named = mark.and_then(Mark::named);
+    let bytes = |call: &Waiting| call.key.len() + FIRST_ARG_BYTES + call.check.len();
+    let bytes: usize = calls.iter().map(bytes).sum();
+    // Besides the calls there are five arguments. The script is the longest of them.
+    let mut command = Cmd::with_capacity(3 * calls.len() + 5, bytes + script.len() + 100);
+    command.arg(how).arg(script).arg(calls.len() + named.iter().len());
     calls.iter().for_each(|call| _ = command.arg(&call.key));
     command.arg(named);
     calls.iter().for_each(|call| _ = command.arg(&call.first_arg).arg(&*call.check));

@@ -79,19 +79,24 @@ fn part(key: &mut String, text: &str) {
 
 /// Escapes separators, and characters that a terminal should not print, as `%XX`.
 fn escape(key: &mut String, text: &str) {
-    for char in text.chars() {
-        match char {
-            '%' | '|' | '{' | '}' | '\0'..='\x1f' | '\x7f' => {
-                let _ = write!(key, "%{:02X}", char as u32);
-            }
-            _ => key.push(char),
-        }
+    let is_escaped = |byte| matches!(byte, b'%' | b'|' | b'{' | b'}' | ..=0x1f | 0x7f);
+    let mut rest = text;
+    // No longer character has a byte that is one of these.
+    while let Some(place) = rest.bytes().position(is_escaped) {
+        key.push_str(&rest[..place]);
+        let _ = write!(key, "%{:02X}", rest.as_bytes()[place]);
+        rest = &rest[place + 1..];
     }
+    key.push_str(rest);
 }
 
 fn hex(key: &mut String, bytes: &[u8]) {
     let digit = |number: u8| char::from(b"0123456789abcdef"[usize::from(number)]);
-    key.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    key.reserve(2 * bytes.len());
+    for byte in bytes {
+        key.push(digit(byte >> 4));
+        key.push(digit(byte & 15));
+    }
 }
 
 #[cfg(test)]

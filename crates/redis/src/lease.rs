@@ -236,10 +236,12 @@ impl Leases {
     /// Ends leases that are over at `now`, and calls `unspent` with their remaining hits. Forgets idle counters.
     pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Unspent)) {
         let now = nanos(now);
-        let in_use = self.in_use.load(Relaxed);
-        for (place, shard) in self.shards.iter().enumerate().filter(|(place, _)| in_use >> place & 1 > 0) {
+        let mut in_use = self.in_use.load(Relaxed);
+        while in_use > 0 {
+            let place = in_use.trailing_zeros() as usize;
+            in_use &= in_use - 1;
             let mut ended = Vec::new();
-            let mut shard = shard.lock();
+            let mut shard = self.shards[place].lock();
             shard.counters.retain(|_, counter| {
                 counter.end(now, |lease| ended.push(lease));
                 let idle = now.saturating_sub(counter.began) >= self.time.saturating_mul(2);

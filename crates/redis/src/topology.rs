@@ -39,17 +39,25 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
     Some(&key[open + 1..open + close]).filter(|tag| !tag.is_empty())
 }
 
-/// CRC-16/XMODEM, as in the Cluster specification.
+/// CRC-16/XMODEM, as in the Cluster specification. The key of every counter goes through it.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, &byte| {
-        (0..8).fold(
-            crc ^ u16::from(byte) << 8,
-            |crc, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-            },
-        )
-    })
+    bytes.iter().fold(0, |crc: u16, &byte| crc << 8 ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }
+
+/// What each byte adds.
+const CRC16: [u16; 256] = {
+    let (mut table, mut byte) = ([0; 256], 0);
+    while byte < table.len() {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
 
 /// Names for a key that has to be on one server, in order: of `most` names those in slots that the server has, by
 /// `holds`. All nodes find the same ones. Outside of a Cluster there is one server, and one name.
