@@ -44,6 +44,7 @@
 
 mod bans;
 mod census;
+mod counter;
 mod debts;
 mod early;
 mod holds;
@@ -53,7 +54,7 @@ mod slots;
 mod starved;
 mod trouble;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
@@ -63,6 +64,7 @@ use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, census};
+pub use counter::Counter;
 pub use holds::wrong_holds;
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
 pub use slots::{Release, wrong_slots};
@@ -151,17 +153,17 @@ impl Rules<'_> {
 
     /// Whether hits surely count. A fixed window counts what is denied too, where Redis or this node's memory said so.
     fn counts(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let is_counted = !it.is_full && it.hits > 0 && !it.bans.is_banned;
+        it.counts()
+            || is_counted && self.may_count_denied(limit) && matches!(it.outcome, Outcome::Denied { .. })
+    }
+
+    /// Whether hits of this limit may surely count that were denied.
+    fn may_count_denied(&self, limit: &LimitSpec) -> bool {
         let is_fixed = limit.algorithm == Algorithm::FixedWindow && limit.failure == StoreFailure::Error;
         let is_asked = !self.remembers_denials && self.cold_max.is_none();
         let is_own = limit.excepted.is_none() && limit.recorded.is_none();
-        let counts_denied = is_fixed
-            && is_asked
-            && is_own
-            && !self.stops_increment
-            && !it.is_full
-            && it.hits > 0
-            && !it.bans.is_banned;
-        it.counts() || counts_denied && matches!(it.outcome, Outcome::Denied { .. })
+        is_fixed && is_asked && is_own && !self.stops_increment
     }
 
     /// Losses by which this counter may have admitted hits once more.
@@ -187,39 +189,24 @@ impl Rules<'_> {
 }
 
 /// More than may be, in a window.
-pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    each_counter(rules, records, |number, own| {
-        let limit = &rules.limits[number];
-        let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
+pub fn too_much(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
+    counters.iter().find_map(|it| {
+        let Counter { own, counting, .. } = it;
+        let limit = &rules.limits[it.limit];
         let early = |there: &[Record]| early::too_early(rules, limit, own, there);
-        let unpaid = || debts::unpaid(rules, limit, own.iter(), &counting);
+        let unpaid = || debts::unpaid(rules, limit, own.iter(), counting);
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let there: Vec<Record> = own.iter().copied().filter(|it| rules.counts(limit, it)).collect();
-        let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, own, &there));
+        let there = match rules.may_count_denied(limit) {
+            true => Cow::Owned(own.iter().copied().filter(|it| rules.counts(limit, it)).collect::<Vec<_>>()),
+            false => Cow::Borrowed(&counting[..]),
+        };
+        let found = in_windows(rules, limit, counting).or_else(|| on_top(rules, limit, own, &there));
         found
             .or_else(unpaid)
             .or_else(|| in_spite(limit, own))
             .or_else(|| early(&there))
             .or_else(|| remembered::too_long(rules, limit, own))
-    })
-}
-
-/// What a judge finds in the records of a counter, by the time at which they were asked. Slots have a judge of their own, and so
-/// have reservations.
-fn each_counter(
-    rules: &Rules<'_>,
-    records: &[Record],
-    mut judge: impl FnMut(usize, &[Record]) -> Option<String>,
-) -> Option<String> {
-    let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<Record>> = BTreeMap::new();
-    let is_slot = |it: &Record| rules.limits[it.limit].algorithm == Algorithm::Concurrency;
-    for it in records.iter().filter(|it| !is_slot(it) && it.reserving.is_none()) {
-        let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
-        counters.entry(counter).or_default().push(*it);
-    }
-    counters.into_iter().find_map(|((limit, key, ..), mut own)| {
-        own.sort_by_key(|it| it.asked);
-        judge(limit, &own).map(|found| format!("limit {limit}, key {key}: {found}"))
+            .map(|found| it.named(found))
     })
 }
 
@@ -283,8 +270,9 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
 /// The same of hits that belong to classes of this share at most.
 fn in_windows_up_to(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], share: u64) -> Option<String> {
     // What was reported may be beyond N. What was admitted is not.
-    let admitted: Vec<Record> = own.iter().copied().filter(|it| it.outcome == Outcome::Admitted).collect();
-    let own = if limit.is_reported { &admitted } else { own };
+    let is_admitted = |it: &Record| it.outcome == Outcome::Admitted;
+    let admitted = limit.is_reported.then(|| own.iter().copied().filter(is_admitted).collect::<Vec<_>>());
+    let own = admitted.as_deref().unwrap_or(own);
     let window = own.first()?.window.saturating_sub(rules.lead);
     if !rules.knows_windows(limit) {
         return None;

@@ -3,7 +3,7 @@
 use super::bans::census_of_bans;
 use super::holds::census_of_holds;
 use super::slots::census_of_slots;
-use super::{Outcome, Record, Release, Rules, before, each_counter};
+use super::{Counter, Outcome, Record, Release, Rules, before};
 use crate::scenario::LimitSpec;
 use tidegate_engine::rules::StoreFailure;
 
@@ -42,19 +42,18 @@ impl Census {
     }
 }
 
-/// How many of these are judged.
-pub fn census(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Census {
+/// How many of these are judged. `counters`: those of the records.
+pub fn census(rules: &Rules<'_>, counters: &[Counter], records: &[Record], releases: &[Release]) -> Census {
     let mut census = Census::default();
-    each_counter(rules, records, |number, own| {
-        let limit = &rules.limits[number];
+    for Counter { limit, own, counting, .. } in counters {
+        let limit = &rules.limits[*limit];
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         for it in own {
             let is_judged = match it.outcome {
                 Outcome::Unknown => continue,
                 Outcome::Admitted => rules.judges(limit, it),
                 Outcome::Denied { over: true } => {
-                    rules.explains(limit, it) || has_cause(rules, limit, &counting, it)
+                    rules.explains(limit, it) || has_cause(rules, limit, counting, it)
                 }
                 // Another counter of the request denied it: that is judged.
                 Outcome::Denied { over: false } => true,
@@ -66,8 +65,7 @@ pub fn census(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Ce
                 census.of_classes[1] += u64::from(is_judged);
             }
         }
-        None
-    });
+    }
     census.of_bans = census_of_bans(rules, records);
     census.of_slots = census_of_slots(rules, records, releases);
     census.of_holds = census_of_holds(rules, records);

@@ -244,7 +244,8 @@ impl Counter<'_> {
     /// A denial though there was room, whatever may have counted or was held.
     fn starved(&self) -> Option<String> {
         let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
-        let counted = Counted::new(rules, self.limit, &self.charges);
+        let counting: Vec<Record> = self.charges.iter().copied().filter(Record::counts).collect();
+        let counted = Counted::new(rules, self.limit, (&self.charges, &counting));
         let is_denied = |it: &Record| {
             let has_no_conflict = matches!(self.found(it), None | Some(Found::Nothing | Found::Open));
             it.outcome == Outcome::Denied { over: true } && it.requests > 0 && has_no_conflict
@@ -253,7 +254,7 @@ impl Counter<'_> {
         denied.filter(|(_, it)| self.explains(it)).find_map(|(place, it)| {
             let most = self.limit.capacity(it.requests, it.share);
             let wanted = it.hits.max(1);
-            let there = counted.at_most(place);
+            let there = counted.fewer_than((most + 1).saturating_sub(wanted), place)?;
             let held = self.held(it, Self::held_at_most);
             (there + held + wanted <= most).then(|| {
                 format!(

@@ -8,7 +8,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use super::debts::owed;
-use super::{LATE, Loss, Outcome, Record, Refund, Rules, SENT, before, each_counter};
+use super::{Counter, LATE, Loss, Outcome, Record, Refund, Rules, SENT, before};
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 
@@ -132,30 +132,30 @@ impl Rules<'_> {
 }
 
 /// A denial though there was room for the hits, whatever may have counted.
-pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    each_counter(rules, records, |number, own| {
-        let limit = &rules.limits[number];
+pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
+    counters.iter().find_map(|it| {
+        let Counter { own, counting, .. } = it;
+        let limit = &rules.limits[it.limit];
         // `holds.rs` judges these.
         if limit.shape.reserve.is_some() {
             return None;
         }
         let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let counted = Counted::new(rules, limit, own);
+        let counted = Counted::new(rules, limit, (own, counting));
         let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
         let denied = own.iter().enumerate().filter(|(_, it)| is_denied(it));
-        denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
+        let found = denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
             let room = limit.own_burst().map_or_else(|| rules.requests_of_denial(own, it), u64::from);
             let most = room * it.share / FULL;
             let wanted = it.hits.max(1);
-            let there = counted.at_most(place);
-            (there + wanted <= most).then(|| {
-                format!(
-                    "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
-                    it.request,
-                    it.answered / MICRO
-                )
-            })
-        })
+            let there = counted.fewer_than((most + 1).saturating_sub(wanted), place)?;
+            Some(format!(
+                "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
+                it.request,
+                it.answered / MICRO
+            ))
+        });
+        found.map(|found| it.named(found))
     })
 }
 
@@ -177,29 +177,37 @@ pub(super) struct Counted<'o> {
     limit: &'o LimitSpec,
     own: &'o [Record],
     /// What surely counts of them.
-    counting: Vec<Record>,
+    counting: &'o [Record],
     /// What may count of each. Computed once, because each denial looks at all before it.
     each: OnceCell<Vec<There>>,
 }
 
 impl<'o> Counted<'o> {
-    pub(super) fn new(rules: &'o Rules<'o>, limit: &'o LimitSpec, own: &'o [Record]) -> Self {
-        let counting = own.iter().copied().filter(Record::counts).collect();
+    pub(super) fn new(
+        rules: &'o Rules<'o>,
+        limit: &'o LimitSpec,
+        (own, counting): (&'o [Record], &'o [Record]),
+    ) -> Self {
         Self { rules, limit, own, counting, each: OnceCell::new() }
     }
 
-    /// The most hits that may have counted for the record at this place, without its own.
-    pub(super) fn at_most(&self, place: usize) -> u64 {
+    /// The most hits that may have counted for the record at this place, without its own. `None`: these, or more.
+    pub(super) fn fewer_than(&self, enough: u64, place: usize) -> Option<u64> {
         let Self { rules, limit, .. } = *self;
         let it = &self.own[place];
-        match limit.algorithm {
+        let hits = match limit.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let back = went_back(rules, limit, it);
+                let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
+                if fill(enough + went_back, limit, self.others(place, 0), it) {
+                    return None;
+                }
                 let there = self.others(place, 0);
-                1 + level(rules, limit, there, it) + (rules.lag * limit.most()).div_ceil(it.window)
+                1 + level(limit, there, &back, it) + (rules.lag * limit.most()).div_ceil(it.window)
             }
             Algorithm::FixedWindow => {
                 let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
-                self.others(place, begins).map(|there| there.hits).sum()
+                sum_below(enough, self.others(place, begins))?
             }
             _ => {
                 let mut since = it.asked.saturating_sub(rules.counts_for(limit, it));
@@ -212,24 +220,26 @@ impl<'o> Counted<'o> {
                     let there = self.others(place, 0);
                     let mut costs: Vec<_> = there.map(|there| (there.charged, there.hits)).collect();
                     let owed = owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked);
-                    return owed + self.leased_at_most(it);
-                }
-                let hits = match went_back(rules, limit, it) {
-                    refunds if refunds.is_empty() => self.others(place, since).map(|there| there.hits).sum(),
-                    refunds => {
+                    owed + self.leased_at_most(it)
+                } else {
+                    let back = went_back(rules, limit, it);
+                    let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
+                    let mut hits = sum_below(enough + went_back, self.others(place, since))?;
+                    if went_back > 0 {
                         let mut there: Vec<There> = self.others(place, 0).collect();
-                        give_back(rules, limit, it, &refunds, &mut there);
+                        give_back(rules, limit, it, &back, &mut there);
                         let counts = there.iter().filter(|there| there.charged >= since);
-                        counts.map(|there| there.hits).sum::<u64>()
+                        hits = counts.map(|there| there.hits).sum();
                     }
-                };
-                hits + self.leased_at_most(it)
+                    hits + self.leased_at_most(it)
+                }
             }
-        }
+        };
+        (hits < enough).then_some(hits)
     }
 
     /// What others may have charged since this time, before the record at this place was answered.
-    fn others(&self, place: usize, since: Time) -> impl Iterator<Item = There> {
+    fn others(&self, place: usize, since: Time) -> impl DoubleEndedIterator<Item = There> {
         let mut latest = 0;
         let each = self.each.get_or_init(|| {
             let own = self.own.iter();
@@ -243,7 +253,8 @@ impl<'o> Counted<'o> {
         let it = &self.own[place];
         let asked = self.own.partition_point(|other| other.asked <= it.answered);
         let first = each[..asked].partition_point(|there| there.all_charged < since);
-        let others = (first..).zip(&each[first..asked]).filter(move |(number, _)| *number != place);
+        let others = each[first..asked].iter().enumerate();
+        let others = others.filter(move |(number, _)| first + number != place);
         let may_count =
             move |there: &There| there.charged >= since && there.until.is_some_and(|until| until >= it.asked);
         others.map(|(_, there)| *there).filter(may_count)
@@ -275,7 +286,7 @@ impl<'o> Counted<'o> {
         // Each class has leases of its own.
         let classes = limit.shape.classes.map_or(1, |shares| shares.len() as u32);
         let leases = nodes.count_ones() * LEASES_MAX * classes;
-        let before = before(rules, limit, &self.counting, &Record { asked: since, ..*it }).unwrap_or(0);
+        let before = before(rules, limit, self.counting, &Record { asked: since, ..*it }).unwrap_or(0);
         let most = limit.most().saturating_sub(before);
         let rest = (0..leases).fold(most, |rest, _| rest - rest.div_ceil(LEASE_PART));
         most - rest + self.leases_lost(it) * limit.most().div_ceil(LEASE_PART)
@@ -320,16 +331,35 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, refunds: &[&Refu
     }
 }
 
+/// The sum of these, if it is below a bound. The newest are enough for most denials.
+fn sum_below(bound: u64, there: impl DoubleEndedIterator<Item = There>) -> Option<u64> {
+    let mut newest = there.rev();
+    newest.try_fold(0_u64, |sum, there| Some(sum + there.hits).filter(|sum| *sum < bound))
+}
+
+/// Whether the newest of these fill a bucket up to here, as if it had been empty before them.
+fn fill(enough: u64, limit: &LimitSpec, there: impl DoubleEndedIterator<Item = There>, it: &Record) -> bool {
+    let (mut hits, mut since) = (0, it.asked);
+    there.rev().any(|there| {
+        (hits, since) = (hits + there.hits, since.min(there.charged));
+        hits as f64 - drained(limit, it, it.asked - since) >= enough as f64
+    })
+}
+
+/// The hits that drain from a bucket in a time.
+fn drained(limit: &LimitSpec, it: &Record, elapsed: Time) -> f64 {
+    elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64
+}
+
 /// The most that may be in a bucket when this one is asked for. What went back did so at the earliest: the later, the more of it
 /// found hits there.
-fn level(rules: &Rules<'_>, limit: &LimitSpec, there: impl Iterator<Item = There>, it: &Record) -> u64 {
+fn level(limit: &LimitSpec, there: impl Iterator<Item = There>, back: &[&Refund], it: &Record) -> u64 {
     let charged = there.map(|there| (there.charged.min(it.asked), there.hits as f64));
-    let back = went_back(rules, limit, it);
     let back = back.iter().map(|refund| (refund.asked, -(refund.hits as f64)));
     let mut changes: Vec<(Time, f64)> = back.chain(charged).collect();
     changes.sort_by_key(|&(at, _)| at);
     let (mut level, mut since) = (0.0_f64, 0);
-    let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;
+    let drained = |elapsed: Time| drained(limit, it, elapsed);
     for (at, hits) in changes {
         level = ((level - drained(at - since)).max(0.0) + hits).max(0.0);
         since = at;

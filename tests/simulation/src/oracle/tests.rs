@@ -9,6 +9,18 @@ use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ban, FULL, Shape};
 use crate::world::MILLI;
 
+fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    super::too_much(rules, &Counter::all(rules.limits, records))
+}
+
+fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    super::starved(rules, &Counter::all(rules.limits, records))
+}
+
+fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
+    super::census(rules, &Counter::all(rules.limits, records), records, &[])
+}
+
 fn limit(algorithm: Algorithm) -> LimitSpec {
     LimitSpec {
         algorithm,
@@ -266,7 +278,7 @@ fn what_goes_back_makes_room() {
     let remembers =
         |node| is_fine(Rules { remembers_denials: true, refunds: &[Refund { node, ..refund(30) }], ..usual });
     assert_eq!([0, 1].map(remembers), [false, true], "only the node that was asked forgets its denials");
-    let census = census(&usual, &records, &[]);
+    let census = census(&usual, &records);
     assert_eq!((census.answered, census.judged), (3, 3));
 }
 

@@ -12,8 +12,8 @@ use tidegate_serve::service::Service;
 use super::{Kind, Run, State, Violation};
 use crate::node::Node;
 use crate::oracle::{
-    Census, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans, wrong_holds,
-    wrong_slots,
+    Census, Counter, Outcome, Record, Rules, Trouble, Troubles, census, starved, too_much, wrong_bans,
+    wrong_holds, wrong_slots,
 };
 use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, Layout, What};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
@@ -315,14 +315,15 @@ impl Run {
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };
-        let found = too_much(&rules, &records).map(of_kind(Kind::TooMuch)).or_else(|| {
+        let counters = Counter::all(&limits, &records);
+        let found = too_much(&rules, &counters).map(of_kind(Kind::TooMuch)).or_else(|| {
             // Whoever knows of a loss denies.
-            starved(&Rules { knows_losses: false, ..rules }, &records).map(of_kind(Kind::Starved))
+            starved(&Rules { knows_losses: false, ..rules }, &counters).map(of_kind(Kind::Starved))
         });
         let releases = lock(&self.releases);
         let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
         let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));
         let found = found.or_else(|| wrong_holds(&rules, &records).map(of_kind(Kind::WrongHold)));
-        (found, census(&Rules { knows_losses: false, ..rules }, &records, &releases))
+        (found, census(&Rules { knows_losses: false, ..rules }, &counters, &records, &releases))
     }
 }

@@ -38,7 +38,7 @@ fn no_more_calls_hold_slots_at_once_than_there_are() {
         "a request that names a call twice has one slot"
     );
     assert!(!slots_are_fine(&usual, &[first, twice, second, third], &[]));
-    let census = census(&usual, &three(20), &[]);
+    let census = census(&usual, &three(20));
     assert_eq!((census.answered, census.judged, census.of_slots), (3, 3, [3, 3]));
 }
 

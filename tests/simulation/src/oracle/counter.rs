@@ -1,0 +1,46 @@
+//! The counters that are judged, each by itself.
+
+use std::collections::BTreeMap;
+
+use tidegate_engine::limit::Algorithm;
+
+use super::Record;
+use crate::scenario::LimitSpec;
+use crate::world::Time;
+
+/// What was asked of one counter.
+#[derive(Debug)]
+pub struct Counter {
+    /// Of this limit.
+    pub limit: usize,
+    /// Which one.
+    pub key: u64,
+    /// By the time at which it was asked.
+    pub own: Vec<Record>,
+    /// What surely counts of it.
+    pub counting: Vec<Record>,
+}
+
+impl Counter {
+    /// The counters of these records. Slots have a judge of their own, and so have reservations.
+    pub fn all(limits: &[LimitSpec], records: &[Record]) -> Vec<Self> {
+        let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<&Record>> = BTreeMap::new();
+        let is_slot = |it: &Record| limits[it.limit].algorithm == Algorithm::Concurrency;
+        for it in records.iter().filter(|it| !is_slot(it) && it.reserving.is_none()) {
+            let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
+            counters.entry(counter).or_default().push(it);
+        }
+        let counters = counters.into_iter().map(|((limit, key, ..), mut own)| {
+            own.sort_by_key(|it| it.asked);
+            let mut counting = Vec::with_capacity(own.len());
+            counting.extend(own.iter().copied().filter(|it| it.counts()));
+            Self { limit, key, own: own.into_iter().copied().collect(), counting }
+        });
+        counters.collect()
+    }
+
+    /// What a judge found, with the name of the counter.
+    pub(super) fn named(&self, found: String) -> String {
+        format!("limit {}, key {}: {found}", self.limit, self.key)
+    }
+}
