@@ -43,14 +43,18 @@ pub struct NodeClock {
 
 impl NodeClock {
     fn at(self, time: Time) -> Time {
-        let drift = i128::from(time) * i128::from(self.drift_ppm) / 1_000_000;
-        self.offset + time.saturating_add_signed(drift as i64)
+        // A world lasts for days, a millionth of what would be too much.
+        let drift = time as i64 * self.drift_ppm / 1_000_000;
+        self.offset + time.saturating_add_signed(drift)
     }
 
     /// How long it takes until this clock has gone on by so much.
     fn takes(self, duration: Time) -> Time {
-        let whole = u128::from(duration) * 1_000_000;
-        (whole / (1_000_000 + i128::from(self.drift_ppm)) as u128 + 1) as Time
+        let (per_million, million) = (1_000_000_u64.saturating_add_signed(self.drift_ppm), 1_000_000);
+        match duration.checked_mul(million) {
+            Some(whole) => whole / per_million + 1,
+            None => (u128::from(duration) * u128::from(million) / u128::from(per_million) + 1) as Time,
+        }
     }
 }
 

@@ -61,6 +61,12 @@ struct Entry {
     expires: Option<i64>,
 }
 
+impl Entry {
+    fn is_over(&self, now_micros: u64) -> bool {
+        self.expires.is_some_and(|at| at <= (now_micros / 1_000) as i64)
+    }
+}
+
 /// All keys of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Database {
@@ -100,8 +106,12 @@ impl Database {
 
     /// Takes out the counter under a key, to be put back.
     pub fn take_counter(&mut self, key: &[u8], now_micros: i64) -> Option<Counter> {
-        self.expire(key, now_micros as u64);
-        match std::mem::replace(&mut self.keys.get_mut(key)?.value, Value::Text(Vec::new())) {
+        let entry = self.keys.get_mut(key)?;
+        if entry.is_over(now_micros as u64) {
+            self.keys.remove(key);
+            return None;
+        }
+        match std::mem::replace(&mut entry.value, Value::Text(Vec::new())) {
             Value::Counter(counter) => Some(counter),
             other => panic!("no counter is under this key, but {other:?}"),
         }
@@ -139,8 +149,7 @@ impl Database {
     }
 
     fn expire(&mut self, key: &[u8], now_micros: u64) {
-        let is_over = |entry: &Entry| entry.expires.is_some_and(|at| at <= (now_micros / 1_000) as i64);
-        if self.keys.get(key).is_some_and(is_over) {
+        if self.keys.get(key).is_some_and(|entry| entry.is_over(now_micros)) {
             self.keys.remove(key);
         }
     }

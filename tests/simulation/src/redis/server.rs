@@ -216,12 +216,11 @@ impl Server {
             (b"EVALSHA" | b"EVAL", [script, count, rest @ ..]) => {
                 let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
                 let (keys, arguments) = rest.split_at(count);
-                let mut slots = keys.iter().map(|key| slot_of(key));
-                let first = slots.next();
-                let is_one_slot = self.slots.is_none() || slots.all(|slot| Some(slot) == first);
+                let is_together = |two: &[&[u8]]| slot_of(two[0]) == slot_of(two[1]);
+                let is_one_slot = self.slots.is_none() || keys.windows(2).all(is_together);
                 assert!(is_one_slot, "a Cluster refuses a call whose keys are in several slots (CROSSSLOT)");
                 let denied = self.denies_write();
-                let moved = keys.iter().find_map(|key| self.moved(map, key, asks));
+                let moved = keys.first().and_then(|key| self.moved(map, key, asks));
                 moved.or(denied).unwrap_or_else(|| {
                     let evaluates = *name == b"EVAL";
                     self.evaluate(scripts, (script, evaluates), (keys, arguments), now_micros)

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use smallvec::SmallVec;
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Label};
 use tidegate_engine::time::Timestamp;
 
@@ -97,10 +98,15 @@ impl Excepted {
 
     /// The exceptions that a counter met at any time since then. `brings_limit`: the request brings its own limit, which can
     /// only be denied.
-    fn met(&self, since: Time, (limit, key): (usize, u64), brings_limit: bool) -> Vec<Option<Made>> {
+    fn met(
+        &self,
+        since: Time,
+        (limit, key): (usize, u64),
+        brings_limit: bool,
+    ) -> SmallVec<[Option<Made>; 1]> {
         let history = lock(&self.0);
         let first = history.iter().rposition(|&(at, _)| at < since);
-        let before = if first.is_none() { vec![None] } else { Vec::new() };
+        let before = first.is_none().then_some(None);
         let met = |(_, all): &(Time, Vec<Made>)| {
             let mut own = all.iter().filter(|made| made.limit == limit && made.whom.is_for(key));
             // One for a counter comes before one for all of them.

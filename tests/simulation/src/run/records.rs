@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
@@ -56,12 +57,11 @@ impl Shelf {
     }
 
     /// What was in force at any time from then on.
-    fn since(&self, counter: (usize, u64), from: Time) -> History {
+    fn since(&self, counter: (usize, u64), from: Time) -> SmallVec<[(Time, Option<Terms>); 1]> {
         let histories = lock(&self.histories);
-        let none = vec![(0, None)];
-        let history = histories.get(&counter).unwrap_or(&none);
+        let history = histories.get(&counter).map_or(&[(0, None)][..], |history| history);
         let first = history.iter().rposition(|&(since, _)| since <= from).unwrap_or(0);
-        history[first..].to_vec()
+        SmallVec::from_slice(&history[first..])
     }
 
     /// Until when a node cannot reach it that cannot reach it now.
@@ -202,12 +202,12 @@ impl Run {
 
     /// Every limit by which a record may have a descriptor decided. `noted`: what its rule says. `is_patient`: the
     /// client waited.
-    pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> Vec<Decider> {
+    pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> SmallVec<[Decider; 1]> {
         let (limit, node) = (&self.scenario.limits[noted.limit], noted.node);
         let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
         let of = |(requests, window)| Decider { requests, window, is_shadow: limit.is_shadow, is_quota };
         if limit.recorded.is_none() {
-            return vec![of((noted.requests, noted.window))];
+            return smallvec![of((noted.requests, noted.window))];
         }
         let (counter, since) = ((noted.limit, noted.key), noted.asked.saturating_sub(IN_FORCE_AFTER));
         let away = self.shelf.was_away(node, since);
@@ -223,7 +223,7 @@ impl Run {
         let says = |terms: &(Time, Option<Terms>)| {
             terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
         };
-        let mut may: Vec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
+        let mut may: SmallVec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
         // Long into an outage nothing else holds than what its mode says.
         let is_stale = |&(from, to): &(Time, Time)| {
             from + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < to

@@ -16,7 +16,7 @@ use crate::world::lock;
 #[derive(Default)]
 pub(super) struct Sums(Mutex<[Sum; LIMITS.len()]>);
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     /// Hits that were asked for.
     hits: u64,
@@ -28,12 +28,12 @@ struct Sum {
     on_trial: [u64; SAID.len()],
 }
 
-/// What a limit and its candidate say of hits, as metrics call it.
+/// What a limit and its candidate say of hits, as the labels of metrics end.
 const SAID: [&str; 4] = [
-    "limit=\"within\",candidate=\"within\"",
-    "limit=\"within\",candidate=\"over\"",
-    "limit=\"over\",candidate=\"within\"",
-    "limit=\"over\",candidate=\"over\"",
+    ",limit=\"within\",candidate=\"within\"",
+    ",limit=\"within\",candidate=\"over\"",
+    ",limit=\"over\",candidate=\"within\"",
+    ",limit=\"over\",candidate=\"over\"",
 ];
 
 impl Sums {
@@ -66,33 +66,34 @@ impl Sums {
     /// The first sum that these metrics say otherwise.
     pub(super) fn check(&self, metrics: &Arc<Metrics>) -> Option<String> {
         let (text, own): (String, _) = (metrics.scrape().collect(), *lock(&self.0));
-        let stat = |stat, limit| sum_of(&text, &format!("ratelimit_service_rate_limit_{stat}{{"), "}", limit);
-        (0..).zip(own).find_map(|(limit, Sum { hits, within, over, on_trial })| {
-            let [hits_counted, within_counted, over_counted] =
-                ["total_hits", "within_limit", "over_limit"].map(|name| stat(name, limit));
-            let on_trial_counted =
-                SAID.map(|said| sum_of(&text, "tidegate_candidate_hits_total{", &format!(",{said}}}"), limit));
-            let is_right = (hits_counted, within_counted, on_trial_counted) == (hits, within, on_trial)
-                && (over..=hits - within).contains(&over_counted);
-            (!is_right).then(|| {
-                format!(
-                    "limit {limit}: metrics say {hits_counted} hits, {within_counted} within and {over_counted} over, and \
-                     {on_trial_counted:?} on trial, though {hits} were asked for, {within} of them within, and {over} \
-                     descriptors were over, and {on_trial:?} on trial"
-                )
-            })
+        let mut counted = [Sum::default(); LIMITS.len()];
+        text.lines().for_each(|line| _ = add_sample(&mut counted, line));
+        (0..).zip(own.iter().zip(&counted)).find_map(|(limit, (own, counted))| {
+            let is_right = (counted.hits, counted.within, counted.on_trial)
+                == (own.hits, own.within, own.on_trial)
+                && (own.over..=own.hits - own.within).contains(&counted.over);
+            (!is_right)
+                .then(|| format!("limit {limit}: metrics say {counted:?}, though {own:?} were decided"))
         })
     }
 }
 
-/// The sum of the samples of a family whose labels end so, of the rules of a limit.
-fn sum_of(text: &str, family: &str, end: &str, limit: usize) -> u64 {
-    let samples = text.lines().filter_map(|line| line.strip_prefix(family)?.rsplit_once(' '));
-    let values = samples.filter_map(|(labels, value)| {
-        let (_, rule) = labels.strip_suffix(end)?.rsplit_once("=\"")?;
-        (place_of(rule.get(..2)?)? == limit).then(|| value.parse::<u64>().ok()).flatten()
-    });
-    values.sum()
+/// Adds a line of metrics to the sum of its limit, if it is a sample of one of these.
+fn add_sample(sums: &mut [Sum; LIMITS.len()], line: &str) -> Option<()> {
+    let (labels, value) = line.rsplit_once("} ")?;
+    let (family, labels) = labels.split_once('{')?;
+    let said = SAID.iter().position(|end| labels.ends_with(end));
+    let labels = said.map_or(labels, |said| &labels[..labels.len() - SAID[said].len()]);
+    let place = |labels: &str| place_of(labels.rsplit_once("=\"")?.1.get(..2)?);
+    let sum = &mut sums[place(labels)?];
+    *match family {
+        "ratelimit_service_rate_limit_total_hits" => &mut sum.hits,
+        "ratelimit_service_rate_limit_within_limit" => &mut sum.within,
+        "ratelimit_service_rate_limit_over_limit" => &mut sum.over,
+        "tidegate_candidate_hits_total" => &mut sum.on_trial[said?],
+        _ => return None,
+    } += value.parse::<u64>().ok()?;
+    Some(())
 }
 
 fn place_of(name: &str) -> Option<usize> {

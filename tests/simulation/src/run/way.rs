@@ -56,7 +56,7 @@ pub(super) struct Decided {
     /// What became of each descriptor.
     pub(super) met: SmallVec<[Met; 4]>,
     /// Of each descriptor that meets a limit, in the order of the limits of its rule.
-    pub(super) counters: SmallVec<[Counter; 4]>,
+    pub(super) counters: SmallVec<[Counter; 1]>,
 }
 
 /// What became of a descriptor.
@@ -142,15 +142,15 @@ impl Decided {
             let found = held.and_then(|held| held.found);
             Counter { found, ..Counter::of((at, limited), is_shown, met(at).map(|met| met.effect)) }
         };
-        let of_status = |(at, status): (usize, &Status<'_>)| -> SmallVec<[Counter; 4]> {
+        let of_status = |(at, status): (usize, &Status<'_>)| -> SmallVec<[Counter; 1]> {
             let Status::Limited(limited) = status else { return SmallVec::new() };
             let not_shown = decision.not_shown(at).map(|limited| of(at, limited, false));
-            let mut all: SmallVec<[Counter; 4]> =
+            let mut all: SmallVec<[Counter; 1]> =
                 std::iter::once(of(at, limited, true)).chain(not_shown).collect();
             all.sort_by_key(|counter| counter.rule);
             all
         };
-        let counters: SmallVec<[Counter; 4]> =
+        let counters: SmallVec<[Counter; 1]> =
             decision.statuses.iter().enumerate().flat_map(of_status).collect();
         let place = |at: usize, rule: Option<usize>| {
             let is_it = |counter: &Counter| counter.at == at && (rule.is_none() || counter.rule == rule);
