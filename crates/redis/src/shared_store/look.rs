@@ -156,7 +156,9 @@ fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
     let verdict = match check.hits {
         Hits::GiveBack(hits) => {
             let back = hits.min(one.before);
-            let (before, remaining) = (one.before - back, (one.remaining + back).min(check.limit.capacity()));
+            // What is there beyond the limit makes no room.
+            let room = back.saturating_sub(one.before.saturating_sub(limit));
+            let (before, remaining) = (one.before - back, (one.remaining + room).min(limit));
             let over = if is_fixed { before > limit } else { remaining == 0 };
             Verdict { over, before, after: before, remaining, ..one }
         }

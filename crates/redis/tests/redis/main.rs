@@ -15,6 +15,7 @@ mod examples;
 mod holds;
 mod kinds;
 mod leases;
+mod looks;
 mod lost;
 mod script;
 mod server;
