@@ -326,6 +326,14 @@ mod tests {
                 r#"13: {"domain":"shop","entries":[{"key":"tenant","value":"c"},{"key":"plan","value":"d"}],"requests_per_unit":1}"#,
             ]
         );
+        let named = said(Format::Csv, "domain,entry.true,requests_per_unit\ntrue,false,1\nfalse,true,2\n");
+        assert_eq!(
+            named,
+            [
+                r#"2: {"domain":"true","entries":[{"key":"true","value":"false"}],"requests_per_unit":1}"#,
+                r#"3: {"domain":"false","entries":[{"key":"true","value":"true"}],"requests_per_unit":2}"#,
+            ]
+        );
         let unknown = said(Format::Csv, "domain,tenant\nshop,a\n");
         assert!(unknown[0].starts_with("1! \"tenant\" is no column") && unknown.len() == 2, "{unknown:?}");
     }

@@ -173,6 +173,15 @@ fn a_value_leads_to_the_node_that_the_order_says_and_each_has_its_counter() {
 }
 
 /// The problems of these files, each with its place.
+#[test]
+fn a_rule_knows_whether_its_values_are_patterns_of_this_program() {
+    for node in NODES {
+        let known = matches!(node, Written::Any | Written::Exact(_) | Written::Wildcard(_));
+        let rules = rules_of(&[(node, false)]);
+        assert_eq!(rules.rules()[0].has_own_pattern, !known, "{node:?}");
+    }
+}
+
 fn problems(files: &[SourceFile]) -> Vec<String> {
     load(files, &options()).expect_err("they load").iter().map(ToString::to_string).collect()
 }

@@ -17,7 +17,7 @@ use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, loa
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::runtime::Runtime;
-use tidegate_redis::{Contact, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
+use tidegate_redis::{ConnectError, Contact, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 
 use world::{Node, World};
 
@@ -202,6 +202,21 @@ fn remembered(deny_cache_bytes: usize) -> u64 {
 #[test]
 fn a_denial_is_remembered_where_there_is_a_cache() {
     assert_eq!([0, 1 << 20].map(remembered), [0, 1]);
+}
+
+#[test]
+fn a_server_that_is_too_old_is_never_of_use() {
+    let world = Arc::new(World::default());
+    world.make_old();
+    let node = Node::new(&world, 7, Duration::ZERO);
+    world.run(async move {
+        let store = store(&node, 1_000_000);
+        store.attach();
+        let (_, main) = store.stores().next().expect("the main store");
+        let tried = |contact: &Contact| *contact != Contact::Never(None);
+        let contact = main.contact().wait_for(tried).await.expect("the store lives").clone();
+        assert_eq!(contact, Contact::Unusable(ConnectError::TooOld("4.0.14".to_owned())));
+    });
 }
 
 /// How often a node gives back what one Redis charged for a request that the other denies, when so many times fail.

@@ -66,6 +66,11 @@ impl World {
         self.redis.lock().expect("no panic").refuses_reads = refuses;
     }
 
+    /// Redis is one that has no streams and no scripts with effects.
+    pub(crate) fn make_old(&self) {
+        self.redis.lock().expect("no panic").is_old = true;
+    }
+
     /// Redis refuses decisions, as where a key has another type.
     pub(crate) fn refuse_decisions(&self, refuses: bool) {
         self.redis.lock().expect("no panic").refuses_decisions = refuses;
@@ -279,6 +284,7 @@ impl Transport for Wire {
 struct Redis {
     texts: BTreeMap<Vec<u8>, Vec<u8>>,
     hits: BTreeMap<Vec<u8>, u64>,
+    is_old: bool,
     refuses_reads: bool,
     refuses_decisions: bool,
     give_backs: usize,
@@ -289,6 +295,7 @@ impl Redis {
     fn reply(&mut self, args: &[&[u8]], now: Duration) -> Value {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         match *args {
+            [b"INFO", ..] if self.is_old => text("redis_version:4.0.14\r\nredis_mode:standalone\r\n"),
             [b"INFO", ..] => text("redis_version:7.0.0\r\nredis_mode:standalone\r\n"),
             [b"TIME"] => {
                 Value::Array(vec![text(&now.as_secs().to_string()), text(&now.subsec_micros().to_string())])

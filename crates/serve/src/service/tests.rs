@@ -6,13 +6,14 @@ use super::fixture::{metrics, rules, service_at};
 use super::*;
 use crate::clock::monotonic;
 use tidegate_engine::decision::{Code, Status};
+use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::Hits;
 use tidegate_engine::request::{DescriptorOptions, Entry};
-use tidegate_engine::rules::{Reach, ResetPath, StoreFailure};
+use tidegate_engine::rules::{LoadOptions, Reach, ResetPath, RulesFormat, SourceFile, StoreFailure, load};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::{RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
@@ -217,6 +218,38 @@ async fn a_ban_that_was_lifted_is_known_no_longer() {
     let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
     assert_eq!([service.lift(&request).await, service.lift(&request).await], [Ok(true), Ok(false)]);
     assert_eq!(service.known_bans(), []);
+}
+
+#[tokio::test]
+async fn lifting_a_ban_gives_no_hits_back() {
+    let service = with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20))));
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    let code = || decided(&service, "alice", |decision| decision.code);
+    assert_eq!(code(), Code::Ok);
+    assert_eq!(service.lift(&request).await, Ok(false));
+    assert_eq!(code(), Code::OverLimit, "the one hit of the day is spent");
+}
+
+#[test]
+fn of_a_batch_each_limit_of_limitador_decides_that_it_meets() {
+    let text = r#"
+- {namespace: shop, name: one, max_value: 1, seconds: 60, variables: [], conditions: ['descriptors[0]["user"] == "alice"']}
+- {namespace: shop, name: nine, max_value: 9, seconds: 60, variables: [], conditions: []}
+"#;
+    let options = LoadOptions::new(KeySecret::new([7; 16])).format(RulesFormat::Limitador);
+    let file = SourceFile { name: "limits.yaml".to_owned(), bytes: text.into(), presumed: false };
+    let service = service_at(clock(), None, &metrics());
+    service.install(load(&[file], &options).expect("good limits").rules);
+    let mut batch = Batch::default();
+    for user in ["alice", "bob", "alice"] {
+        batch.put(Request::new("shop", 1).descriptor(&[("user", user)]));
+    }
+    let mut shown = Vec::new();
+    service.decide(service.snapshot().expect("rules").in_force(), &batch, |place, _, decision| {
+        let decision = decision.expect("memory answers at once");
+        shown.push((place, decision.code, decision.statuses.len()));
+    });
+    assert_eq!(shown, [(0, Code::Ok, 2), (1, Code::Ok, 1), (2, Code::OverLimit, 2)]);
 }
 
 #[tokio::test]
