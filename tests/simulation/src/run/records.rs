@@ -224,9 +224,11 @@ impl Run {
             terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
         };
         let mut may: SmallVec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
-        // Long into an outage nothing else holds than what its mode says.
+        // Long into an outage nothing else holds than what its mode says. A node that stood still notices it later.
+        let ran = pauses.iter().filter(|&&(other, _, to)| other == node && to <= noted.asked);
+        let runs_since = ran.map(|it| it.2).max().unwrap_or(0);
         let is_stale = |&(from, to): &(Time, Time)| {
-            from + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < to
+            from.max(runs_since) + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < to
         };
         if away.iter().any(is_stale) && self.scenario.stale_mode != StaleMode::Last {
             may.clear();
