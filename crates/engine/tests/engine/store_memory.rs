@@ -66,6 +66,20 @@ fn a_counter_is_given_back_within_a_second_after_its_time() {
     }
 }
 
+/// A bucket of 60 in a minute: 60 hits take a minute to drain, and one a second.
+#[test]
+fn a_counter_to_which_hits_went_back_is_given_back_earlier() {
+    let (store, limit) = (small_store(), Limit::new(Algorithm::TokenBucket, 60, 60 * SECOND_NANOS));
+    // A sweep learns when the counters that are there expire.
+    take(&store, limit, 1, 60, at(1.0));
+    sweep_all(&store, at(1.0));
+    store.apply(&plan([check(limit, key(1), Hits::GiveBack(59))]), at(1.0));
+    sweep_all(&store, at(1.5));
+    assert_eq!(store.counters(), 1, "a hit is there");
+    sweep_all(&store, at(2.5));
+    assert_eq!((store.counters(), store.expired_total()), (0, 1));
+}
+
 #[test]
 fn questions_refunds_and_denied_hits_make_no_counter() {
     for algorithm in Algorithm::OF_HITS {
@@ -205,6 +219,18 @@ fn a_decision_that_comes_after_a_sweep_is_not_before_it() {
     assert!(passes(begin + WINDOW - 1), "as of the sweep's time, when the first hit is over");
     assert!(!passes(swept_at + WINDOW - 1), "it counts from the sweep's time on");
     assert!(passes(swept_at + WINDOW));
+}
+
+/// An explanation says what the next decision will: it is not before a sweep either.
+#[test]
+fn an_explanation_that_comes_after_a_sweep_is_not_before_it() {
+    let (store, limit) = (small_store(), Limit::new(Algorithm::FixedWindow, 2, 60 * SECOND_NANOS));
+    take(&store, limit, 1, 1, at(61.0));
+    sweep_all(&store, at(150.0));
+    let one = plan([check(limit, key(1), Hits::Take(1))]);
+    let look = store.look(&one, at(130.0)).swap_remove(0).expect("a look");
+    assert_eq!(look.verdict.reset_nanos, 30 * SECOND_NANOS, "by the time of the sweep");
+    assert_eq!(take(&store, limit, 1, 1, at(130.0)).reset_nanos, 30 * SECOND_NANOS);
 }
 
 /// Keys whose tables' tags are alike: an expired counter's slot is free, and its key still stands in it.
