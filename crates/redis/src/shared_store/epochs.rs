@@ -14,7 +14,10 @@
 //! or when all servers show that there were none; then they are written there. If a server refuses to show its
 //! numbers, that is logged, and it decides by the numbers that the node knows.
 
-use std::collections::{HashMap, HashSet};
+mod calls;
+mod servers;
+
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,45 +26,26 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, select_all};
 use futures_util::stream::FuturesUnordered;
-use parking_lot::Mutex;
-use redis::{FromRedisValue, Value};
 
+use self::calls::{Found, Line, MissingHash, Raise, find, is_refusal, raise, why_refused};
+pub(super) use self::servers::EpochServers;
+use self::servers::{EpochServer, ServerEpochs};
 use super::SharedStore;
 use crate::address::Address;
 use crate::connect_error::ConnectError;
-use crate::connection::Connection;
-use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::store::RedisStore;
-use crate::topology::{names_on, slot_of};
 
-const RAISE: &str = include_str!("../lua/epochs.lua");
-
-/// The field whose text is another one after every change.
-const CHANGED: &str = "";
 /// How often a server is asked for its numbers. A node has to know of a reset within half a second: the pause, the
 /// call, and the delays of a busy machine.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The same while there are connections on which they were not read.
 const UNREAD_INTERVAL: Duration = Duration::from_millis(50);
-/// How often numbers are read and written again if some were ignored or not written: a number that is too far ahead
-/// today is not tomorrow.
-const AGAIN_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a server may have no numbers before that is reported: at the first start no server has any.
-const MISSING_MAX: Duration = Duration::from_secs(1);
 /// For how many connect timeouts (a second, or REDIS_TIMEOUT if that is longer) a server may decide after it was
 /// asked for its numbers.
 const DECIDES_FOR: u32 = 5;
-/// How many names are tried to find one in a slot of the server: enough for a server of a single slot.
-const NAMES_MAX: usize = 1 << 18;
-/// How many of the names in its slots are tried while slots move.
-const KEYS_MAX: usize = 3;
 /// How often numbers are read and written until they stay the same.
 const READS_MAX: usize = 3;
-/// More fields than nodes write.
-const FIELDS_MAX: usize = 100_000;
-/// At this number of servers the numbers that were read are forgotten, because addresses change.
-const SERVERS_MAX: usize = 1_024;
 
 /// Fields, each with its number as sixteen hex digits.
 pub type Numbers = Vec<(String, String)>;
@@ -89,59 +73,11 @@ pub struct Raised {
     pub found: Vec<(Numbers, u64)>,
 }
 
-/// The numbers that were read from each server.
-#[derive(Debug, Default)]
-pub(super) struct EpochServers(Mutex<HashMap<EpochServer, ServerEpochs>>);
-
-/// Whether it is the store of limits per second, and the server.
-type EpochServer = (bool, Address);
-
-#[derive(Debug, Default)]
-struct ServerEpochs {
-    /// When the numbers that are in force were asked for, as time since the boot.
-    read: Duration,
-    /// The same for a reading of all of them, which happens only when something has changed.
-    all_read: Duration,
-    /// The text of the field of changes at that reading.
-    state: Option<Vec<u8>>,
-    /// When this node had numbers that this server may not have.
-    outdated: Duration,
-    /// Since when the server has no numbers.
-    missing_since: Option<Duration>,
-    /// What is wrong, to be reported.
-    trouble: Option<String>,
-}
-
-/// The slots of a server, and one connection to it.
-type Line<R> = (Arc<Routes<R>>, Arc<Connection<R>>);
-
 /// A server, and the open connections to it.
 struct Server<'s, R: Runtime> {
     store: &'s RedisStore<R>,
     place: EpochServer,
     lines: Vec<Line<R>>,
-}
-
-/// The numbers of a server.
-enum Found {
-    Nothing,
-    /// The numbers that it had when it was asked before.
-    Same,
-    Numbers {
-        /// The text of the field of changes.
-        state: Vec<u8>,
-        numbers: Numbers,
-        /// The number of further fields that are not text.
-        unreadable: usize,
-    },
-}
-
-/// A server's reply when numbers are raised.
-enum Raise {
-    /// It has no numbers, and this call may not write the first ones.
-    Nothing,
-    /// Those that it refused.
-    Done(Numbers),
 }
 
 impl<R: Runtime> SharedStore<R> {
@@ -413,206 +349,6 @@ impl<R: Runtime> SharedStore<R> {
         };
         let raised = raising.await;
         (place, raised)
-    }
-}
-
-impl EpochServers {
-    /// The text of changes of the numbers in force, if it is enough to compare that. A reading begins here, and from
-    /// now on [`outdate`](Self::outdate) applies to the server, also during its first reading.
-    fn state(&self, place: &EpochServer, now: Duration) -> Option<Vec<u8>> {
-        let mut servers = self.0.lock();
-        let known = servers.entry(place.clone()).or_default();
-        let is_enough = known.trouble.is_none() || now < known.all_read + AGAIN_INTERVAL;
-        known.state.clone().filter(|_| is_enough && known.all_read > known.outdated)
-    }
-
-    /// Whether the numbers in force from this server are those with this text of changes.
-    fn has_shown(&self, place: &EpochServer, state: &[u8]) -> bool {
-        self.0.lock().get(place).is_some_and(|known| known.state.as_deref() == Some(state))
-    }
-
-    /// These servers may lack numbers that this node has at `now`: from another server, from a person, or because a
-    /// server did not store them. They are read in full again.
-    fn outdate(&self, may_lack: impl Fn(&EpochServer) -> bool, now: Duration) {
-        let mut servers = self.0.lock();
-        let those = servers.iter_mut().filter(|(place, _)| may_lack(place));
-        those.for_each(|(_, known)| known.outdated = now);
-    }
-
-    /// Whether the server has had no numbers for longer than a start takes.
-    fn is_missing_long(&self, place: &EpochServer, now: Duration) -> bool {
-        let since = self.0.lock().get(place).and_then(|known| known.missing_since);
-        since.is_some_and(|since| now >= since + MISSING_MAX)
-    }
-
-    fn note_same(&self, place: &EpochServer, sent: Duration) {
-        self.0.lock().entry(place.clone()).or_default().read = sent;
-    }
-
-    fn note(&self, place: &EpochServer, sent: Duration, state: Option<Vec<u8>>, trouble: Option<String>) {
-        let mut servers = self.0.lock();
-        if servers.len() >= SERVERS_MAX {
-            servers.clear();
-        }
-        let known = servers.entry(place.clone()).or_default();
-        (known.read, known.all_read, known.state, known.missing_since) = (sent, sent, state, None);
-        drop(servers);
-        self.trouble(place, trouble);
-    }
-
-    /// Keeps what is wrong, and logs it if it differs from before.
-    fn trouble(&self, place: &EpochServer, trouble: Option<String>) {
-        let mut servers = self.0.lock();
-        let known = servers.entry(place.clone()).or_default();
-        if known.trouble == trouble {
-            return;
-        }
-        known.trouble.clone_from(&trouble);
-        drop(servers);
-        match trouble {
-            Some(trouble) => tracing::warn!("redis: {}: resets: {trouble}", place.1),
-            None => tracing::info!("redis: {}: resets are read", place.1),
-        }
-    }
-}
-
-/// Reads a server's numbers, unless its text of changes is still this one.
-async fn find<R: Runtime>(
-    store: &RedisStore<R>,
-    line: &Line<R>,
-    known: Option<Vec<u8>>,
-) -> Result<Found, ConnectError> {
-    let mut keys = Keys::of(store, line);
-    while let Some(key) = keys.next() {
-        let found = find_under(store, &line.1, key, known.as_deref()).await;
-        if !keys.goes_on(&found) {
-            return found;
-        }
-    }
-    keys.end(Found::Same)
-}
-
-async fn find_under<R: Runtime>(
-    store: &RedisStore<R>,
-    connection: &Connection<R>,
-    key: String,
-    known: Option<&[u8]>,
-) -> Result<Found, ConnectError> {
-    let shared = store.shared();
-    let state: Option<Vec<u8>> = connection.ask(shared, redis::cmd("HGET").arg(&key).arg(CHANGED)).await?;
-    let Some(state) = state else { return Ok(Found::Nothing) };
-    if known == Some(&state[..]) {
-        return Ok(Found::Same);
-    }
-    let fields: usize = connection.ask(shared, redis::cmd("HLEN").arg(&key)).await?;
-    if fields > FIELDS_MAX {
-        return Err(ConnectError::TooManyEpochs(connection.wire.address.clone(), fields));
-    }
-    let mut all: HashMap<Vec<u8>, Vec<u8>> = connection.ask(shared, redis::cmd("HGETALL").arg(&key)).await?;
-    // It may have changed meanwhile: this is the text of these numbers.
-    let state = all.remove(CHANGED.as_bytes()).unwrap_or(state);
-    let fields = all.len();
-    let text = |bytes| String::from_utf8(bytes).ok();
-    let numbers = all.into_iter().filter_map(|(field, number)| Some((text(field)?, text(number)?)));
-    let numbers: Numbers = numbers.collect();
-    let unreadable = fields - numbers.len();
-    Ok(Found::Numbers { state, numbers, unreadable })
-}
-
-/// What raising numbers does at a server that has no hash of numbers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum MissingHash {
-    Create,
-    Leave,
-}
-
-/// Raises numbers at a server.
-async fn raise<R: Runtime>(
-    store: &RedisStore<R>,
-    line: &Line<R>,
-    numbers: &Numbers,
-    missing: MissingHash,
-) -> Result<Raise, ConnectError> {
-    let nothing_to_do = Raise::Done(Numbers::new());
-    if numbers.is_empty() && missing == MissingHash::Leave {
-        return Ok(nothing_to_do);
-    }
-    let (runtime, mut keys) = (store.runtime(), Keys::of(store, line));
-    let changed = format!("{:016x}{:016x}", runtime.random(), runtime.random());
-    while let Some(key) = keys.next() {
-        let mut command = redis::cmd("EVAL");
-        command.arg(RAISE).arg(1).arg(key).arg(&changed).arg(u8::from(missing == MissingHash::Create));
-        numbers.iter().for_each(|(field, number)| _ = command.arg(field).arg(number));
-        let raised = line.1.ask(store.shared(), &command).await;
-        if !keys.goes_on(&raised) {
-            return raised;
-        }
-    }
-    keys.end(nothing_to_do)
-}
-
-/// The keys under which a server may have its numbers: while the slot of the first one moves, the next one is used. A
-/// server without a slot for any of them has no counters either.
-struct Keys<'l> {
-    names: Box<dyn Iterator<Item = String> + Send + 'l>,
-    moving: Option<ConnectError>,
-}
-
-impl<'l> Keys<'l> {
-    fn of<R: Runtime>(store: &'l RedisStore<R>, (routes, connection): &'l Line<R>) -> Self {
-        let (options, holds) = (store.options(), move |slot| routes.holds(connection, slot));
-        // The first name is that of versions that had one key for all servers.
-        let name = format!("{}tidegate:epochs", options.keys.prefix);
-        let first = Some(name.clone()).filter(|name| holds(slot_of(name.as_bytes())));
-        let names = first.into_iter().chain(names_on(&options.kind, name, NAMES_MAX, holds));
-        Self { names: Box::new(names.take(KEYS_MAX)), moving: None }
-    }
-
-    fn next(&mut self) -> Option<String> {
-        self.names.next()
-    }
-
-    /// Whether the slot of the key in this error moves.
-    fn goes_on<T>(&mut self, answer: &Result<T, ConnectError>) -> bool {
-        let moves = |error: &&ConnectError| matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"));
-        self.moving = answer.as_ref().err().filter(moves).cloned();
-        self.moving.is_some()
-    }
-
-    /// The result when no key is left; `without`: if there was none.
-    fn end<T>(self, without: T) -> Result<T, ConnectError> {
-        self.moving.map_or(Ok(without), Err)
-    }
-}
-
-/// Why a server does not have all numbers that were written to it. Its greater ones count.
-fn why_refused(kept: &Result<Raise, ConnectError>) -> Option<String> {
-    match kept {
-        Err(error) => Some(error.to_string()),
-        Ok(Raise::Nothing) => None,
-        Ok(Raise::Done(refused)) => {
-            let ahead = refused.iter().filter(|(_, number)| number.is_empty()).count();
-            (ahead > 0)
-                .then(|| format!("{ahead} are not written, because they are too far ahead of its clock"))
-        }
-    }
-}
-
-/// Whether the server answers, but neither shows its numbers nor accepts any: the login may not, or the key is
-/// another program's.
-fn is_refusal(error: &ConnectError) -> bool {
-    const NOT_YET: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOAUTH"];
-    let refuses = error.code().is_some_and(|code| !NOT_YET.contains(&code));
-    refuses || matches!(error, ConnectError::TooManyEpochs(..))
-}
-
-impl FromRedisValue for Raise {
-    fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
-        let Some(mut reply) = Option::<Vec<Value>>::from_redis_value(value)? else {
-            return Ok(Self::Nothing);
-        };
-        let refused = redis::from_redis_value(Value::Array(reply.split_off(reply.len().min(1))))?;
-        Ok(Self::Done(refused))
     }
 }
 
