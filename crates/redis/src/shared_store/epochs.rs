@@ -28,10 +28,9 @@ use futures_util::future::{join_all, select_all};
 use futures_util::stream::FuturesUnordered;
 
 use self::calls::{Found, Line, MissingHash, Raise, find, is_refusal, raise, why_refused};
+use self::servers::EpochServer;
 pub(super) use self::servers::EpochServers;
-use self::servers::{EpochServer, ServerEpochs};
 use super::SharedStore;
-use crate::address::Address;
 use crate::connect_error::ConnectError;
 use crate::runtime::Runtime;
 use crate::store::RedisStore;
@@ -155,14 +154,10 @@ impl<R: Runtime> SharedStore<R> {
 
     /// What is wrong with the numbers of servers, each with the name of its store.
     pub fn epoch_troubles(&self) -> Vec<(&'static str, String)> {
-        let servers = self.epoch_servers.0.lock();
-        let mut troubles: Vec<_> = servers
-            .iter()
-            .filter_map(|((per_second, address), known)| {
-                let name = if *per_second { "per_second" } else { "main" };
-                Some((name, format!("{address}: {}", known.trouble.as_ref()?)))
-            })
-            .collect();
+        let named = |((per_second, address), trouble): (EpochServer, String)| {
+            (if per_second { "per_second" } else { "main" }, format!("{address}: {trouble}"))
+        };
+        let mut troubles: Vec<_> = self.epoch_servers.troubles().into_iter().map(named).collect();
         troubles.sort();
         troubles
     }
@@ -290,24 +285,14 @@ impl<R: Runtime> SharedStore<R> {
         Err(unknown())
     }
 
-    /// Whether this node knows which numbers there are, although this server had none at `sent`: other servers show
-    /// it that were asked after this one was found without numbers.
+    /// Whether this node knows which numbers there are, although this server had none at `sent`.
     fn shows_all(&self, place: &EpochServer, sent: Duration) -> bool {
-        let mut servers = self.epoch_servers.0.lock();
-        let own = servers.entry(place.clone()).or_default();
-        let since = *own.missing_since.get_or_insert(sent);
-        own.read = sent;
-        let is_read = |known: &ServerEpochs| known.read >= since;
-        let has_some = |(other, known): (&EpochServer, &ServerEpochs)| {
-            other != place && is_read(known) && known.missing_since.is_none() && known.state.is_some()
+        let masters = |(per_second, store): (bool, &RedisStore<R>)| {
+            let masters = store.shared().masters.lock();
+            masters.iter().map(|address| (per_second, address.clone())).collect()
         };
-        servers.iter().any(has_some)
-            || self.stores_by_unit().all(|(per_second, store)| {
-                let masters = store.shared().masters.lock();
-                let read =
-                    |address: &Address| servers.get(&(per_second, address.clone())).is_some_and(is_read);
-                !masters.is_empty() && masters.iter().all(read)
-            })
+        let masters: Vec<Vec<EpochServer>> = self.stores_by_unit().map(masters).collect();
+        self.epoch_servers.show_all(place, sent, &masters)
     }
 
     /// Raises numbers at one server. Returns the numbers that it refused, and all of its numbers after that, with its
@@ -349,83 +334,5 @@ impl<R: Runtime> SharedStore<R> {
         };
         let raised = raising.await;
         (place, raised)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shared_store::tests::store;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[tokio::test]
-    async fn a_server_that_has_the_same_numbers_shows_them() {
-        let store = store();
-        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
-        store.epoch_servers.note(&other, 5 * SECOND, Some(b"some".to_vec()), None);
-        assert!(!store.shows_all(&one, 6 * SECOND));
-        store.epoch_servers.note_same(&other, 7 * SECOND);
-        assert!(store.shows_all(&one, 8 * SECOND));
-    }
-
-    #[test]
-    fn numbers_of_which_some_were_ignored_are_read_again_after_a_minute() {
-        let (known, place) = (EpochServers::default(), (false, Address::Tcp("127.0.0.1".to_owned(), 1)));
-        let knows_after = |trouble: Option<&str>, seconds: u32| {
-            known.note(&place, 5 * SECOND, Some(b"some".to_vec()), trouble.map(str::to_owned));
-            known.note_same(&place, (4 + seconds) * SECOND);
-            known.state(&place, (5 + seconds) * SECOND).is_some()
-        };
-        assert_eq!([59, 60].map(|seconds| knows_after(Some("one is ahead"), seconds)), [true, false]);
-        assert!(knows_after(None, 3_600));
-    }
-
-    /// The server may have been the only one with the newest numbers, and may have lost them after the others were read.
-    #[tokio::test]
-    async fn others_show_which_numbers_there_are_after_a_server_was_found_without() {
-        let store = store();
-        let place = |port| (false, Address::Tcp("127.0.0.1".to_owned(), port));
-        let read_another = |at: u32| {
-            let state = Some(b"some".to_vec());
-            let known = ServerEpochs { read: at * SECOND, state, ..ServerEpochs::default() };
-            store.epoch_servers.0.lock().insert(place(2), known);
-        };
-        read_another(5);
-        assert!(!store.shows_all(&place(1), 6 * SECOND));
-        read_another(7);
-        assert!(store.shows_all(&place(1), 8 * SECOND));
-    }
-
-    /// One that did not get them, or that lost them at once, shows the same text as before.
-    #[test]
-    fn numbers_from_elsewhere_have_all_servers_read_in_full() {
-        let (servers, text) = (EpochServers::default(), || Some(b"text".to_vec()));
-        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
-        [&one, &other].iter().for_each(|place| servers.note(place, SECOND, text(), None));
-        let are_enough = || [&one, &other].map(|place| servers.state(place, 9 * SECOND).is_some());
-        assert_eq!(are_enough(), [true, true]);
-        assert!(servers.has_shown(&one, b"text") && !servers.has_shown(&one, b"new"));
-        servers.outdate(|place| *place != one, 3 * SECOND);
-        assert_eq!(are_enough(), [true, false]);
-        servers.note(&other, 2 * SECOND, text(), None);
-        assert_eq!(are_enough(), [true, false], "it was asked before");
-        servers.note(&other, 4 * SECOND, text(), None);
-        assert_eq!(are_enough(), [true, true]);
-        servers.outdate(|_| true, 5 * SECOND);
-        assert_eq!(are_enough(), [false, false]);
-    }
-
-    /// Its numbers were in force before those of the other, so it was not asked to take them.
-    #[test]
-    fn a_server_whose_first_reading_is_under_way_is_read_in_full_again() {
-        let servers = EpochServers::default();
-        let [one, other] = [1, 2].map(|port| (false, Address::Tcp("127.0.0.1".to_owned(), port)));
-        assert_eq!(servers.state(&other, SECOND), None);
-        servers.outdate(|place| *place != one, 2 * SECOND);
-        servers.note(&other, SECOND, Some(b"text".to_vec()), None);
-        assert_eq!(servers.state(&other, 3 * SECOND), None);
-        servers.note(&other, 3 * SECOND, Some(b"text".to_vec()), None);
-        assert!(servers.state(&other, 4 * SECOND).is_some());
     }
 }

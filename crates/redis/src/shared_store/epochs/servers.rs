@@ -17,25 +17,25 @@ const SERVERS_MAX: usize = 1_024;
 
 /// The numbers that were read from each server.
 #[derive(Debug, Default)]
-pub(in crate::shared_store) struct EpochServers(pub(super) Mutex<HashMap<EpochServer, ServerEpochs>>);
+pub(in crate::shared_store) struct EpochServers(Mutex<HashMap<EpochServer, ServerEpochs>>);
 
 /// Whether it is the store of limits per second, and the server.
 pub(super) type EpochServer = (bool, Address);
 
 #[derive(Debug, Default)]
-pub(super) struct ServerEpochs {
+struct ServerEpochs {
     /// When the numbers that are in force were asked for, as time since the boot.
-    pub(super) read: Duration,
+    read: Duration,
     /// The same for a reading of all of them, which happens only when something has changed.
-    pub(super) all_read: Duration,
+    all_read: Duration,
     /// The text of the field of changes at that reading.
-    pub(super) state: Option<Vec<u8>>,
+    state: Option<Vec<u8>>,
     /// When this node had numbers that this server may not have.
-    pub(super) outdated: Duration,
+    outdated: Duration,
     /// Since when the server has no numbers.
-    pub(super) missing_since: Option<Duration>,
+    missing_since: Option<Duration>,
     /// What is wrong, to be reported.
-    pub(super) trouble: Option<String>,
+    trouble: Option<String>,
 }
 
 impl EpochServers {
@@ -88,6 +88,31 @@ impl EpochServers {
         self.trouble(place, trouble);
     }
 
+    /// Whether it is known which numbers there are, although this server had none at `sent`: other servers show it that were
+    /// asked after this one was found without numbers, or all masters were, of each store.
+    pub(super) fn show_all(&self, place: &EpochServer, sent: Duration, masters: &[Vec<EpochServer>]) -> bool {
+        let mut servers = self.0.lock();
+        let own = servers.entry(place.clone()).or_default();
+        let since = *own.missing_since.get_or_insert(sent);
+        own.read = sent;
+        let is_read = |known: &ServerEpochs| known.read >= since;
+        let has_some = |(other, known): (&EpochServer, &ServerEpochs)| {
+            other != place && is_read(known) && known.missing_since.is_none() && known.state.is_some()
+        };
+        let are_read = |masters: &Vec<EpochServer>| {
+            !masters.is_empty() && masters.iter().all(|master| servers.get(master).is_some_and(is_read))
+        };
+        servers.iter().any(has_some) || masters.iter().all(are_read)
+    }
+
+    /// What is wrong with the numbers of servers.
+    pub(super) fn troubles(&self) -> Vec<(EpochServer, String)> {
+        let servers = self.0.lock();
+        let troubles =
+            servers.iter().filter_map(|(place, known)| Some((place.clone(), known.trouble.clone()?)));
+        troubles.collect()
+    }
+
     /// Keeps what is wrong, and logs it if it differs from before.
     pub(super) fn trouble(&self, place: &EpochServer, trouble: Option<String>) {
         let mut servers = self.0.lock();
@@ -101,5 +126,85 @@ impl EpochServers {
             Some(trouble) => tracing::warn!("redis: {}: resets: {trouble}", place.1),
             None => tracing::info!("redis: {}: resets are read", place.1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn place(port: u16) -> EpochServer {
+        (false, Address::Tcp("127.0.0.1".to_owned(), port))
+    }
+
+    #[test]
+    fn numbers_of_which_some_were_ignored_are_read_again_after_a_minute() {
+        let (known, place) = (EpochServers::default(), place(1));
+        let knows_after = |trouble: Option<&str>, seconds: u32| {
+            known.note(&place, 5 * SECOND, Some(b"some".to_vec()), trouble.map(str::to_owned));
+            known.note_same(&place, (4 + seconds) * SECOND);
+            known.state(&place, (5 + seconds) * SECOND).is_some()
+        };
+        assert_eq!([59, 60].map(|seconds| knows_after(Some("one is ahead"), seconds)), [true, false]);
+        assert!(knows_after(None, 3_600));
+    }
+
+    /// The server may have been the only one with the newest numbers, and may have lost them after the others were read.
+    #[test]
+    fn others_show_which_numbers_there_are_after_a_server_was_found_without() {
+        let servers = EpochServers::default();
+        let [one, other] = [1, 2].map(place);
+        servers.note(&other, 5 * SECOND, Some(b"some".to_vec()), None);
+        assert!(!servers.show_all(&one, 6 * SECOND, &[vec![]]));
+        servers.note_same(&other, 7 * SECOND);
+        assert!(servers.show_all(&one, 8 * SECOND, &[vec![]]));
+    }
+
+    /// Then no server had any.
+    #[test]
+    fn all_masters_without_numbers_show_that_there_are_none() {
+        let servers = EpochServers::default();
+        let [one, other] = [1, 2].map(place);
+        let masters = [vec![one.clone(), other.clone()]];
+        assert!(!servers.show_all(&one, 6 * SECOND, &masters), "the other was not asked");
+        assert!(!servers.show_all(&other, 7 * SECOND, &masters), "the first was asked before");
+        assert!(servers.show_all(&one, 8 * SECOND, &masters));
+        assert!(!servers.show_all(&one, 8 * SECOND, &[vec![]]), "nobody knows the masters");
+        let of_two_stores = [masters[0].clone(), vec![place(3)]];
+        assert!(!servers.show_all(&one, 8 * SECOND, &of_two_stores), "one of them was not asked");
+    }
+
+    /// One that did not get them, or that lost them at once, shows the same text as before.
+    #[test]
+    fn numbers_from_elsewhere_have_all_servers_read_in_full() {
+        let (servers, text) = (EpochServers::default(), || Some(b"text".to_vec()));
+        let [one, other] = [1, 2].map(place);
+        [&one, &other].iter().for_each(|place| servers.note(place, SECOND, text(), None));
+        let are_enough = || [&one, &other].map(|place| servers.state(place, 9 * SECOND).is_some());
+        assert_eq!(are_enough(), [true, true]);
+        assert!(servers.has_shown(&one, b"text") && !servers.has_shown(&one, b"new"));
+        servers.outdate(|place| *place != one, 3 * SECOND);
+        assert_eq!(are_enough(), [true, false]);
+        servers.note(&other, 2 * SECOND, text(), None);
+        assert_eq!(are_enough(), [true, false], "it was asked before");
+        servers.note(&other, 4 * SECOND, text(), None);
+        assert_eq!(are_enough(), [true, true]);
+        servers.outdate(|_| true, 5 * SECOND);
+        assert_eq!(are_enough(), [false, false]);
+    }
+
+    /// Its numbers were in force before those of the other, so it was not asked to take them.
+    #[test]
+    fn a_server_whose_first_reading_is_under_way_is_read_in_full_again() {
+        let servers = EpochServers::default();
+        let [one, other] = [1, 2].map(place);
+        assert_eq!(servers.state(&other, SECOND), None);
+        servers.outdate(|place| *place != one, 2 * SECOND);
+        servers.note(&other, SECOND, Some(b"text".to_vec()), None);
+        assert_eq!(servers.state(&other, 3 * SECOND), None);
+        servers.note(&other, 3 * SECOND, Some(b"text".to_vec()), None);
+        assert!(servers.state(&other, 4 * SECOND).is_some());
     }
 }
