@@ -193,49 +193,55 @@ impl<'o> Counted<'o> {
 
     /// The most hits that may have counted for the record at this place, without its own. `None`: these, or more.
     pub(super) fn fewer_than(&self, enough: u64, place: usize) -> Option<u64> {
-        let Self { rules, limit, .. } = *self;
-        let it = &self.own[place];
+        let (limit, it) = (self.limit, &self.own[place]);
         let hits = match limit.algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let back = went_back(rules, limit, it);
-                let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
-                if fill(enough + went_back, limit, self.others(place, 0), it) {
-                    return None;
-                }
-                let there = self.others(place, 0);
-                1 + level(limit, there, &back, it) + (rules.lag * limit.most()).div_ceil(it.window)
-            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.in_bucket(enough, place)?,
             Algorithm::FixedWindow => {
                 let begins = limit.window_around(it.window, it.asked)[0].saturating_sub(LATE);
                 sum_below(enough, self.others(place, begins))?
             }
-            _ => {
-                let mut since = it.asked.saturating_sub(rules.counts_for(limit, it));
-                if limit.algorithm == Algorithm::Calendar {
-                    // A node knows the time of Redis no better than by what a call took there.
-                    let slack = LATE + rules.timeout;
-                    since = limit.window_around(it.window, it.asked.saturating_sub(slack))[0];
-                }
-                if limit.shape.carries_debt {
-                    let there = self.others(place, 0);
-                    let mut costs: Vec<_> = there.map(|there| (there.charged, there.hits)).collect();
-                    let owed = owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked);
-                    owed + self.leased_at_most(it)
-                } else {
-                    let back = went_back(rules, limit, it);
-                    let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
-                    let mut hits = sum_below(enough + went_back, self.others(place, since))?;
-                    if went_back > 0 {
-                        let mut there: Vec<There> = self.others(place, 0).collect();
-                        give_back(rules, limit, it, &back, &mut there);
-                        let counts = there.iter().filter(|there| there.charged >= since);
-                        hits = counts.map(|there| there.hits).sum();
-                    }
-                    hits + self.leased_at_most(it)
-                }
-            }
+            _ => self.in_window(enough, place)? + self.leased_at_most(it),
         };
         (hits < enough).then_some(hits)
+    }
+
+    /// Those in a bucket.
+    fn in_bucket(&self, enough: u64, place: usize) -> Option<u64> {
+        let Self { rules, limit, .. } = *self;
+        let it = &self.own[place];
+        let back = went_back(rules, limit, it);
+        let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
+        if fill(enough + went_back, limit, self.others(place, 0), it) {
+            return None;
+        }
+        let level = level(limit, self.others(place, 0), &back, it);
+        Some(1 + level + (rules.lag * limit.most()).div_ceil(it.window))
+    }
+
+    /// Those in a window that ends when the record at this place was asked for, or in a period.
+    fn in_window(&self, enough: u64, place: usize) -> Option<u64> {
+        let Self { rules, limit, .. } = *self;
+        let it = &self.own[place];
+        if limit.shape.carries_debt {
+            let there = self.others(place, 0);
+            let mut costs: Vec<_> = there.map(|there| (there.charged, there.hits)).collect();
+            return Some(owed(limit.most(), rules.counts_for(limit, it), &mut costs, it.asked));
+        }
+        // A node knows the time of Redis no better than by what a call took there.
+        let slack = LATE + rules.timeout;
+        let since = match limit.algorithm {
+            Algorithm::Calendar => limit.window_around(it.window, it.asked.saturating_sub(slack))[0],
+            _ => it.asked.saturating_sub(rules.counts_for(limit, it)),
+        };
+        let back = went_back(rules, limit, it);
+        let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
+        let hits = sum_below(enough + went_back, self.others(place, since))?;
+        if went_back == 0 {
+            return Some(hits);
+        }
+        let mut there: Vec<There> = self.others(place, 0).collect();
+        give_back(rules, limit, it, &back, &mut there);
+        Some(there.iter().filter(|there| there.charged >= since).map(|there| there.hits).sum())
     }
 
     /// What others may have charged since this time, before the record at this place was answered.
