@@ -282,6 +282,29 @@ fn a_limit_in_shadow_mode_has_no_part_in_what_another_descriptor_denies() {
 }
 
 #[test]
+fn denials_of_another_descriptor_are_strikes_during_a_ban() {
+    let level =
+        |key: &str| format!("{{key: {key}, rate_limit: {{window: 60s, requests_per_unit: 1}}, {BAN}}}");
+    let rules = loaded(&format!("domain: d\ndescriptors: [{}, {}]", level("user"), level("team"))).rules;
+    let (store, options) = (store(), DescriptorOptions { cost: Cost::Asked, ..DescriptorOptions::default() });
+    let request = |keys: &[&'static str]| {
+        let mut request = Request::new("d", 1);
+        keys.iter().for_each(|&key| request.push([Entry { key, value: "x" }], options));
+        request
+    };
+    let banned = |keys: &[&'static str], second| {
+        let keys_of =
+            |decision: &Decision<'_>| decision.bans().iter().map(|ban| ban.descriptor).collect::<Vec<_>>();
+        ask_as(&rules, &store, &request(keys), second, keys_of)
+    };
+    (0..4).for_each(|second| _ = banned(&["user"], f64::from(second)));
+    banned(&["team"], 4.0);
+    let both = [5.0, 6.0, 7.0, 8.0].map(|second| banned(&["user", "team"], second));
+    assert_eq!(both[..2], [[0], [0]], "two denials of the team begin no ban");
+    assert_eq!(both[3], [0, 1], "the third one does");
+}
+
+#[test]
 fn a_denial_of_a_counter_that_did_not_decide_is_no_strike() {
     let rules = strict("ban: {after: 1, within: 60s, for: 100s}");
     let cold = store().cold(Cold::since(at(0.0), 3_600 * SECOND_NANOS));

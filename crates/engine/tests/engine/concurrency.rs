@@ -397,6 +397,24 @@ fn a_rate_limit_in_the_same_node_is_charged_together_with_the_slot() {
     assert!(denied_by.iter().all(|denials| *denials > 500), "{denied_by:?}");
 }
 
+/// With SHADOW_MODE a request passes although nothing of it is charged.
+#[test]
+fn a_request_that_only_shadow_mode_admits_has_no_slot() {
+    let rules = loaded(
+        "domain: d\ndescriptors: [{key: user, rate_limit: {window: 60s, requests_per_unit: 1, algorithm: sliding_log}, \
+         concurrency: {slots: 9, ttl: 60s, id: call}}]",
+    )
+    .rules;
+    let (store, modes) = (store(), Modes { shadow: true, ..Modes::default() });
+    let slots = |call: &str| {
+        let entries = [("user", "a"), ("call", call)];
+        let plan = rules.plan(&request(&entries, DescriptorOptions::default()), modes);
+        let decision = conclude(&plan, &store.apply(&plan, at(1.0)));
+        (decision.code, decision.slots().count())
+    };
+    assert_eq!([slots("1"), slots("2")], [(Code::Ok, 1), (Code::Ok, 0)]);
+}
+
 #[test]
 fn exceptions_of_a_rate_limit_leave_the_slots_as_they_are() {
     let rules = loaded(&RULES.replacen(

@@ -227,7 +227,7 @@ fn the_bound_on_worst_cases_follows_a_record_and_an_exception() {
     .rules;
     let reservation = Reservation { id: "x", hits: 5, ttl_nanos: None, is_commit: false };
     let request = Request::new("shop", 1).descriptor(&[("user", "alice")]).with_reservation(reservation);
-    let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(10) };
+    let hour = Record { window: Some(Window::of(Unit::Hour)), shadow: Some(true), ..Record::of(10) };
     let level = PathEntry { key: "user".to_owned(), value: None };
     let path = Path { domain: "shop".into(), entries: vec![level] };
     let limit = Effect::Limit { requests: Some(100), burst: None };
@@ -248,6 +248,7 @@ fn the_bound_on_worst_cases_follows_a_record_and_an_exception() {
         let (limited, bound) = (check(0), check(plan.bound_of(0).expect("a bound")));
         assert_eq!([limited.limit, bound.limit].map(|limit| limit.capacity()), [requests, most]);
         assert_eq!((limited.key, limited.limit.window_nanos()), (bound.key, bound.limit.window_nanos()));
+        assert_eq!([limited.shadow, bound.shadow], [record.is_some() && exception.is_none(); 2]);
         assert_eq!([limited.hits, bound.hits], [Hits::Take(1), Hits::Take(2)]);
     }
 }

@@ -6,9 +6,10 @@ use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, conclude};
 use tidegate_engine::limit::{AMOUNT_MAX, Found};
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
+use tidegate_engine::path::Path;
 use tidegate_engine::plan::{Hits, Modes, ReservationStep};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request, Reservation};
-use tidegate_engine::rules::RuleSet;
+use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 use crate::asking::{at, small_store, store};
@@ -76,8 +77,12 @@ fn commit_and_see<T>(
 
 /// What remains for a question.
 fn remaining(of: (&RuleSet, &MemoryStore), second: f64) -> u32 {
+    remaining_for(of, "a", second)
+}
+
+fn remaining_for(of: (&RuleSet, &MemoryStore), user: &str, second: f64) -> u32 {
     let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
-    ask(of, &request(&["a"], options), at(second), |decision| {
+    ask(of, &request(&[user], options), at(second), |decision| {
         decision.tightest().expect("a limit").remaining()
     })
     .try_into()
@@ -215,6 +220,20 @@ fn a_hold_below_the_worst_case_is_denied_by_either_sum() {
     assert_eq!(plain, Some(1), "the wait of what only holds deny");
 }
 
+/// The limit itself has room: when its hits leave says nothing.
+#[test]
+fn what_only_worst_cases_deny_waits_for_retry() {
+    let (rules, store) = (ten_learnt("0"), store());
+    let of = (&rules, &store);
+    let options =
+        DescriptorOptions { hits_addend: Some(1), cost: Cost::Asked, ..DescriptorOptions::default() };
+    assert!(ask(of, &request(&["a"], options), at(0.0), |decision| ends(decision).0));
+    assert!(reserve(of, "x", 6, 0.0).0);
+    let reservation = Reservation { id: "y", hits: 6, ttl_nanos: None, is_commit: false };
+    let request = request(&["a"], DescriptorOptions::default()).with_reservation(reservation);
+    assert_eq!(ask(of, &request, at(1.0), |decision| decision.retry_after_secs()), Some(1));
+}
+
 #[test]
 fn what_never_fits_waits_for_hits_and_not_for_holds() {
     let (rules, store) = (ten_learnt("0"), store());
@@ -285,17 +304,23 @@ fn what_is_held_is_learnt_and_the_same_reservation_keeps_what_it_held() {
     assert_eq!(reserve(of, "third", 79, now), (false, Some(Found::Other)));
 }
 
+/// Also of a rule whose counters were reset: the new rules are not reset yet.
 #[test]
 fn a_reload_keeps_what_was_learnt() {
-    let (before, mut after, store) = (ten_learnt("1"), ten_learnt("0.5"), store());
-    for call in 0..20 {
-        let (id, now) = (call.to_string(), 100.0 * f64::from(call));
-        assert!(reserve((&before, &store), &id, 6, now).0);
-        commit((&before, &store), &id, 4, now);
+    let path = Path { domain: "d".into(), entries: Vec::new() };
+    let mut reset = Epochs::default();
+    reset.raise(ResetPath { path, reach: Reach::Below }, 7);
+    for epochs in [Epochs::default(), reset] {
+        let (before, mut after, store) = (ten_learnt("1").in_epochs(&epochs), ten_learnt("0.5"), store());
+        for call in 0..20 {
+            let (id, now) = (call.to_string(), 100.0 * f64::from(call));
+            assert!(reserve((&before, &store), &id, 6, now).0);
+            commit((&before, &store), &id, 4, now);
+        }
+        assert_eq!([hold_of(&before, 6), hold_of(&after, 6)], [4, 2]);
+        after.keep_learnt(&before);
+        assert_eq!(hold_of(&after, 6), 4);
     }
-    assert_eq!([hold_of(&before, 6), hold_of(&after, 6)], [4, 2]);
-    after.keep_learnt(&before);
-    assert_eq!(hold_of(&after, 6), 4);
 }
 
 /// Calls that cost no more than `max` and end before their `ttl`: in no window is more spent than N and the overdraft, and
@@ -545,6 +570,19 @@ fn several_limits_hold_together() {
     assert!(ask(of, &both("v", 10, &["c", "c"]), at(0.0), ends).0);
     let over = ask(of, &both("w", 1, &["c"]), at(0.0), ends);
     assert!(!over.0);
+}
+
+#[test]
+fn of_several_limits_each_leaves_out_what_its_expired_hold_has_paid() {
+    let (rules, store) = (ten("ttl: 5s"), store());
+    let of = (&rules, &store);
+    let both = |hits, is_commit| {
+        let reservation = Reservation { id: "x", hits, ttl_nanos: None, is_commit };
+        request(&["a", "b"], DescriptorOptions::default()).with_reservation(reservation)
+    };
+    assert!(ask(of, &both(7, false), at(0.0), ends).0);
+    ask(of, &both(9, true), at(20.0), |_| ());
+    assert_eq!(["a", "b"].map(|user| remaining_for(of, user, 20.0)), [1, 1], "nine in all");
 }
 
 /// A commit charges no limit without `reserve`, and gives no slots back.

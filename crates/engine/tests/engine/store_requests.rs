@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use tidegate_engine::decision::{Code, conclude};
-use tidegate_engine::limit::Algorithm;
+use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::plan::{Check, Hits, Modes, Step};
-use tidegate_engine::time::Timestamp;
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
-use crate::asking::{check, key, plan, small_store};
+use crate::asking::{at, check, key, plan, small_store};
 use crate::limits_oracle::{Naive, Terms};
 use crate::limits_sequences::{next_hits, next_time, terms};
 use crate::random::Random;
@@ -203,4 +203,16 @@ fn a_refund_of_what_is_not_charged_makes_room() {
         let last = verdicts[2].expect("a check has a verdict");
         assert_eq!((last.over, last.remaining, last.reset_nanos), (true, 4, 0), "{algorithm:?}");
     }
+}
+
+/// In shadow mode the second one is over, and the first one is charged nevertheless.
+#[test]
+fn a_wait_counts_no_hits_twice_that_an_earlier_descriptor_has_taken() {
+    let store = small_store();
+    let limit = Limit::new(Algorithm::SlidingLog, 5, 60 * SECOND_NANOS);
+    store.take(&limit, key(1), 3, at(0.0));
+    let two = Check { shadow: true, ..check(limit, key(1), Hits::Take(2)) };
+    let verdicts = store.apply(&plan([two, two]), at(10.0));
+    let said = verdicts.iter().flatten().map(|verdict| (verdict.over, verdict.reset_nanos / SECOND_NANOS));
+    assert_eq!(said.collect::<Vec<_>>(), [(false, 50), (true, 50)], "the first three leave after a minute");
 }
