@@ -149,6 +149,18 @@ mod tests {
     }
 
     #[test]
+    fn only_numbers_of_32_bits_go_with_a_burst_or_a_granularity() {
+        let is_right = |requests, burst, granularity_nanos| {
+            checked(Record { burst, granularity_nanos, ..Record::of(requests) }).is_ok()
+        };
+        let (most, second) = (u64::from(u32::MAX), Some(SECOND_NANOS));
+        assert!(
+            is_right(most, Some(1), None) && is_right(most, None, second) && is_right(most + 1, None, None)
+        );
+        assert!(!is_right(most + 1, Some(1), None) && !is_right(most + 1, None, second));
+    }
+
+    #[test]
     fn a_burst_refills_within_500_years_or_never() {
         assert!(is_right(1, 498) && is_right(10, 4_980));
         assert!(!is_right(1, 499) && !is_right(1, u32::MAX.into()), "366 days for each");

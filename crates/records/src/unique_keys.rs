@@ -62,3 +62,15 @@ impl<'de> Visitor<'de> for UniqueKeys {
         Ok(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_field_under_two_spellings_stands_twice() {
+        let is_right = |json: &str| serde_json::from_str::<UniqueKeys>(json).is_ok();
+        assert!(is_right(r#"{"a": [{"hits_addend": 1}, {"hitsAddend": 2}], "b": {"a": null}}"#));
+        assert!(!is_right(r#"{"a": [{"hits_addend": 1, "hitsAddend": 2}]}"#));
+    }
+}
