@@ -294,6 +294,21 @@ descriptors:
         assert_eq!(times(), Some([50, 50]), "it begins again");
     }
 
+    /// A key that takes the room of others may have been denied as often as they were.
+    #[test]
+    fn of_two_periods_both_counts_and_both_errors_are_added() {
+        let (mut shard, at, late) = (Shard::new(), Timestamp::from_secs(1), Key(KEYS_MAX as u128));
+        let name = || Name { rule: Box::default(), entries: Box::default(), question: None };
+        for _ in 0..2 {
+            shard.before = std::mem::replace(&mut shard.current, HeavyKeys::new(KEYS_MAX));
+            for key in (0..KEYS_MAX as u128).map(Key).chain([late]) {
+                shard.add(key, at, name);
+            }
+        }
+        let denials = shard.of(late).expect("it is known");
+        assert_eq!((denials.count, denials.error), (4, 2));
+    }
+
     #[test]
     fn a_key_is_asked_about_by_the_request_that_led_to_it() {
         let limiter = Limiter::new();

@@ -251,11 +251,16 @@ descriptors:
         }
 
         fn ask(&self, times: usize, key: &str, value: &str) {
+            self.ask_at(NOW, times, key, value);
+        }
+
+        fn ask_at(&self, after: Duration, times: usize, key: &str, value: &str) {
             let request = Request::new("shop", 1).descriptor(&[(key, value)]);
             let plan = self.rules.plan(&request, Modes::default());
             for _ in 0..times {
                 let verdicts = self.store.apply(&plan, Timestamp::from_secs(1));
-                self.watches.observe(&request, &plan, &conclude(&plan, &verdicts), self.began);
+                let decision = conclude(&plan, &verdicts);
+                self.watches.observe(&request, &plan, &decision, self.began + after);
             }
         }
 
@@ -296,6 +301,16 @@ descriptors:
         assert_eq!(watched.fullest.len(), COUNTERS_MAX);
         let names = [0, 1].map(|place| &*watched.fullest[place].1.name);
         assert_eq!(names, ["user=early", "user=late"]);
+    }
+
+    #[test]
+    fn counters_whose_window_is_over_make_room_for_emptier_ones() {
+        let limiter = Limiter::watched();
+        (0..COUNTERS_MAX).for_each(|early| limiter.ask(9, "user", &format!("u{early}")));
+        limiter.ask_at(Duration::from_secs(61), 1, "user", "late");
+        let watched = limiter.report(9, Duration::from_secs(62));
+        let names: Vec<_> = watched.fullest.iter().map(|(_, full)| &*full.name).collect();
+        assert_eq!(names, ["user=late"]);
     }
 
     #[test]

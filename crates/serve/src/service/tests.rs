@@ -5,13 +5,13 @@ use std::cell::Cell;
 use super::fixture::{metrics, rules, service_at};
 use super::*;
 use crate::clock::monotonic;
-use tidegate_engine::decision::{Code, Status};
+use tidegate_engine::decision::{Banned, Code, Status};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Label};
 use tidegate_engine::path::{Path, PathEntry};
-use tidegate_engine::plan::Hits;
+use tidegate_engine::plan::{Hits, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry};
 use tidegate_engine::rules::{LoadOptions, Reach, ResetPath, RulesFormat, SourceFile, StoreFailure, load};
 use tidegate_engine::time::SECOND_NANOS;
@@ -218,6 +218,21 @@ async fn a_ban_that_was_lifted_is_known_no_longer() {
     let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
     assert_eq!([service.lift(&request).await, service.lift(&request).await], [Ok(true), Ok(false)]);
     assert_eq!(service.known_bans(), []);
+}
+
+/// What could not be changed is as it was.
+#[tokio::test]
+async fn a_known_ban_stays_if_there_is_no_memory_to_change_it() {
+    let service = with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(0))));
+    let (live, request) =
+        (service.snapshot().expect("rules"), Request::new("shop", 1).descriptor(&[("user", "a")]));
+    let plan = live.rules().plan(&request, Modes::default());
+    let Some(Step::Check(ban)) = plan.steps.last() else { panic!("a ban is the last step") };
+    let (descriptor, rule, has_begun) = (0, ban.origin.rule().expect("of a rule"), true);
+    let banned = Banned { descriptor, rule, key: ban.key, nanos_left: 60 * SECOND_NANOS, has_begun };
+    service.bans().observe(&request, &banned, service.now());
+    assert_eq!(service.ban(&request, 5).await, Err(BanError::NoRoom));
+    assert_eq!(service.known_bans().len(), 1);
 }
 
 #[tokio::test]

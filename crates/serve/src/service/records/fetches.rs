@@ -157,4 +157,17 @@ mod tests {
         assert_eq!(kept, Some(name));
         assert!(begin().is_some());
     }
+
+    #[test]
+    fn a_fetch_for_which_there_was_no_room_begins_once_there_is() {
+        let (fetches, mut landings, another) = (Fetches::default(), Vec::new(), Key(FETCHES_MAX as u128));
+        for name in 0..FETCHES_MAX {
+            fetches.join(Key(name as u128), |landing| landings.push(landing)).expect("there is room");
+        }
+        assert!(fetches.join(another, |_| panic!("there are too many")).is_none());
+        landings.pop();
+        let mut begun = None;
+        fetches.join(another, |landing| begun = Some(landing)).expect("one has ended");
+        assert!(begun.is_some());
+    }
 }

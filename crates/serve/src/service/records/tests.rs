@@ -191,6 +191,26 @@ async fn a_record_is_fetched_once_and_holds_until_it_changes() {
     assert_eq!(shop.source.asked(), 2);
 }
 
+/// The rest is counted when it is decided.
+#[tokio::test]
+async fn of_a_batch_only_what_is_answered_at_once_is_counted() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.asks("alice", 1_000).await;
+    let mut batch = Batch::default();
+    batch.put(Request::new("shop", 1).descriptor(&[("user", "alice")]));
+    batch.put(Request::new("shop", 1).descriptor(&[("user", "alice")]).descriptor(&[("user", "bob")]));
+    let known = || {
+        shop.metrics.scrape().find_map(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("tidegate_limits_known_total "));
+            line?.parse::<u64>().ok()
+        })
+    };
+    let (service, decided) = (shop.service(1_000), || shop.metrics.decision_time().0);
+    let before = (known().unwrap_or(0), decided());
+    service.decide(service.snapshot().expect("rules").in_force(), &batch, |_, _, _| {});
+    assert_eq!((known(), decided()), (Some(before.0 + 1), before.1 + 1));
+}
+
 #[tokio::test]
 async fn a_key_without_a_record_is_asked_for_once() {
     let shop = Shop::with(StaleMode::Rule, 100);
