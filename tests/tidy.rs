@@ -300,7 +300,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("audit", &[]),
             ("exceptions", &["audit", "bodies", "line_file", "numbers"]),
             ("resets", &["bodies", "line_file", "numbers", "serve::service"]),
-            ("records", &[]),
+            ("records", &["serve::service"]),
             (
                 "status",
                 &[

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::control::lower_priority;
-use super::lookup::Follower;
 use super::shared::server_options;
 use crate::app::{AppError, CONTROL_NICENESS, Essential, spawn_forever};
 use crate::configuration::Limits;
-use tidegate_operate::records::RecordStore;
+use tidegate_operate::records::{Follower, RecordStore};
 use tidegate_redis::RedisStore;
 use tidegate_serve::metrics::{MetricType, Metrics};
 

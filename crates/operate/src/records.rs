@@ -6,10 +6,12 @@
 //!
 //! - `folder`: records of this machine alone; `pool`: those threads
 //! - `redis`: records that several nodes share
+//! - `follower`: how decisions look records up, and how a node follows the changes of others
 
 mod folder;
 mod pool;
 mod redis;
+mod follower;
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -17,11 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use self::folder::FolderStore;
+pub use self::follower::{Follower, looked_up};
 use self::pool::PoolError;
 use self::redis::InRedis;
 pub use self::redis::RedisError;
 use tidegate_records::{Folder, FolderError, KeyPrefix, Record, RecordKey};
 use tidegate_redis::RedisStore;
+use tidegate_redis::runtime::{Runtime, Tokio};
 
 /// Is called with every record that was changed, once the change is in force. `None`: any may have changed.
 pub type Listener = Box<dyn Fn(Option<&RecordKey>) + Send + Sync>;
@@ -41,19 +45,19 @@ pub enum StoreError {
 }
 
 /// All records, in their store.
-pub struct RecordStore {
-    store: Backend,
+pub struct RecordStore<R: Runtime = Tokio> {
+    store: Backend<R>,
     listener: OnceLock<Listener>,
     /// Whether Redis answered when its changes were read last.
     answers: AtomicBool,
 }
 
 /// Where records are kept.
-enum Backend {
+enum Backend<R: Runtime> {
     /// In a folder of this machine.
     Folder(FolderStore),
     /// In Redis, for several nodes.
-    Redis(InRedis),
+    Redis(InRedis<R>),
 }
 
 impl RecordStore {
@@ -64,13 +68,15 @@ impl RecordStore {
         let store = Backend::Folder(FolderStore::new(path, prepare)?);
         Ok(Self::kept_in(store))
     }
+}
 
+impl<R: Runtime> RecordStore<R> {
     /// The records in this Redis, which is connected when workers [attach](Self::attach).
-    pub fn in_redis(store: RedisStore) -> Self {
+    pub fn in_redis(store: RedisStore<R>) -> Self {
         Self::kept_in(Backend::Redis(InRedis::new(store)))
     }
 
-    fn kept_in(store: Backend) -> Self {
+    fn kept_in(store: Backend<R>) -> Self {
         Self { store, listener: OnceLock::new(), answers: AtomicBool::new(false) }
     }
 

@@ -3,6 +3,7 @@
 //! In: keys and records. Out: what Redis holds, and which keys changed since a moment.
 
 use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey, decode, encode};
+use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::values::{BATCH_MAX, Followed, MissingStream, Values};
 use tidegate_redis::{ConnectError, RedisStore};
 
@@ -26,13 +27,13 @@ pub enum RedisError {
 }
 
 /// Records in Redis.
-pub struct InRedis {
-    values: Values,
+pub struct InRedis<R: Runtime = Tokio> {
+    values: Values<R>,
 }
 
-impl InRedis {
+impl<R: Runtime> InRedis<R> {
     /// The records in this Redis. It is not connected yet.
-    pub fn new(store: RedisStore) -> Self {
+    pub fn new(store: RedisStore<R>) -> Self {
         let name = format!("{}{NAME}", store.options().keys.prefix);
         Self { values: Values::new(store, &name) }
     }

@@ -1,0 +1,106 @@
+//! Records as decisions look them up, and how a node follows the changes of others.
+//!
+//! In: the store, and what is changed there. Out: a cache of records that is in step with it. Changes of this node are
+//! dropped from the cache at once, and those of others when the stream of changes is read.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{RecordStore, StoreError};
+use tidegate_engine::key::KeySecret;
+use tidegate_records::RecordKey;
+use tidegate_redis::runtime::{Runtime, Tokio};
+use tidegate_serve::service::{KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordsOptions};
+
+/// How often the stream of changes is read: several times a second, so that a change is in force everywhere within
+/// one.
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a store may take for its first answer before that is logged.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// The store, as decisions use it.
+struct Source<R: Runtime>(Arc<RecordStore<R>>);
+
+impl<R: Runtime> RecordSource for Source<R> {
+    fn attach(&self) {
+        self.0.attach();
+    }
+
+    fn get(&self, key: RecordKey) -> RecordAnswer<'_> {
+        // Failures are reported once for the store: a line for each key would be a line for each request.
+        Box::pin(async move { self.0.get(key).await.map_err(|_| NoAnswer) })
+    }
+}
+
+/// The records of a store, for decisions on this runtime. If other nodes change them too, somebody has to
+/// [follow](Follower::follow) the changes.
+pub fn looked_up<R: Runtime>(
+    runtime: R,
+    store: &Arc<RecordStore<R>>,
+    secret: KeySecret,
+    options: RecordsOptions,
+) -> Arc<KnownRecords<R>> {
+    let records = Arc::new(KnownRecords::on(runtime, Source(Arc::clone(store)), secret, options));
+    let hears = Arc::clone(&records);
+    store.listen(Box::new(move |key| match key {
+        Some(key) => hears.forget(key),
+        None => hears.forget_all(),
+    }));
+    records
+}
+
+/// Keeps the cache of records in step with a store that other nodes change.
+pub struct Follower<R: Runtime = Tokio> {
+    runtime: R,
+    store: Arc<RecordStore<R>>,
+    records: Arc<KnownRecords<R>>,
+    stale_max: Duration,
+}
+
+impl<R: Runtime> Follower<R> {
+    /// The follower of a store whose records are these. Until it has read the changes once, nothing that is looked up is
+    /// cached. `stale_max`: how long cached records count as confirmed while the store does not answer.
+    pub fn new(
+        runtime: R,
+        store: Arc<RecordStore<R>>,
+        records: Arc<KnownRecords<R>>,
+        stale_max: Duration,
+    ) -> Self {
+        records.unfollow();
+        Self { runtime, store, records, stale_max }
+    }
+
+    /// Reads the stream of changes, for ever.
+    pub async fn follow(self) -> Infallible {
+        let (mut confirmed, mut logged) = (self.runtime.monotonic(), None);
+        loop {
+            // What was fetched before the first reading is dropped by it.
+            let read = self.store.follow().await;
+            if read.is_ok() {
+                self.records.follow();
+                confirmed = self.runtime.monotonic();
+            }
+            let silent = self.runtime.monotonic().saturating_duration_since(confirmed);
+            // At the start it is not connected yet.
+            if logged != Some(read.is_ok()) && (read.is_ok() || logged.is_some() || silent > FIRST_ANSWER_MAX)
+            {
+                logged = Some(read.is_ok());
+                self.log(read.as_ref().err());
+            }
+            self.records.set_stale(read.is_err() && silent > self.stale_max);
+            self.runtime.sleep(READ_INTERVAL).await;
+        }
+    }
+
+    /// Notes whether the store answers.
+    fn log(&self, error: Option<&StoreError>) {
+        match error {
+            None => tracing::info!("records: the store answers (LIMITS_URL)"),
+            Some(error) => tracing::warn!(
+                "records: {error}; cached records are used for {:?} (LIMITS_STALE_MAX)",
+                self.stale_max
+            ),
+        }
+    }
+}
