@@ -5,3 +5,4 @@ pub mod lua;
 pub mod model;
 pub mod scripts;
 pub mod server;
+pub mod stream;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tidegate_engine::limit::Algorithm;
 
 use super::model::{Counter, of_value};
+use super::stream::Stream;
 
 /// What a command answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +51,8 @@ pub enum Value {
     Sorted(Sorted),
     /// A hash.
     Hash(Fields),
+    /// A stream.
+    Stream(Stream),
     /// A counter of the model.
     Counter(Counter),
 }
@@ -250,6 +253,23 @@ impl Database {
                 let all = self.by_score(key)?;
                 Ok(with_scores(&all[range(all.len(), first, last)]))
             }
+            (b"ZRANGEBYLEX", [key, least, most, b"LIMIT", b"0", count]) => {
+                let members = self.sorted(key)?.into_iter().flat_map(Sorted::keys);
+                let within = members.filter(|member| is_above(member, least) && is_below(member, most));
+                let within = within.take(integer(count)? as usize).cloned();
+                Ok(Reply::Array(within.map(Reply::Bulk).collect()))
+            }
+            (b"XADD", [key, b"MAXLEN", b"~", _, b"*", fields @ ..] | [key, b"*", fields @ ..]) => {
+                Ok(self.stream_or_new(key)?.add(fields, now_micros))
+            }
+            (b"XRANGE" | b"XREVRANGE", [key, from, to, b"COUNT", count]) => {
+                let is_reversed = name == b"XREVRANGE";
+                let (least, most) = if is_reversed { (to, from) } else { (from, to) };
+                let count = integer(count)? as usize;
+                let found = self.stream(key)?.map(|stream| stream.range(least, most, count, is_reversed));
+                found.unwrap_or_else(|| Some(Reply::Array(Vec::new()))).ok_or_else(syntax)
+            }
+            (b"EXISTS", [key]) => Ok(Reply::Int(self.keys.contains_key(*key).into())),
             (b"HGET", [key, field]) => {
                 let found = self.hash(key)?.and_then(|fields| fields.get(*field));
                 Ok(found.map_or(Reply::Nil, |value| Reply::Bulk(value.clone())))
@@ -271,6 +291,7 @@ impl Database {
                 Some(Value::List(_)) => "list",
                 Some(Value::Sorted(_)) => "zset",
                 Some(Value::Hash(_)) => "hash",
+                Some(Value::Stream(_)) => "stream",
                 Some(Value::Counter(_)) => return Err(wrong_type()),
             })),
             (b"PEXPIREAT", [key, at]) => Ok(self.expire_at(key, integer(at)?, now_micros)),
@@ -390,6 +411,22 @@ impl Database {
         }
     }
 
+    fn stream(&self, key: &[u8]) -> Result<Option<&Stream>, Reply> {
+        match self.keys.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Stream(stream)) => Ok(Some(stream)),
+            Some(_) => Err(wrong_type()),
+        }
+    }
+
+    fn stream_or_new(&mut self, key: &[u8]) -> Result<&mut Stream, Reply> {
+        let new = || Entry { value: Value::Stream(Stream::default()), expires: None };
+        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+            Value::Stream(stream) => Ok(stream),
+            _ => Err(wrong_type()),
+        }
+    }
+
     /// Removes members of a sorted set.
     fn remove_from(&mut self, key: &[u8], is_meant: impl Fn(&[u8], i64) -> bool) -> Outcome {
         if self.sorted(key)?.is_none() {
@@ -432,6 +469,24 @@ fn range(length: usize, first: i64, last: i64) -> std::ops::Range<usize> {
     let first = from_end(first).max(0) as usize;
     let end = (from_end(last) + 1).clamp(0, length as i64) as usize;
     if first >= end { 0..0 } else { first..end }
+}
+
+/// Whether a member is in a range of ZRANGEBYLEX that begins here: with it, behind it, or with the first.
+fn is_above(member: &[u8], least: &[u8]) -> bool {
+    match least.split_first() {
+        Some((b'[', least)) => member >= least,
+        Some((b'(', least)) => member > least,
+        _ => least == b"-",
+    }
+}
+
+/// Whether it is in one that ends here.
+fn is_below(member: &[u8], most: &[u8]) -> bool {
+    match most.split_first() {
+        Some((b'[', most)) => member <= most,
+        Some((b'(', most)) => member < most,
+        _ => most == b"+",
+    }
 }
 
 fn place(length: usize, index: i64) -> Option<usize> {

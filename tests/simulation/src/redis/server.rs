@@ -226,7 +226,8 @@ impl Server {
                     self.evaluate(scripts, (script, evaluates), (keys, arguments), now_micros)
                 })
             }
-            (b"GET" | b"HGET" | b"HLEN" | b"HGETALL" | b"TIME", _) => {
+            (b"GET" | b"EXISTS" | b"HGET" | b"HLEN" | b"HGETALL" | b"TIME", _)
+            | (b"XRANGE" | b"XREVRANGE" | b"ZRANGEBYLEX", _) => {
                 let key = arguments.first();
                 let moved = key.and_then(|key| self.moved(map, key, asks));
                 moved.unwrap_or_else(|| self.database.run(now_micros, command))

@@ -452,3 +452,41 @@ fn the_model_answers_as_the_real_one_does() {
     (0..1_000).for_each(|seed| sequence(&mut both, seed));
     assert!(both.database.count() > 500, "most sequences must have counted something");
 }
+
+/// An entry has the id of the model in both, because the real one has another clock.
+#[test]
+fn streams_and_ranges_of_names_are_those_of_redis() {
+    let server = Server::start(&[]);
+    let mut both = both(&server);
+    both.same(&[b"XREVRANGE", b"stream", b"+", b"-", b"COUNT", b"1"]);
+    let mut ids = Vec::new();
+    for (millis, field) in [(5, "a"), (5, "b"), (4, "c"), (7, "d")] {
+        let added: [&[u8]; 8] = [b"XADD", b"stream", b"MAXLEN", b"~", b"100", b"*", b"k", field.as_bytes()];
+        let Reply::Bulk(id) = both.database.run(millis * 1_000, &added) else { panic!("an id") };
+        let command = redis::cmd("XADD").arg("stream").arg(&id).arg("k").arg(field).to_owned();
+        both.real.req_command(&command).expect("ids grow");
+        ids.push(id);
+    }
+    for count in [b"1", b"9"] {
+        both.same(&[b"XREVRANGE", b"stream", b"+", b"-", b"COUNT", count]);
+        for id in &ids {
+            both.same(&[b"XRANGE", b"stream", id, b"+", b"COUNT", count]);
+        }
+    }
+    both.same(&[b"ZADD", b"names", b"0", b"a", b"0", b"b", b"0", b"ba", b"0", b"c"]);
+    for (least, most, count) in
+        [("-", "+", "9"), ("-", "+", "2"), ("[b", "(c", "9"), ("(b", "[c", "9"), ("(c", "+", "9")]
+    {
+        both.same(&[
+            b"ZRANGEBYLEX",
+            b"names",
+            least.as_bytes(),
+            most.as_bytes(),
+            b"LIMIT",
+            b"0",
+            count.as_bytes(),
+        ]);
+    }
+    both.same(&[b"EXISTS", b"names"]);
+    both.same(&[b"EXISTS", b"nothing"]);
+}
