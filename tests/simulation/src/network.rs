@@ -59,7 +59,12 @@ pub struct Network {
     pub commands: AtomicU64,
     /// The clocks of all servers are ahead by so many microseconds.
     ahead: AtomicI64,
+    /// The server of records. No message to it or from it takes much longer than others.
+    of_records: Option<usize>,
 }
+
+/// The name of the server that has records.
+pub const OF_RECORDS: &str = "records";
 
 /// All servers.
 struct Servers {
@@ -102,6 +107,7 @@ impl Network {
     /// Servers that so many nodes may reach.
     pub fn new(seed: u64, nodes: usize, servers: Vec<Server>, latencies: Latencies) -> Arc<Self> {
         let ways = Mutex::new(vec![vec![Way::default(); servers.len()]; nodes]);
+        let of_records = servers.iter().position(|server| server.name == OF_RECORDS);
         let link = |server| Link { server, stopped_until: 0, busy_until: 0, is_gone: false, breaks: 0 };
         Arc::new(Self {
             seed,
@@ -113,6 +119,7 @@ impl Network {
             undue: Mutex::default(),
             commands: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
+            of_records,
         })
     }
 
@@ -207,13 +214,20 @@ impl Network {
     }
 
     /// How long a message takes that is sent now: 0 is to the server, 1 back.
-    fn latency(&self, now: Time, direction: usize, node: usize, mut random: Random) -> Time {
+    fn latency(
+        &self,
+        now: Time,
+        direction: usize,
+        (node, server): (usize, usize),
+        mut random: Random,
+    ) -> Time {
         let Latencies { slow_one_in, calm_from, far } = &self.latencies;
         let usual = LATENCY_MIN + random.below(200 * MICRO);
         if now >= *calm_from {
             return usual;
         }
-        let slow = if random.one_in(*slow_one_in) { random.below(150 * MILLI) } else { 0 };
+        let is_slow = random.one_in(*slow_one_in) && self.of_records != Some(server);
+        let slow = if is_slow { random.below(150 * MILLI) } else { 0 };
         if slow > 0 {
             lock(&self.slow).push((node, now, now + slow));
         }
@@ -267,7 +281,7 @@ impl Network {
             way.connections += 1;
             way.connections
         };
-        let there = self.latency(world.now(), 0, node, self.drawn((node, server), place, 0));
+        let there = self.latency(world.now(), 0, (node, server), self.drawn((node, server), place, 0));
         world.until((world.now() + there).max(self.cut_until(node, server))).await;
         let breaks = lock(&self.servers).links[server].breaks;
         let connection = Arc::new(Connection::new(world, self, (node, server), (place, breaks), reads));

@@ -93,6 +93,12 @@ impl Node {
         Self { random: Arc::new(AtomicU64::new(own)), reads: Some(Arc::new(reads)), ..self }
     }
 
+    /// The same, for servers that have no resets.
+    #[must_use]
+    pub fn without_resets(self) -> Self {
+        Self { reads: None, ..self }
+    }
+
     /// The time of the world.
     pub fn now(&self) -> Time {
         self.world.now()

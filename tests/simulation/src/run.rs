@@ -9,9 +9,11 @@ mod book;
 mod checks;
 mod cluster;
 mod faults;
+mod ledger;
 mod names;
 mod records;
 mod resets;
+mod shared_records;
 mod slots;
 mod sums;
 mod decider;
@@ -24,6 +26,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Epochs, RuleSet};
+use tidegate_operate::records::RecordStore;
 use tidegate_operate::resets::Resets;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture::metrics;
@@ -32,11 +35,12 @@ use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network, Reads};
 use crate::node::Node;
-use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release};
+use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release, Troubles};
 use crate::scenario::{Layout, Scenario};
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
 use decider::Excepted;
+use ledger::Ledger;
 use names::RuleIds;
 use records::Shelf;
 use resets::{EpochNumbers, Operated};
@@ -122,6 +126,10 @@ struct Run {
     /// The places of the records of each request.
     places: Mutex<Vec<Range<usize>>>,
     shelf: Arc<Shelf>,
+    /// What operators wrote, where records are in Redis.
+    ledger: Ledger,
+    /// When nodes may not have reached the server of records.
+    record_troubles: Troubles,
     operated: Mutex<Operated>,
     losses: Mutex<Vec<Loss>>,
     /// Hits that went back, or may have.
@@ -156,6 +164,8 @@ struct State {
     /// It has the settings that it did not begin with.
     is_upgraded: bool,
     records: Option<Arc<KnownRecords<Node>>>,
+    /// Their store, if it is in Redis.
+    record_store: Option<Arc<RecordStore<Node>>>,
     /// The machine of a node without Redis.
     home: Option<Home>,
     /// Notified when the node stops: one for each worker.
@@ -202,6 +212,8 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
         places: Mutex::new(vec![0..0; scenario.asks.len()]),
         shelf: Arc::default(),
+        ledger: Ledger::default(),
+        record_troubles: shared_records::troubles(scenario),
         operated: Mutex::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),
@@ -252,6 +264,7 @@ impl Run {
         self.check_accounts_until(end);
         self.world.run_until(end);
         self.check_resets();
+        self.check_records();
         self.check_recovered();
         self.check_leases();
         self.sums.check(&self.metrics).into_iter().for_each(|what| self.wrong(Kind::WrongSum, what));
@@ -295,7 +308,8 @@ impl Run {
             state.epoch_numbers = self.epochs_of(&state.epochs);
         }
         state.started = started;
-        state.records = self.records_of(number, &node, seed);
+        let (records, store) = self.records_of(number, &node, seed).unzip();
+        (state.records, state.record_store) = (records, store.flatten());
         let modes = self.scenario.modes;
         let runtime = node.clone();
         let service = Service::on(node, counters, Arc::clone(&self.metrics), clock, modes);
@@ -312,6 +326,7 @@ impl Run {
         drop(nodes);
         self.put_in_force(number);
         self.world.note(|| format!("node {number} starts"));
+        self.follow_records(number, runtime.clone());
         self.follow_resets(number, runtime, &service);
         let working = Arc::new(AtomicUsize::new(stopping.len()));
         for (worker, stopping) in stopping.into_iter().enumerate() {
@@ -334,7 +349,7 @@ impl Run {
     /// A node serves nobody any more, and gives back what it has of leases.
     fn stop_node(&self, node: usize) {
         let state = &mut lock(&self.nodes)[node];
-        (state.service, state.resets) = (None, None);
+        (state.service, state.resets, state.record_store) = (None, None, None);
         state.stopping.iter().for_each(|worker| worker.notify_one());
     }
 

@@ -22,6 +22,7 @@ mod records;
 mod reservations;
 mod resets;
 mod shapes;
+mod shared_records;
 mod slots;
 mod stage;
 mod widened;
@@ -43,7 +44,7 @@ pub use bans::Ban;
 pub use calendars::{DAY_ENDS, DAY_SECS, Ending};
 pub use classes::{Classes, FULL};
 pub use debts::DEBT_WINDOWS;
-pub use fault::{During, Fault, What, Whom};
+pub use fault::{During, Fault, Outage, What, Whom};
 pub use fleet::Settings;
 pub use further::Further;
 pub use prefixes::ADDRESSES;
@@ -101,10 +102,23 @@ pub struct Scenario {
     pub record_cache: usize,
     /// Nodes follow resets through Redis. Otherwise they hear of them from a list.
     pub follows_resets: bool,
+    /// Where records are.
+    pub records_in: RecordsIn,
     /// What clients ask, by time.
     pub asks: Vec<Ask>,
     /// What goes wrong, or is changed, by time.
     pub faults: Vec<Fault>,
+}
+
+/// Where records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordsIn {
+    /// In a list, of which nodes hear changes.
+    List,
+    /// In a Redis server that has no counters.
+    Redis,
+    /// In a Cluster of one master that has no counters.
+    Cluster,
 }
 
 /// How servers are arranged.
@@ -132,6 +146,11 @@ impl Layout {
             Self::Cluster(masters) => masters,
             Self::Alone(_) => 0,
         }
+    }
+
+    /// How many masters the Cluster has, if it is one.
+    pub fn masters(self) -> Option<usize> {
+        if let Self::Cluster(masters) = self { Some(masters) } else { None }
     }
 }
 
@@ -453,6 +472,9 @@ impl Display for Scenario {
         writeln!(formatter, "{:?}, the unlimited rule replaces {:?}", self.modes, self.unlimited_replaces)?;
         if self.follows_resets {
             writeln!(formatter, "nodes follow resets through Redis")?;
+        }
+        if self.records_in != RecordsIn::List {
+            writeln!(formatter, "records are in {:?}", self.records_in)?;
         }
         write!(formatter, "{} requests, {} faults", self.asks.len(), self.faults.len())
     }

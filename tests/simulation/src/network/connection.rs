@@ -135,7 +135,7 @@ impl Connection {
         state.messages += 1;
         let way = (self.node, self.server);
         let random = self.network.drawn(way, self.place, state.messages);
-        let on_time = from + self.network.latency(from, direction, self.node, random);
+        let on_time = from + self.network.latency(from, direction, way, random);
         let arrives = on_time.max(self.network.cut_until(self.node, self.server));
         let arrives = arrives.max(state.arrives[direction] + 1);
         state.arrives[direction] = arrives;

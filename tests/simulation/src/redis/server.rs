@@ -12,6 +12,9 @@ use crate::world::Time;
 /// Unix time when the world begins, in microseconds.
 pub const EPOCH_MICROS: u64 = 1_790_035_160_000_000;
 
+/// All slots of a Cluster.
+pub const SLOTS: RangeInclusive<u16> = 0..=16_383;
+
 /// What a server does to every command, if it does not answer them as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -162,6 +165,14 @@ impl Server {
             own.push(slots);
         } else if let Some(last) = own.iter_mut().find(|own| own.end() == slots.end()) {
             *last = *last.start()..=slots.start() - 1;
+        }
+    }
+
+    /// What is under a key, if that is a string.
+    pub fn text(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.database.run(EPOCH_MICROS, &[b"GET", key]) {
+            Reply::Bulk(text) => Some(text),
+            _ => None,
         }
     }
 

@@ -110,7 +110,7 @@ impl Run {
         let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
         let version = lock(&self.nodes)[node].version;
         let own = self.scenario.limits[number].requests[version];
-        let requests = self.shelf.now((number, 0)).map_or(own, |(requests, _)| requests);
+        let requests = self.recorded_now((number, 0)).unwrap_or(own);
         let limit = &self.scenario.limits[number];
         // The first class has the largest share.
         let last = limit.shape.classes.map(|_| 0);
@@ -239,6 +239,7 @@ impl Run {
                 | What::Except { .. }
                 | What::Ban { .. }
                 | What::Record { .. }
+                | What::OfRecords { .. }
                 | What::RecordsAway { .. }
                 | What::Die { .. }
                 | What::StepWall { .. }

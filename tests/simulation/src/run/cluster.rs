@@ -14,6 +14,7 @@ use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStor
 use tidegate_serve::service::Counters;
 
 use super::names::{CLASSES, NODES};
+use super::shared_records;
 use crate::node::Node;
 use crate::redis::server::Server;
 use crate::scenario::{Ban, Classes, FULL, Further, Hold, Layout, LimitSpec, Reserve, Scenario, Settings};
@@ -24,7 +25,7 @@ pub(super) const SECRET: [u8; 16] = [7; 16];
 
 /// The servers of a scenario.
 pub(super) fn servers(scenario: &Scenario) -> Vec<Server> {
-    let servers = servers_of(scenario).into_iter();
+    let servers = servers_of(scenario).into_iter().chain(shared_records::server(scenario));
     servers.map(|server| server.scripts_run_by(scenario.scripts_run_by)).collect()
 }
 

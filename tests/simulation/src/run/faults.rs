@@ -89,6 +89,7 @@ impl Run {
             What::Record { limit, key, terms, heard_within } => {
                 self.record((limit, key), terms, heard_within);
             }
+            What::OfRecords { what, lasts } => self.strike_records(what, lasts),
             What::RecordsAway { node, lasts } => {
                 self.records_are_away(node, lasts);
                 later(lasts, Self::heal);
@@ -132,7 +133,7 @@ impl Run {
     fn kill(&self, node: usize) {
         let process = {
             let state = &mut lock(&self.nodes)[node];
-            (state.service.take(), state.resets.take())
+            (state.service.take(), state.resets.take(), state.record_store.take())
         };
         self.world.kill(Some(node));
         drop(process);

@@ -13,6 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
+use tidegate_operate::records::RecordStore;
 use tidegate_records::{Record, RecordKey};
 use tidegate_serve::service::{
     KnownRecords, NoAnswer, RecordAnswer, RecordSource, RecordsOptions, StaleMode,
@@ -25,13 +26,13 @@ use super::names::{counter, entries};
 use crate::node::Node;
 use crate::oracle;
 use crate::random::Random;
-use crate::scenario::{HEARD_MAX, Scenario, Terms};
+use crate::scenario::{HEARD_MAX, RecordsIn, Scenario, Terms};
 use crate::world::{MILLI, SECOND, Time, World, lock};
 
 /// LIMITS_TIMEOUT: how long a request waits for records.
 pub(super) const RECORDS_TIMEOUT: Time = 100 * MILLI;
 /// LIMITS_STALE_MAX: how long what is known holds while the store is away.
-const STALE_MAX: Time = 300 * MILLI;
+pub(super) const STALE_MAX: Time = 300 * MILLI;
 /// A question to the store takes so long at most: while it hangs, no other is asked for its key.
 const FETCH_TIMEOUT: Time = SECOND;
 /// The store is asked, and answers, within so long each.
@@ -107,40 +108,58 @@ impl RecordSource for Source {
     }
 }
 
-fn record((requests, window_secs): Terms) -> Record {
+/// What a node may know of the record of a descriptor.
+pub(super) struct Known {
+    /// What its record may say.
+    pub(super) may: SmallVec<[Option<Terms>; 1]>,
+    /// What it ever said.
+    pub(super) ever: SmallVec<[Option<Terms>; 1]>,
+    /// The store may not have answered.
+    pub(super) is_away: bool,
+    /// The store has surely not answered for too long.
+    pub(super) is_stale: bool,
+}
+
+/// The record that says this.
+pub(super) fn record((requests, window_secs): Terms) -> Record {
     let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
     Record { window, ..Record::of(requests.into()) }
 }
 
+/// Records, and their store if that is in Redis.
+type Records = (Arc<KnownRecords<Node>>, Option<Arc<RecordStore<Node>>>);
+
 impl Run {
-    /// The records of a node that starts now, if any limit has some.
-    pub(super) fn records_of(
-        &self,
-        node: usize,
-        runtime: &Node,
-        seed: u64,
-    ) -> Option<Arc<KnownRecords<Node>>> {
+    /// The records of a node that starts now, if any limit has some, and their store if they are in Redis.
+    pub(super) fn records_of(&self, node: usize, runtime: &Node, seed: u64) -> Option<Records> {
         let Scenario { limits, stale_mode, record_cache, .. } = &self.scenario;
         if limits.iter().all(|limit| limit.recorded.is_none()) {
             return None;
         }
-        let (world, shelf) = (Arc::clone(&self.world), Arc::clone(&self.shelf));
-        let source = Source { world, shelf, node, seed: AtomicU64::new(!seed) };
         let options = RecordsOptions {
             cache_entries: *record_cache,
             timeout: Duration::from_nanos(RECORDS_TIMEOUT),
             stale_mode: *stale_mode,
         };
+        if self.scenario.records_in != RecordsIn::List {
+            let (records, store) = self.shared_records_of(runtime, options);
+            return Some((records, Some(store)));
+        }
+        let (world, shelf) = (Arc::clone(&self.world), Arc::clone(&self.shelf));
+        let source = Source { world, shelf, node, seed: AtomicU64::new(!seed) };
         let records = KnownRecords::on(runtime.clone(), source, KeySecret::new(SECRET), options);
         // It hears of no changes yet.
         if self.shelf.away_until(node, self.world.now()).is_some() {
             records.unfollow();
         }
-        Some(Arc::new(records))
+        Some((Arc::new(records), None))
     }
 
     /// A record is put into the store, or removed. Nodes hear of it one after the other.
     pub(super) fn record(self: &Arc<Self>, counter: (usize, u64), terms: Option<Terms>, heard_within: Time) {
+        if self.scenario.records_in != RecordsIn::List {
+            return self.change_record(counter, terms, heard_within);
+        }
         let now = self.world.now();
         lock(&self.shelf.histories).entry(counter).or_insert_with(|| vec![(0, None)]).push((now, terms));
         let nodes = self.scenario.clocks.len() as u64;
@@ -149,6 +168,14 @@ impl Run {
             let run = Arc::clone(self);
             self.world
                 .at(now + heard_within * place / nodes, move |_| run.hear_of_record(node as usize, counter));
+        }
+    }
+
+    /// The N that the record of a counter says now.
+    pub(super) fn recorded_now(&self, counter: (usize, u64)) -> Option<u32> {
+        match self.scenario.records_in {
+            RecordsIn::List => self.shelf.now(counter).map(|(requests, _)| requests),
+            _ => self.stored_record(counter).map(|record| record.requests as u32),
         }
     }
 
@@ -163,6 +190,9 @@ impl Run {
 
     /// A node cannot reach the store, for so long.
     pub(super) fn records_are_away(self: &Arc<Self>, node: usize, lasts: Time) {
+        if self.scenario.records_in != RecordsIn::List {
+            return self.cut_records(node);
+        }
         let now = self.world.now();
         lock(&self.shelf.away).push((node, now, now + lasts));
         if lasts > STALE_MAX {
@@ -174,6 +204,9 @@ impl Run {
 
     /// A node reaches the store again. It hears of what changed first.
     pub(super) fn records_are_back(self: &Arc<Self>, node: usize) {
+        if self.scenario.records_in != RecordsIn::List {
+            return;
+        }
         let run = Arc::clone(self);
         self.world.at(self.world.now() + 1, move |_| run.confirm_records(node));
     }
@@ -203,13 +236,39 @@ impl Run {
     /// Every limit by which a record may have a descriptor decided. `noted`: what its rule says. `is_patient`: the
     /// client waited.
     pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> SmallVec<[Decider; 1]> {
-        let (limit, node) = (&self.scenario.limits[noted.limit], noted.node);
+        let limit = &self.scenario.limits[noted.limit];
         let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
         let of = |(requests, window)| Decider { requests, window, is_shadow: limit.is_shadow, is_quota };
         if limit.recorded.is_none() {
             return smallvec![of((noted.requests, noted.window))];
         }
-        let (counter, since) = ((noted.limit, noted.key), noted.asked.saturating_sub(IN_FORCE_AFTER));
+        let Known { may, ever, is_away, is_stale } = match self.scenario.records_in {
+            RecordsIn::List => self.shelf_known(noted),
+            RecordsIn::Redis | RecordsIn::Cluster => self.known_records(noted),
+        };
+        let own = (noted.requests, noted.window);
+        let says = |terms: Option<Terms>| {
+            terms.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
+        };
+        let mut may: SmallVec<_> = may.into_iter().map(says).map(of).collect();
+        // Long into an outage nothing else holds than what its mode says.
+        if is_stale && self.scenario.stale_mode != StaleMode::Last {
+            may.clear();
+        }
+        if !is_patient || is_away {
+            match self.scenario.stale_mode {
+                StaleMode::Rule => may.push(of(own)),
+                StaleMode::Deny => may.push(Decider { is_shadow: false, ..of((0, own.1)) }),
+                StaleMode::Last => may.extend(ever.into_iter().map(says).chain([own]).map(of)),
+            }
+        }
+        may
+    }
+
+    /// What a node may know that hears changes from the list.
+    fn shelf_known(&self, noted: &oracle::Record) -> Known {
+        let (counter, node) = ((noted.limit, noted.key), noted.node);
+        let since = noted.asked.saturating_sub(IN_FORCE_AFTER);
         let away = self.shelf.was_away(node, since);
         // What was known when the store went away holds for a while.
         let held = away.iter().filter(|(from, _)| noted.asked <= from + STALE_MAX + 4 * DELAY_MAX);
@@ -219,29 +278,18 @@ impl Run {
             pauses.iter().filter(|&&(other, _, to)| other == node && to >= since).map(|it| it.1).min();
         let from = held.map(|(from, _)| *from).chain(stood).min();
         let known_since = from.map_or(since, |from| from.saturating_sub(IN_FORCE_AFTER).min(since));
-        let own = (noted.requests, noted.window);
-        let says = |terms: &(Time, Option<Terms>)| {
-            terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
-        };
-        let mut may: SmallVec<_> = self.shelf.since(counter, known_since).iter().map(says).map(of).collect();
-        // Long into an outage nothing else holds than what its mode says. A node that stood still notices it later.
+        let terms = |since| self.shelf.since(counter, since).into_iter().map(|(_, terms)| terms).collect();
+        // A node that stood still notices it later.
         let ran = pauses.iter().filter(|&&(other, _, to)| other == node && to <= noted.asked);
         let runs_since = ran.map(|it| it.2).max().unwrap_or(0);
         let is_stale = |&(from, to): &(Time, Time)| {
             from.max(runs_since) + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < to
         };
-        if away.iter().any(is_stale) && self.scenario.stale_mode != StaleMode::Last {
-            may.clear();
+        Known {
+            may: terms(known_since),
+            ever: terms(0),
+            is_away: stood.is_some() || !away.is_empty(),
+            is_stale: away.iter().any(is_stale),
         }
-        if !is_patient || stood.is_some() || !away.is_empty() {
-            match self.scenario.stale_mode {
-                StaleMode::Rule => may.push(of(own)),
-                StaleMode::Deny => may.push(Decider { is_shadow: false, ..of((0, own.1)) }),
-                StaleMode::Last => {
-                    may.extend(self.shelf.since(counter, 0).iter().map(says).chain([own]).map(of));
-                }
-            }
-        }
-        may
     }
 }

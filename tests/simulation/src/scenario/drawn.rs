@@ -10,9 +10,9 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, alone, bans,
-    batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
-    prefixes, records, reservations, resets, shapes, slots, stage, widened,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, Shape, What, alone,
+    bans, batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
+    prefixes, records, reservations, resets, shapes, shared_records, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -67,6 +67,7 @@ impl Scenario {
             stale_mode: StaleMode::Rule,
             record_cache: 100,
             follows_resets: false,
+            records_in: RecordsIn::List,
             asks: Vec::new(),
             faults: Vec::new(),
         };
@@ -121,6 +122,7 @@ fn add_later(seed: u64, scenario: &mut Scenario) {
     calendars::end(&mut drawn(calendars::ENDING), scenario);
     resets::add(&mut drawn(resets::OWN), scenario);
     bans::operate(&mut drawn(bans::OPERATED), scenario);
+    shared_records::add(&mut drawn(shared_records::OWN), scenario);
 }
 
 /// How much longer messages of a node take: some are far away, but near enough to be answered in time.

@@ -186,8 +186,16 @@ pub enum What {
         key: u64,
         /// What it says; `None`: it is removed.
         terms: Option<Terms>,
-        /// Every node that reaches the store hears of it within so long.
+        /// Every node that reaches the store hears of it within so long. In Redis: an operator thinks for so long between
+        /// reading the record and changing it.
         heard_within: Time,
+    },
+    /// Something happens to the server that has records.
+    OfRecords {
+        /// What.
+        what: Outage,
+        /// For so long, or it lacks what was written in so long.
+        lasts: Time,
     },
     /// A node does not reach the store of records.
     RecordsAway {
@@ -207,6 +215,23 @@ pub enum What {
         /// Every node hears of it within so long.
         heard_within: Time,
     },
+}
+
+/// What happens to the server that has records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outage {
+    /// It stands still.
+    Stop,
+    /// It is away, and comes back with its data.
+    Restart,
+    /// It refuses what it is asked.
+    Refuse(Trouble),
+    /// Connections of this node are open at one end only.
+    Lose(usize),
+    /// FLUSHALL.
+    Flush,
+    /// A replica takes over that lacks what was written last.
+    FailOver,
 }
 
 /// Which counters of a limit an exception is for.
@@ -262,6 +287,7 @@ impl What {
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
             | Self::Ban { node, .. }
+            | Self::OfRecords { what: Outage::Lose(node), .. }
             | Self::RecordsAway { node, .. } => Some(node),
             Self::Stop { .. }
             | Self::Refuse { .. }
@@ -271,6 +297,7 @@ impl What {
             | Self::FailOver { .. }
             | Self::MoveSlots { .. }
             | Self::Record { .. }
+            | Self::OfRecords { .. }
             | Self::Reset { .. } => None,
         }
     }

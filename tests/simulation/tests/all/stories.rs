@@ -9,7 +9,7 @@ use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::{
-    Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, Shape, What, Whom,
+    Ask, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, Shape, What, Whom,
 };
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
 
@@ -54,6 +54,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         slow_one_in: 1 << 40,
         far: vec![[0, 0]; 2],
         follows_resets: false,
+        records_in: RecordsIn::List,
         stale_mode: StaleMode::Rule,
         record_cache: 100,
         asks,

@@ -1,0 +1,200 @@
+//! What operators wrote to the store of records in Redis, as they know it.
+//!
+//! In: when each write was sent, and when it was acknowledged. Out: the records that a counter may have. Redis has one
+//! record of a counter at a time: it is that of a write which no acknowledged one followed. A write without an
+//! acknowledgement may be done at any time until it can no longer be under way, or never.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::scenario::Terms;
+use crate::world::{Time, lock};
+
+/// A counter: its limit, and its number there.
+pub(super) type Counter = (usize, u64);
+
+/// All writes, by the numbers under which they were begun.
+pub(super) struct Ledger(Mutex<Vec<Write>>);
+
+/// A write.
+struct Write {
+    /// Of these counters; of all if there are none.
+    counters: SmallVec<[Counter; 2]>,
+    /// Through which node.
+    node: Option<usize>,
+    sent: Time,
+    /// When it is surely done, or never will be.
+    ends: Time,
+    acknowledged: bool,
+    /// What the record says then: one of these.
+    terms: SmallVec<[Option<Terms>; 1]>,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// It is done.
+    Yes,
+    /// It is not done.
+    No,
+    /// Nobody knows.
+    Perhaps,
+}
+
+impl Write {
+    fn concerns(&self, counter: Counter) -> bool {
+        self.counters.is_empty() || self.counters.contains(&counter)
+    }
+}
+
+impl Default for Ledger {
+    /// No counter has a record.
+    fn default() -> Self {
+        let ledger = Self(Mutex::default());
+        ledger.lost(SmallVec::new(), smallvec![None], 0);
+        ledger
+    }
+}
+
+impl Ledger {
+    /// A write is sent now. Without an acknowledgement it may be done until then.
+    pub(super) fn begin(
+        &self,
+        counters: &[Counter],
+        node: usize,
+        terms: Option<Terms>,
+        (sent, ends): (Time, Time),
+    ) -> usize {
+        let (node, terms) = (Some(node), smallvec![terms]);
+        self.add(Write { counters: counters.into(), node, sent, ends, acknowledged: false, terms })
+    }
+
+    fn add(&self, write: Write) -> usize {
+        let mut all = lock(&self.0);
+        all.push(write);
+        all.len() - 1
+    }
+
+    /// What became of a write is known now.
+    pub(super) fn end(&self, write: usize, done: Done, now: Time) {
+        let write = &mut lock(&self.0)[write];
+        match done {
+            Done::Yes => (write.ends, write.acknowledged) = (now, true),
+            Done::No => write.terms.clear(),
+            Done::Perhaps => {}
+        }
+    }
+
+    /// The server has lost what it had. From now on each of these counters, or of all if there are none, has one of these
+    /// records.
+    pub(super) fn lost(
+        &self,
+        counters: SmallVec<[Counter; 2]>,
+        terms: SmallVec<[Option<Terms>; 1]>,
+        now: Time,
+    ) {
+        self.add(Write { counters, node: None, sent: now, ends: now, acknowledged: true, terms });
+    }
+
+    /// What Redis may have for each counter that was ever written, now.
+    pub(super) fn all(&self, now: Time) -> BTreeMap<Counter, SmallVec<[Option<Terms>; 1]>> {
+        let mut counters: Vec<Counter> =
+            lock(&self.0).iter().flat_map(|write| write.counters.clone()).collect();
+        counters.sort_unstable();
+        counters.dedup();
+        counters.into_iter().map(|counter| (counter, self.stored(counter, (now, now), None))).collect()
+    }
+
+    /// What Redis may have for a counter at some time between these, apart from what one write does.
+    pub(super) fn stored(
+        &self,
+        counter: Counter,
+        (from, to): (Time, Time),
+        apart: Option<usize>,
+    ) -> SmallVec<[Option<Terms>; 1]> {
+        self.known(counter, to, apart, |_, acknowledged| acknowledged <= from)
+    }
+
+    /// What a node may know of a counter that is asked for then and decides at `to`. It knows at once what was written
+    /// through itself, and what was acknowledged before `heard` through another one.
+    pub(super) fn heard(
+        &self,
+        counter: Counter,
+        (node, asked, heard): (usize, Time, Time),
+        to: Time,
+    ) -> SmallVec<[Option<Terms>; 1]> {
+        self.known(counter, to, None, |by, acknowledged| {
+            acknowledged < heard || by == Some(node) && acknowledged < asked
+        })
+    }
+
+    /// What was ever written for a counter, until then.
+    pub(super) fn ever(&self, counter: Counter, to: Time) -> SmallVec<[Option<Terms>; 1]> {
+        self.known(counter, to, None, |_, _| false)
+    }
+
+    /// Writes that were sent until then, and which none that `is_known` was sent after.
+    fn known(
+        &self,
+        counter: Counter,
+        to: Time,
+        apart: Option<usize>,
+        is_known: impl Fn(Option<usize>, Time) -> bool,
+    ) -> SmallVec<[Option<Terms>; 1]> {
+        let all = lock(&self.0);
+        let own = || {
+            let all = all.iter().enumerate().filter(|(place, _)| Some(*place) != apart);
+            all.map(|(_, write)| write).filter(|write| write.concerns(counter))
+        };
+        let followed = own().filter(|write| write.acknowledged && is_known(write.node, write.ends));
+        let least = followed.map(|write| write.sent).max().unwrap_or(0);
+        let may = own().filter(|write| write.sent <= to && write.ends >= least);
+        may.flat_map(|write| write.terms.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTER: Counter = (0, 0);
+
+    fn write(ledger: &Ledger, node: usize, requests: u32, times: (Time, Time), done: Done) {
+        let write = ledger.begin(&[COUNTER], node, Some((requests, None)), (times.0, times.0 + 100));
+        ledger.end(write, done, times.1);
+    }
+
+    fn numbers(all: &[Option<Terms>]) -> Vec<u32> {
+        all.iter().map(|terms| terms.map_or(0, |(requests, _)| requests)).collect()
+    }
+
+    #[test]
+    fn the_last_acknowledged_write_is_stored_and_any_that_is_under_way() {
+        let ledger = Ledger::default();
+        write(&ledger, 0, 1, (10, 20), Done::Yes);
+        write(&ledger, 0, 2, (30, 40), Done::Perhaps);
+        write(&ledger, 1, 3, (50, 60), Done::Yes);
+        write(&ledger, 1, 4, (61, 62), Done::No);
+        let stored = |from, to| numbers(&ledger.stored(COUNTER, (from, to), None));
+        assert_eq!(stored(5, 5), [0]);
+        assert_eq!(stored(15, 15), [0, 1]);
+        assert_eq!(stored(25, 35), [1, 2]);
+        assert_eq!(stored(70, 70), [2, 3], "what was sent before may come later");
+        write(&ledger, 1, 5, (131, 140), Done::Yes);
+        assert_eq!(stored(150, 150), [5]);
+        ledger.lost(smallvec![COUNTER], smallvec![None, Some((3, None))], 160);
+        assert_eq!(stored(170, 170), [0, 3]);
+        assert_eq!(numbers(&ledger.ever(COUNTER, 55)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_node_knows_at_once_what_was_written_through_it() {
+        let ledger = Ledger::default();
+        write(&ledger, 0, 1, (10, 20), Done::Yes);
+        let heard = |node, asked| numbers(&ledger.heard(COUNTER, (node, asked, 5), asked));
+        assert_eq!((heard(0, 30), heard(1, 30)), (vec![1], vec![0, 1]));
+        assert_eq!(numbers(&ledger.heard(COUNTER, (1, 30, 25), 30)), [1]);
+    }
+}
