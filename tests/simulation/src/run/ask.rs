@@ -163,13 +163,13 @@ impl Run {
             let asked = run.world.now();
             if run.still_counts(&run.scenario.asks[number], asked) {
                 let done = task.await.map_or(Time::MAX, |_| run.world.now());
-                let refund = |it: &Record| Refund {
-                    of: (it.limit, it.key),
-                    epoch: it.epoch,
-                    hits: it.hits,
-                    node,
-                    asked,
-                    done,
+                let limits = &run.scenario.limits;
+                let refund = |it: &Record| {
+                    // Nobody asks a candidate where an exception or a record holds.
+                    let limit = &limits[it.limit % limits.len()];
+                    let is_left = it.limit >= limits.len() && limit.excepted.or(limit.recorded).is_some();
+                    let done = if is_left { Time::MAX } else { done };
+                    Refund { of: (it.limit, it.key), epoch: it.epoch, hits: it.hits, node, asked, done }
                 };
                 let own: Vec<_> = lock(&run.records)[run.places_of(number)].iter().map(refund).collect();
                 lock(&run.refunds).extend(own);
