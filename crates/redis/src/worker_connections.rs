@@ -145,7 +145,10 @@ impl<R: Runtime> WorkerConnections<R> {
                     }
                 }
             }
+            let is_used = !routes.connections.is_empty();
             self.publish(&old, routes, opened);
+            // Requests use them from now on, also if they break before the next look.
+            seen.use_of_any(self.shared.runtime.monotonic(), is_used);
         }
         let routes = Arc::clone(&self.routes.lock());
         for connection in &routes.connections {
