@@ -210,12 +210,17 @@ impl<'r> Counter<'r> {
         let is_there =
             |other: &&Seen| changed.is_none_or(|changed| changed.asked <= self.learned(other.known[0]));
         let earlier = all.iter().filter(is_there).filter(|other| other.ends[0] < seen.ends[0]);
-        let before = earlier.max_by_key(|other| other.ends[0]);
+        let before = earlier.clone().max_by_key(|other| other.ends[0]);
         let stays = |before: &&Seen| {
             let is_changed = self.may_be_changed([self.learned(before.known[0]), it.answered], [None; 2]);
-            !is_changed && !self.may_be_lost([before.known[0], it.answered], it.answered)
+            // Who asked before may have been answered later, about a ban that followed.
+            let is_before = before.known[1] <= it.asked;
+            is_before && !is_changed && !self.may_be_lost([before.known[0], it.answered], it.answered)
         };
         let last = before.filter(stays);
+        // Where the last one is lost, those before it may be there.
+        let all_in_row = || earlier.clone().map(|other| other.in_row[1]).max().unwrap_or(0);
+        let in_row_before = last.map_or_else(all_in_row, |last| last.in_row[1]);
         let (free_from, reported_from) = self.changed_to(changed, it);
         let ended = last.map_or(0, |last| last.ends[0]).max(free_from);
         // A denial during a ban may come to Redis after it.
@@ -231,7 +236,8 @@ impl<'r> Counter<'r> {
             let (strikes, may_repeat) = self.strikes_at_most([since, begins[1]], self.every());
             let has_cause = strikes >= self.ban.after;
             let is_free = begins[1] >= ended && begins[0] <= it.answered;
-            let (least, most) = self.levels_after(before, last.is_some(), (begins, reported_from));
+            let (least, most) =
+                self.levels_after(before, last.is_some(), in_row_before, (begins, reported_from));
             if (has_cause || may_repeat) && is_free && level >= least && most.is_none_or(|most| level <= most)
             {
                 is_judged |= has_cause;
@@ -255,11 +261,12 @@ impl<'r> Counter<'r> {
     }
 
     /// How many bans in a row there were before one that began then: at least, and at most. `stays`: the one before was neither lost nor
-    /// changed. `since`: only denials from then on count, because of an operator.
+    /// changed. `in_row`: so many may be there of those that were seen. `since`: only denials from then on count, because of an operator.
     fn levels_after(
         &self,
         before: Option<&Seen>,
         stays: bool,
+        in_row: u32,
         (begins, since): ([Time; 2], Time),
     ) -> (u32, Option<u32>) {
         let (slack, ban) = (self.slack(), &self.ban);
@@ -272,7 +279,7 @@ impl<'r> Counter<'r> {
         let is_kept = stays && begins[1] + slack < before.ends[0] + ban.longest;
         let is_forgotten = begins[0] > before.ends[1] + ban.longest + slack && not_seen == Some(0);
         let least = if is_kept { before.in_row[0].min(ban.last_level()) } else { 0 };
-        let most = not_seen.map(|not_seen| if is_forgotten { 0 } else { before.in_row[1] + not_seen });
+        let most = not_seen.map(|not_seen| if is_forgotten { 0 } else { in_row + not_seen });
         (least, most)
     }
 

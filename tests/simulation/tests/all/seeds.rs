@@ -28,8 +28,10 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// leases that were granted to requests whose clients had gone, of waits that did not know what another node admitted alone later, of
 /// denials apart by a clock that had stepped, of hits that `allow` had charged nowhere before a flush, and of a release that came to
 /// Redis before the call that `allow` had let through; a ban by denials that began between the two steps of an operator's ban, and stayed;
-/// a judge of bans who knew of no clock that was set ahead between two denials.
-const REGRESSIONS: [u64; 31] = [
+/// a judge of bans who knew of no clock that was set ahead between two denials; a node that said of no old primary that it had used
+/// it, because it had connected a moment before; and three judges: of memory that was full while a call was renewed, of an operator's
+/// ban that was lost, and of a ban whose answer came later than that of the one after it.
+const REGRESSIONS: [u64; 35] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -61,6 +63,10 @@ const REGRESSIONS: [u64; 31] = [
     7024977,
     52996,
     50811,
+    8200018,
+    8201593,
+    8213643,
+    8217503,
 ];
 
 #[test]
