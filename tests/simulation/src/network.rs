@@ -59,8 +59,10 @@ pub struct Network {
     pub commands: AtomicU64,
     /// The clocks of all servers are ahead by so many microseconds.
     ahead: AtomicI64,
-    /// The server of records. No message to it or from it takes much longer than others.
+    /// The server of records.
     of_records: Option<usize>,
+    /// Messages of nodes to it or from it that took much longer: from then until then.
+    pub slow_records: Mutex<Vec<(usize, Time, Time)>>,
 }
 
 /// The name of the server that has records.
@@ -120,6 +122,7 @@ impl Network {
             commands: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             of_records,
+            slow_records: Mutex::default(),
         })
     }
 
@@ -226,10 +229,10 @@ impl Network {
         if now >= *calm_from {
             return usual;
         }
-        let is_slow = random.one_in(*slow_one_in) && self.of_records != Some(server);
-        let slow = if is_slow { random.below(150 * MILLI) } else { 0 };
+        let slow = if random.one_in(*slow_one_in) { random.below(150 * MILLI) } else { 0 };
         if slow > 0 {
-            lock(&self.slow).push((node, now, now + slow));
+            let all = if self.of_records == Some(server) { &self.slow_records } else { &self.slow };
+            lock(all).push((node, now, now + slow));
         }
         usual + far[node][direction] + slow
     }

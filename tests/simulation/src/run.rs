@@ -24,7 +24,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
-use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_operate::records::RecordStore;
 use tidegate_operate::resets::Resets;
@@ -36,7 +35,7 @@ use tokio::sync::Notify;
 use crate::network::{Latencies, Network, Reads};
 use crate::node::Node;
 use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release, Troubles};
-use crate::scenario::{Layout, Scenario};
+use crate::scenario::Scenario;
 use crate::world::{MILLI, SECOND, Time, World, lock};
 use alone::Home;
 use decider::Excepted;
@@ -196,11 +195,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
     };
     let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
-    let secret = || match scenario.layout {
-        Layout::Alone(_) => alone::secret().secret(),
-        _ => KeySecret::new(cluster::SECRET),
-    };
-    let rules = [0, 1].map(|version| cluster::rules(scenario, version, secret()));
+    let rules = [0, 1].map(|version| cluster::rules(scenario, version, cluster::secret(scenario.layout)));
     let nodes = scenario.clocks.iter().map(|_| State { home: Home::of(scenario), ..State::default() });
     let run = Arc::new(Run {
         world,

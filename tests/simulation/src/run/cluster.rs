@@ -13,6 +13,7 @@ use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 use tidegate_serve::service::Counters;
 
+use super::alone;
 use super::names::{CLASSES, NODES};
 use super::shared_records;
 use crate::node::Node;
@@ -21,7 +22,12 @@ use crate::scenario::{Ban, Classes, FULL, Further, Hold, Layout, LimitSpec, Rese
 use crate::world::{MILLI, SECOND};
 
 /// Under which keys of counters and names of records are made.
-pub(super) const SECRET: [u8; 16] = [7; 16];
+pub(super) fn secret(layout: Layout) -> KeySecret {
+    match layout {
+        Layout::Alone(_) => alone::secret().secret(),
+        _ => KeySecret::new([7; 16]),
+    }
+}
 
 /// The servers of a scenario.
 pub(super) fn servers(scenario: &Scenario) -> Vec<Server> {

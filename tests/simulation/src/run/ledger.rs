@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use smallvec::{SmallVec, smallvec};
+use tidegate_records::Record;
 
+use super::records::record;
 use crate::scenario::Terms;
 use crate::world::{Time, lock};
 
@@ -30,6 +32,8 @@ struct Write {
     acknowledged: bool,
     /// What the record says then: one of these.
     terms: SmallVec<[Option<Terms>; 1]>,
+    /// What it said before, if that had to be so.
+    before: Option<Option<Record>>,
 }
 
 /// What became of a write.
@@ -68,13 +72,53 @@ impl Ledger {
         (sent, ends): (Time, Time),
     ) -> usize {
         let (node, terms) = (Some(node), smallvec![terms]);
-        self.add(Write { counters: counters.into(), node, sent, ends, acknowledged: false, terms })
+        self.add(Write {
+            counters: counters.into(),
+            node,
+            sent,
+            ends,
+            acknowledged: false,
+            terms,
+            before: None,
+        })
     }
 
     fn add(&self, write: Write) -> usize {
         let mut all = lock(&self.0);
         all.push(write);
         all.len() - 1
+    }
+
+    /// A write is done if the record is this one. `terms`: what it says then.
+    pub(super) fn begin_exchange(
+        &self,
+        (counter, before): (Counter, Option<Record>),
+        node: usize,
+        terms: Option<Terms>,
+        times: (Time, Time),
+    ) -> usize {
+        let write = self.begin(&[counter], node, terms, times);
+        lock(&self.0)[write].before = Some(before);
+        write
+    }
+
+    /// A counter of which two writes replaced the same record, though nobody wrote that again.
+    pub(super) fn replaced_twice(&self) -> Option<Counter> {
+        let all = lock(&self.0);
+        let says = |it: &Write, said: Option<Record>| it.terms.iter().any(|terms| terms.map(record) == said);
+        let mut replaced = Vec::new();
+        for write in all.iter().filter(|it| it.acknowledged) {
+            let Some(before) = write.before.filter(|&before| !says(write, before)) else { continue };
+            let counter = write.counters[0];
+            let is_again = |since: Time| {
+                all.iter().any(|it| it.concerns(counter) && it.ends >= since && says(it, before))
+            };
+            if replaced.iter().any(|&(of, since)| of == (counter, before) && !is_again(since)) {
+                return Some(counter);
+            }
+            replaced.push(((counter, before), write.sent));
+        }
+        None
     }
 
     /// What became of a write is known now.
@@ -95,7 +139,15 @@ impl Ledger {
         terms: SmallVec<[Option<Terms>; 1]>,
         now: Time,
     ) {
-        self.add(Write { counters, node: None, sent: now, ends: now, acknowledged: true, terms });
+        self.add(Write {
+            counters,
+            node: None,
+            sent: now,
+            ends: now,
+            acknowledged: true,
+            terms,
+            before: None,
+        });
     }
 
     /// What Redis may have for each counter that was ever written, now.
@@ -187,6 +239,24 @@ mod tests {
         ledger.lost(smallvec![COUNTER], smallvec![None, Some((3, None))], 160);
         assert_eq!(stored(170, 170), [0, 3]);
         assert_eq!(numbers(&ledger.ever(COUNTER, 55)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn of_two_who_replace_the_same_record_one_does_not() {
+        let ledger = Ledger::default();
+        let replace = |before: Option<Terms>, requests, at: Time| {
+            let (of, times) = ((COUNTER, before.map(record)), (at, at + 100));
+            let write = ledger.begin_exchange(of, 0, Some((requests, None)), times);
+            ledger.end(write, Done::Yes, at + 1);
+        };
+        replace(None, 1, 10);
+        replace(Some((1, None)), 2, 20);
+        assert_eq!(ledger.replaced_twice(), None);
+        write(&ledger, 1, 1, (25, 26), Done::Perhaps);
+        replace(Some((1, None)), 3, 30);
+        assert_eq!(ledger.replaced_twice(), None);
+        replace(None, 4, 35);
+        assert_eq!(ledger.replaced_twice(), Some(COUNTER));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::unit::Window;
 use tidegate_operate::records::RecordStore;
@@ -20,7 +19,7 @@ use tidegate_serve::service::{
 };
 
 use super::Run;
-use super::cluster::SECRET;
+use super::cluster;
 use super::decider::Decider;
 use super::names::{counter, entries};
 use crate::node::Node;
@@ -147,7 +146,8 @@ impl Run {
         }
         let (world, shelf) = (Arc::clone(&self.world), Arc::clone(&self.shelf));
         let source = Source { world, shelf, node, seed: AtomicU64::new(!seed) };
-        let records = KnownRecords::on(runtime.clone(), source, KeySecret::new(SECRET), options);
+        let records =
+            KnownRecords::on(runtime.clone(), source, cluster::secret(self.scenario.layout), options);
         // It hears of no changes yet.
         if self.shelf.away_until(node, self.world.now()).is_some() {
             records.unfollow();

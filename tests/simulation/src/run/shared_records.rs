@@ -4,20 +4,20 @@
 //! In: changes that operators make, and what happens to the server. Out: by which records a node may decide. What was
 //! acknowledged to an operator is in force at once at the node that wrote it, and at all others within a second. Where the
 //! server or the way to it failed, for as long as a node takes to find it again, it may decide by what it knew when that
-//! began, or by the limit of the rule. A node that starts has the time to find the server first.
+//! began, or by the limit of the rule. A node that starts has the time to find the server first. While a message is slow, a
+//! request may not wait for its record.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_engine::key::KeySecret;
 use tidegate_operate::records::{Follower, RecordStore, RedisError, StoreError, looked_up};
 use tidegate_records::{KeyPrefix, Record, RecordKey};
 use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_serve::service::{KnownRecords, RecordsOptions};
 
-use super::cluster::SECRET;
+use super::cluster;
 use super::ledger::{Counter, Done};
 use super::names::entries;
 use super::records::{Known, RECORDS_TIMEOUT, STALE_MAX, record};
@@ -127,7 +127,7 @@ impl Run {
         let redis =
             RedisOptions { workers, pool_size, timeout, ..RedisOptions::new(kind).without_counters() };
         let store = Arc::new(RecordStore::in_redis(RedisStore::on(runtime.clone().without_resets(), redis)));
-        let records = looked_up(runtime.clone(), &store, KeySecret::new(SECRET), options);
+        let records = looked_up(runtime.clone(), &store, cluster::secret(self.scenario.layout), options);
         (records, store)
     }
 
@@ -173,11 +173,10 @@ impl Run {
         });
     }
 
-    /// Puts a record into the store; one who does not think does so for two counters at once.
+    /// Puts a record of two counters into the store, in one batch.
     async fn load(&self, node: usize, store: &RecordStore<Node>, change: Change, terms: Terms) -> bool {
         let (limit, key) = change.counter;
-        let counters: &[Counter] =
-            if change.thinks == 0 { &[(limit, key), (limit, 1 - key)] } else { &[(limit, key)] };
+        let counters = &[(limit, key), (limit, 1 - key)];
         let batch = counters.iter().map(|&counter| (self.record_key(counter), record(terms))).collect();
         let write = self.ledger.begin(counters, node, Some(terms), self.under_way());
         let loaded = store.load(batch).await;
@@ -195,7 +194,7 @@ impl Run {
             self.check_stored(counter, asked, None, |stored| stored == before);
             self.world.until(self.world.now() + thinks).await;
             let (sent, ends) = self.under_way();
-            let write = self.ledger.begin(&[counter], node, terms, (sent, ends));
+            let write = self.ledger.begin_exchange((counter, before), node, terms, (sent, ends));
             let done = store.exchange(self.record_key(counter), before, terms.map(record)).await;
             self.world.note(|| {
                 format!("node {node}: the record of {counter:?} is {terms:?} instead of {before:?}: {done:?}")
@@ -224,7 +223,7 @@ impl Run {
         (now, ends + ASKED_MAX)
     }
 
-    /// What an operator is told of a record was in the store at some time since it was asked for.
+    /// A record that an operator has read, or not found, was in the store at some time since it was asked for, or was not.
     fn check_stored(
         &self,
         counter: Counter,
@@ -304,12 +303,15 @@ impl Run {
         let (counter, node, asked) = ((noted.limit, noted.key), noted.node, noted.asked);
         let now = self.world.now();
         let trouble = self.record_troubles.of(node, asked, now);
+        let slow = lock(&self.network.slow_records);
+        let is_slow =
+            slow.iter().any(|&(of, from, until)| of == node && from <= now && until + MILLI >= asked);
         // What changed shortly before may not have been read.
         let heard = trouble.map_or(asked, |it| it.from.min(asked)).saturating_sub(IN_FORCE_AFTER);
         Known {
             may: self.ledger.heard(counter, (node, asked, heard), now),
             ever: self.ledger.ever(counter, now),
-            is_away: trouble.is_some(),
+            is_away: trouble.is_some() || is_slow,
             is_stale: self.are_stale(node, asked),
         }
     }
@@ -341,6 +343,9 @@ impl Run {
     pub(super) fn check_records(self: &Arc<Self>) {
         if !self.scenario.shares_records() {
             return;
+        }
+        if let Some(counter) = self.ledger.replaced_twice() {
+            self.wrong(Kind::WrongLimit, format!("the same record of {counter:?} was replaced twice"));
         }
         let mut expected = Vec::new();
         for (counter, stored) in self.ledger.all(self.world.now()) {

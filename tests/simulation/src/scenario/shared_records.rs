@@ -3,19 +3,32 @@
 //! In: a scenario that was drawn. Out: the same, in which operators write records to that server, and nodes read and follow
 //! them there.
 
-use super::{ASKED, Fault, Outage, RecordsIn, Scenario, What};
+use tidegate_engine::limit::Algorithm;
+
+use super::{ASKED, Fault, LimitSpec, Outage, RecordsIn, Scenario, Shape, What, records};
 use crate::random::Random;
 use crate::redis::server::Trouble;
-use crate::world::{MILLI, SECOND, Time};
+use crate::world::{MICRO, MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest. Seeds that found a fault with a list keep it by this number.
-pub(super) const OWN: u64 = 0x7368_6172_6564_304e;
+/// Makes the draws of this file others than those of the rest. Seeds that found a fault before mean the same by this number.
+pub(super) const OWN: u64 = 0x7368_6172_6564_0ff4;
 
-/// In half of the scenarios that have records they are in Redis.
+/// In half of the scenarios that have records they are in Redis, and a sixth of the others get some there.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    let has_records = scenario.limits.iter().any(|limit| limit.recorded.is_some());
-    if !has_records || random.one_in(2) {
+    // The judge of nodes without Redis knows no request that waits.
+    if scenario.layout.servers() == 0 {
         return;
+    }
+    match scenario.limits.iter().any(|limit| limit.recorded.is_some()) {
+        true if random.one_in(2) => return,
+        true => {}
+        false => {
+            let Some(limit) = scenario.limits.iter().position(is_plain) else { return };
+            if !random.one_in(6) {
+                return;
+            }
+            records::of_limit(random, scenario, limit);
+        }
     }
     // A Cluster knows all masters of the world: there is one at most.
     let is_cluster = scenario.layout.masters().is_none() && random.one_in(3);
@@ -29,16 +42,27 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     scenario.faults.sort_by_key(|fault| fault.at);
 }
 
+/// A limit that may have records, whatever was added to the scenario before.
+fn is_plain(limit: &LimitSpec) -> bool {
+    let Shape { is_quota, has_nodes, .. } = limit.shape;
+    let is_counted = !matches!(limit.algorithm, Algorithm::Calendar | Algorithm::Concurrency);
+    let has_more = limit.excepted.or(limit.candidate).or(limit.burst).is_some() || limit.further.is_some();
+    is_counted
+        && !limit.is_override
+        && !has_more
+        && limit.shape == Shape { is_quota, has_nodes, ..Shape::default() }
+}
+
 /// Something happens to the server, often close to a change.
 fn add_outage(random: &mut Random, scenario: &mut Scenario) {
     let node = random.below(scenario.clocks.len() as u64) as usize;
     let lasts = random.pick(&[5, 50, 400, 1_000, 3_000]) * MILLI;
-    let what = match random.below(8) {
+    let what = match random.below(9) {
         0 | 1 => Outage::Stop,
         2 => Outage::Restart,
         3 => Outage::Refuse(random.pick(&[Trouble::Loading, Trouble::ReadOnly, Trouble::Full])),
-        4 | 5 => Outage::Lose(node),
-        6 => Outage::Flush,
+        4 => Outage::Lose(node),
+        5 | 6 => Outage::Flush,
         _ => Outage::FailOver,
     };
     let at = match changes(scenario) {
@@ -48,15 +72,18 @@ fn add_outage(random: &mut Random, scenario: &mut Scenario) {
     scenario.faults.push(Fault { at, what: What::OfRecords { what, lasts } });
 }
 
-/// Two changes of one counter at nearly the same time, through different nodes perhaps.
+/// Two changes of one counter close to another one: operators who have read the same record, or who have not.
 fn add_changes(random: &mut Random, scenario: &mut Scenario) {
     let all = changes(scenario);
     let (at, limit, key) = random.pick(&all);
-    let heard_within = random.pick(&[0, MILLI, 50 * MILLI, 500 * MILLI]);
+    let (heard_within, at) = (random.pick(&[0, 50 * MILLI, 500 * MILLI]), at + random.below(50 * MILLI));
     let most = scenario.limits[limit].recorded.filter(|most| *most > 0);
-    let terms = most.map(|most| (1 + random.below(most.into()) as u32, None)).filter(|_| !random.one_in(3));
-    let what = What::Record { limit, key, terms, heard_within };
-    scenario.faults.push(Fault { at: at + random.below(2 * heard_within + 5 * MILLI), what });
+    for _ in 0..2 {
+        let terms = most.map(|most| (1 + random.below(most.into()) as u32, None));
+        let terms = terms.filter(|_| !random.one_in(3));
+        let what = What::Record { limit, key, terms, heard_within };
+        scenario.faults.push(Fault { at: at + random.pick(&[0, 0, MICRO, MILLI]), what });
+    }
 }
 
 /// When records change, and which.
