@@ -2,7 +2,8 @@
 //!
 //! In: changes that operators make, and questions of nodes. Out: answers, after a while or none. To the judge a node may
 //! decide by what was in force since its client asked, or a little earlier: it hears of a change late. It may fall back on
-//! the limit of the rule only where the store, the client or the node itself did not wait.
+//! the limit of the rule only where the store, the client or the node itself did not wait. What is here is a list; records in
+//! Redis are in `shared_records`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
