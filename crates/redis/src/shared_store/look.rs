@@ -155,10 +155,8 @@ fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
     let wait_one_nanos = if one_is_over { one.reset_nanos } else { 0 };
     let verdict = match check.hits {
         Hits::GiveBack(hits) => {
-            let back = hits.min(one.before);
-            // What is there beyond the limit makes no room.
-            let room = back.saturating_sub(one.before.saturating_sub(limit));
-            let (before, remaining) = (one.before - back, (one.remaining + room).min(limit));
+            let before = one.before.saturating_sub(hits);
+            let remaining = limit.saturating_sub(before);
             let over = if is_fixed { before > limit } else { remaining == 0 };
             Verdict { over, before, after: before, remaining, ..one }
         }
@@ -185,6 +183,39 @@ mod tests {
             let origin = Origin::Override { window: Window::of(Unit::Minute) };
             let verdict = look(&Check::new(origin, five, Key(0), Hits::Take(hits)), four, four).verdict;
             assert_eq!((verdict.over, verdict.before, verdict.after), (over, 4, 4 + hits));
+        }
+    }
+
+    /// An answer of a counter of five hits an hour that has so many.
+    fn answer(before: u64) -> Verdict {
+        let (over, remaining) = (before >= 5, 5_u64.saturating_sub(before));
+        Verdict { over, before, after: before, remaining, reset_nanos: 7, is_counted: true }
+    }
+
+    fn check(algorithm: Algorithm, hits: Hits) -> Check<'static> {
+        let origin = Origin::Override { window: Window::of(Unit::Hour) };
+        Check::new(origin, Limit::new(algorithm, 5, 3_600 * SECOND_NANOS), Key(0), hits)
+    }
+
+    #[test]
+    fn one_hit_waits_where_a_fixed_window_has_no_room() {
+        let wait = |before| {
+            let asked = Verdict { over: false, ..answer(before) };
+            look(&check(Algorithm::FixedWindow, Hits::Take(0)), asked, asked).wait_one_nanos
+        };
+        assert_eq!([4, 5, 6].map(wait), [0, 7, 7]);
+    }
+
+    /// Reported costs go beyond N.
+    #[test]
+    fn what_goes_back_makes_room_only_below_the_limit() {
+        for algorithm in [Algorithm::SlidingWindow, Algorithm::TokenBucket, Algorithm::FixedWindow] {
+            let after = |before| {
+                let verdict =
+                    look(&check(algorithm, Hits::GiveBack(4)), answer(before), answer(before)).verdict;
+                (verdict.before, verdict.remaining)
+            };
+            assert_eq!([2, 7, 12].map(after), [(0, 5), (3, 2), (8, 0)], "{algorithm:?}");
         }
     }
 }
