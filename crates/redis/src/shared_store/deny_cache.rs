@@ -256,6 +256,7 @@ mod tests {
         cache.clear(after(5));
         cache.learn(&check, &over(), after(4), HOUR);
         assert!(cache.answer(&check, after(6)).is_none());
+        assert_eq!(cache.totals(), (2, 0), "what it has answered stays counted");
     }
 
     #[test]

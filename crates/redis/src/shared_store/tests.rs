@@ -9,8 +9,9 @@ use super::*;
 use crate::address::{Address, Servers};
 use crate::clock::{monotonic, since_boot};
 use crate::lease::{Demand, Source};
-use crate::options::RedisOptions;
-use crate::script::{ChargeId, Granted};
+use crate::lost::Begins;
+use crate::options::{DenyCold, RedisOptions};
+use crate::script::{ChargeId, DataId, Granted};
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Verdict;
@@ -274,6 +275,47 @@ async fn the_last_worker_does_not_wait_for_leases_that_are_no_longer_asked_for()
 
 /// What a report says is spent, so it is sent later if it may have been lost. Of one that too few replicas have, Redis has
 /// the charge.
+/// Where hits cannot go back, because nobody knows in which data they were charged, others go back nevertheless.
+#[tokio::test]
+async fn a_slot_whose_data_is_not_known_keeps_no_other_from_giving_back() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["one", "three"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let mut parts = [0, 1].map(|slot| Part::new(&store.main, slot));
+    (0..2).for_each(|step| parts[step].add(step, vec![b'k'], None));
+    let data = DataId { key: b"g".to_vec(), generation: b"1".to_vec(), connection: 1 };
+    parts[1].data.set(Arc::new(data)).expect("it was not known");
+    let answered = |over: bool| {
+        let (remaining, charged) = if over { (0, 0) } else { (2, 1) };
+        let verdict = Verdict { over, before: 1, after: 2, remaining, reset_nanos: 5, is_counted: true };
+        CounterAnswered { verdict, charged, stamp: ChargeId::default(), quiet_nanos: 0 }
+    };
+    let outcomes = [true, false].map(|over| Some(Ok(answered(over))));
+    let mut verdicts = [true, false].map(|over| Some(answered(over).verdict)).into_iter().collect();
+    store.give_back(&plan, &parts, &outcomes, &mut verdicts);
+    assert_eq!(verdicts.iter().flatten().map(|it| it.remaining).collect::<Vec<_>>(), [0, 3]);
+}
+
+#[test]
+fn of_two_stores_the_one_that_lost_hits_last_says_how_long_counters_are_cold() {
+    let (window_max, now) = (Duration::from_secs(60), monotonic());
+    let clock = Clock::new(now - 2 * window_max, Timestamp::from_secs(1_000_000));
+    for secs_ago in [[20, 5], [5, 20]] {
+        let [main, second] = secs_ago.map(|secs| {
+            let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+            let deny_cold = Some(DenyCold { window_max, lease_time: Duration::from_millis(100) });
+            let redis = RedisStore::new(RedisOptions { deny_cold, ..RedisOptions::new(kind) });
+            let begins = Begins { since_micros: (100 - secs) * 1_000_000, now_micros: 100_000_000 };
+            redis.shared().losses.lock().begins(begins, window_max, now);
+            redis
+        });
+        let local = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+        let store = SharedStore::new(main, Some(second), local, clock, SharedStoreOptions::default());
+        let left = store.coldness().nanos_left(60_000_000_000, clock.at(now));
+        assert_eq!(left, 55_000_000_000, "{secs_ago:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_report_that_redis_has_is_not_sent_again() {
     let (store, rules) = (store(), rules());

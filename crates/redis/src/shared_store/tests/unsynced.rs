@@ -121,10 +121,16 @@ fn failed_calls_leave_few_entries() {
 fn counters_whose_hits_no_longer_count_make_room() {
     let (unsynced, now) = (UnsyncedHits::default(), monotonic());
     let limit = Limit::new(Algorithm::SlidingWindow, 9, 1_000_000_000);
-    (2..50_000_u128 + 2).for_each(|key| note(&unsynced, Key(key), &limit, 1, now));
+    let key = |number: u128| Key(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    (2..50_000_u128 + 2).for_each(|number| note(&unsynced, key(number), &limit, 1, now));
     let soon = now + SECOND / 2;
     note(&unsynced, KEY, &limit, 1, soon);
     assert!(reported(&unsynced, &limit, soon).is_empty(), "all of them still count");
+    note(&unsynced, key(2), &limit, 5, soon);
+    let mut taken = unsynced.take(std::iter::once((key(2), &limit)), soon).expect("no call");
+    let hits: Vec<u64> = taken.of(key(2)).iter().map(|entry| entry.age_and_hits(soon).1).collect();
+    assert_eq!(hits, [1, 5], "a counter that is known has room");
+    drop(taken);
     note(&unsynced, KEY, &limit, 1, now + 3 * SECOND);
     assert_eq!(reported(&unsynced, &limit, now + 3 * SECOND).len(), 1);
 }
