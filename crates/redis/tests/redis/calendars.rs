@@ -153,6 +153,19 @@ fn unsynced_hits_of_a_period_that_is_over_do_not_count() {
     }
 }
 
+/// A call may be answered in the next period, and is not yet.
+#[test]
+fn unsynced_hits_of_the_period_that_runs_count_until_its_end() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let question = check(limit(0), key(1), Hits::Take(0));
+    let mut call = Call::new(&RequestSummary::default());
+    call.push(b"unsynced".to_vec(), &question, false);
+    call.add_unsynced((SECOND, 4));
+    let reply = asked.invoke(&call, 501 * SECOND, 499 * SECOND);
+    assert_eq!(Answered::read(&reply, [&question]).expect("a reply").counters[0].verdict.before, 4);
+}
+
 /// A report of 25 is owed for three periods of ten. What a node admitted alone meanwhile is no debt, however much it is.
 #[test]
 fn only_reports_are_owed_after_a_period() {

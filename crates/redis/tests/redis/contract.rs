@@ -528,6 +528,71 @@ fn a_denial_from_before_the_end_of_a_ban_does_not_count_after_it() {
     );
 }
 
+/// Reports of denials come late. One that counts no longer begins no ban together with others.
+#[test]
+fn denials_from_before_the_window_are_none() {
+    use tidegate_redis::script::{Answered, Call, RequestSummary};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let terms = BanTerms {
+        strikes: 3,
+        within_nanos: 60_000_000_000,
+        every_nanos: 0,
+        first_secs: 100,
+        longest_secs: 100,
+    };
+    let question = check(Limit::ban(&terms), key(1), Hits::Take(0));
+    let begins_ban = |first: u64| {
+        let mut call = Call::new(&RequestSummary::default());
+        call.push(format!("late{first}").into_bytes(), &question, false);
+        [first, 2, 1].into_iter().for_each(|age| call.add_unsynced((age * SECOND, 1)));
+        let reply = asked.invoke(&call, TODAY, TODAY);
+        Answered::read(&reply, [&question]).expect("a reply").counters[0].verdict.over
+    };
+    assert_eq!([59, 60, 61].map(begins_ban), [true, false, false]);
+}
+
+#[test]
+fn a_slot_that_is_renewed_under_a_lowered_ttl_ends_no_earlier() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let mut is_over = |ttl_secs: u64, id: u64, second: u64| {
+        let limit = Limit::concurrency(1, ttl_secs * 1_000_000_000).for_slot(Slot::of(id, id));
+        let plan = plan([check(limit, key(1), Hits::Take(1))]);
+        asked.apply(&plan, |_| "renewed".to_owned(), TODAY + second * SECOND)[0].expect("a verdict").over
+    };
+    assert_eq!([is_over(60, 1, 0), is_over(10, 1, 1)], [false, false]);
+    assert_eq!([is_over(10, 2, 11), is_over(10, 2, 59), is_over(10, 2, 60)], [true, true, false]);
+}
+
+/// No stamp knows how much of a bucket has drained under another N.
+#[test]
+fn hits_of_a_bucket_whose_n_has_changed_do_not_go_back() {
+    use tidegate_redis::script::{Answered, Call, DataId, RequestSummary};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
+    let generation = DataId { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        let limit = |requests| Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(10);
+        let name = format!("{algorithm:?} of two").into_bytes();
+        let ask = |asked: &mut Asked, requests: u64, hits: u64, second: u64| {
+            let (check, now) = (check(limit(requests), key(1), Hits::Take(hits)), TODAY + second * SECOND);
+            let mut call = Call::new(&RequestSummary::default());
+            call.push(name.clone(), &check, false);
+            let reply = asked.invoke(&call, now, now);
+            Answered::read(&reply, [&check]).expect("a reply").counters[0]
+        };
+        let charged = ask(&mut asked, 10, 5, 0);
+        [0, 1].into_iter().for_each(|second| _ = ask(&mut asked, 100, 0, second));
+        assert_eq!(ask(&mut asked, 10, 5, 1).verdict.remaining, 5, "the first five have drained");
+        let mut back = Call::giving_back(&generation);
+        back.push_give_back(name.clone(), &limit(10), charged.stamp, 5);
+        asked.give_back(&back, TODAY + SECOND);
+        assert_eq!(ask(&mut asked, 10, 0, 1).verdict.remaining, 5);
+    }
+}
+
 /// A bucket gives back the hits of a request that another slot denied, except those that have drained since: it is
 /// as if the request had never come.
 #[test]

@@ -174,6 +174,38 @@ fn reservations_are_the_same_in_redis() {
     }
 }
 
+/// The slot of a Cluster that holds gives back for a request that another slot denied. Its client may have come again.
+#[test]
+fn what_an_earlier_attempt_gives_back_leaves_the_hold_of_a_later_one() {
+    use tidegate_redis::script::{Call, ChargeId, DataId};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
+    let generation = DataId { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
+    let share = Share::with_overdraft("0").expect("an overdraft");
+    let terms = HoldTerms { ttl_nanos: 300_000 * SECOND, after_secs: 0, periods: None, worst: 0, share };
+    let holds = |attempt: u64| Limit::holds(&terms).for_slot(Slot::of(1, attempt));
+    let found = |asked: &mut Asked, attempt: u64| {
+        let limit = Limit::new(Algorithm::SlidingLog, 10, 60_000 * SECOND);
+        let mut limited = check(limit, key(0), Hits::Take(3));
+        limited.reservation = ReservationStep::Hold;
+        let mut plan = plan([limited, check(holds(attempt), key(1), Hits::Take(3))]);
+        plan.further = [0].into_iter().collect();
+        let verdicts = asked.apply(&plan, |step| format!("{{again}}:{step}"), TODAY);
+        Found::numbered(verdicts[1].expect("a verdict").remaining)
+    };
+    let give_back = |asked: &mut Asked, attempt: u64| {
+        let mut back = Call::giving_back(&generation);
+        back.push_give_back(b"{again}:1".to_vec(), &holds(attempt), ChargeId::default(), 3);
+        asked.give_back(&back, TODAY);
+    };
+    assert_eq!([1, 2].map(|attempt| found(&mut asked, attempt)), [Found::Nothing, Found::Open]);
+    give_back(&mut asked, 1);
+    assert_eq!(found(&mut asked, 3), Found::Open);
+    give_back(&mut asked, 3);
+    assert_eq!(found(&mut asked, 4), Found::Nothing);
+}
+
 /// In shadow mode the limit holds nothing back, only numbers do.
 #[test]
 fn no_more_is_held_than_numbers_can_be() {
