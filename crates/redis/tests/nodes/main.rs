@@ -5,6 +5,7 @@ mod epochs;
 mod world;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tidegate_engine::clock::Clock;
@@ -17,7 +18,9 @@ use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, loa
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Servers};
 use tidegate_redis::runtime::Runtime;
-use tidegate_redis::{ConnectError, Contact, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
+use tidegate_redis::{
+    ConnectError, Contact, Failure, RedisOptions, RedisStore, SharedStore, SharedStoreOptions,
+};
 
 use world::{Node, World};
 
@@ -34,6 +37,13 @@ descriptors:
   - {key: call, concurrency: {slots: 9, ttl: 1m, id: id}}
   - {key: day, rate_limit: {unit: day, requests_per_unit: 9}}
   - {key: second, rate_limit: {unit: second, requests_per_unit: 1, algorithm: fixed_window}}
+";
+
+/// Hits are taken from Redis some at a time.
+const LEASED_RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 1000, sync: leased, cost: asked}}
 ";
 
 fn rules() -> RuleSet {
@@ -56,18 +66,21 @@ fn redis(node: &Node, host: &str) -> RedisStore<Node> {
     RedisStore::on(node.clone(), RedisOptions::new(kind))
 }
 
-fn store_of(node: &Node, wall_secs: u64, per_second: Option<RedisStore<Node>>) -> Arc<SharedStore<Node>> {
-    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
-    store_with(node, wall_secs, per_second, options)
+fn local_options() -> SharedStoreOptions {
+    SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() }
 }
 
-fn store_with(
+fn store_of(node: &Node, wall_secs: u64, per_second: Option<RedisStore<Node>>) -> Arc<SharedStore<Node>> {
+    store_over(node, redis(node, "redis"), wall_secs, per_second, local_options())
+}
+
+fn store_over(
     node: &Node,
+    main: RedisStore<Node>,
     wall_secs: u64,
     per_second: Option<RedisStore<Node>>,
     options: SharedStoreOptions,
 ) -> Arc<SharedStore<Node>> {
-    let main = redis(node, "redis");
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
     Arc::new(SharedStore::new(main, per_second, Arc::new(local), clock, options))
@@ -183,13 +196,108 @@ fn a_refused_call_leaves_its_connection_open() {
     });
 }
 
+/// Who waits has gone when such an answer comes.
+#[test]
+fn a_server_that_always_answers_too_late_is_connected_to_again() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let [opened, closed, open] = world.run(async move {
+        let (store, rules) = (store(&node, 1_000_000), rules());
+        store.attach();
+        until_up(&store).await;
+        clock.delay_decisions(Duration::from_millis(150));
+        for _ in 0..5 {
+            ask(&store, &rules, "a", 0).await;
+        }
+        clock.delay_decisions(Duration::ZERO);
+        node.sleep(Duration::from_secs(5)).await;
+        let stats = store.main().stats();
+        let counts = [&stats.connections_opened, &stats.connections_closed].map(|count| count.load(Relaxed));
+        [counts[0], counts[1], stats.connections.load(Relaxed) as u64]
+    });
+    assert_eq!([opened, closed, open], [2, 1, 1]);
+}
+
+/// A node whose charges replicas have to have. They have none.
+async fn unreplicated(node: &Node, world: &World) -> Arc<SharedStore<Node>> {
+    let kind = Servers::Single(Address::Tcp("redis".to_owned(), 1));
+    let main = RedisStore::on(node.clone(), RedisOptions { wait_replicas: 1, ..RedisOptions::new(kind) });
+    let store = store_over(node, main, 1_000_000, None, local_options());
+    world.set_replicas(0);
+    store.attach();
+    until_up(&store).await;
+    store
+}
+
+#[test]
+fn a_request_waits_for_replicas() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let failures = world.run(async move {
+        let (store, rules) = (unreplicated(&node, &clock).await, rules());
+        let failures = || store.main().stats().failures(Failure::Unreplicated);
+        ask(&store, &rules, "a", 1).await;
+        let without = failures();
+        clock.set_replicas(1);
+        ask(&store, &rules, "a", 1).await;
+        [without, failures()]
+    });
+    assert_eq!(failures, [1, 1]);
+}
+
+#[test]
+fn a_lease_that_no_replica_has_is_not_spent() {
+    let taken = |replicas| {
+        let world = Arc::new(World::default());
+        let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+        world.run(async move {
+            let (store, rules) = (unreplicated(&node, &clock).await, rules_of(LEASED_RULES));
+            clock.set_replicas(replicas);
+            for _ in 0..4 {
+                ask(&store, &rules, "a", 1).await;
+            }
+            store.leases().taken
+        })
+    };
+    assert_eq!([0, 1].map(taken), [0, 1]);
+}
+
+/// Hits of several counters are reported in one call, which fails if one of them is no counter.
+#[test]
+fn a_key_that_is_no_counter_keeps_no_other_from_being_reported() {
+    const USERS: [&str; 4] = ["a", "b", "c", "d"];
+    let world = Arc::new(World::default());
+    let nodes = [7, 8].map(|seed| Node::new(&world, seed, Duration::ZERO));
+    let clock = Arc::clone(&world);
+    let remaining = world.run(async move {
+        let (stores, rules) = ([store(&nodes[0], 1_000_000), store(&nodes[1], 1_000_000)], rules());
+        stores.iter().for_each(SharedStore::attach);
+        until_up(&stores[0]).await;
+        until_up(&stores[1]).await;
+        nodes[0].set_online(false);
+        for user in USERS {
+            ask(&stores[0], &rules, user, 2).await;
+        }
+        clock.refuse_user(USERS[1]);
+        nodes[0].set_online(true);
+        nodes[0].sleep(Duration::from_secs(10)).await;
+        let mut remaining = Vec::new();
+        for user in USERS {
+            remaining.push(ask(&stores[1], &rules, user, 0).await.1);
+        }
+        remaining.remove(1);
+        remaining
+    });
+    assert_eq!(remaining, [1, 1, 1]);
+}
+
 /// How many counters the deny cache of a node has, which has so many bytes, after a denial.
 fn remembered(deny_cache_bytes: usize) -> u64 {
     let world = Arc::new(World::default());
     let node = Node::new(&world, 7, Duration::ZERO);
     world.run(async move {
         let options = SharedStoreOptions { deny_cache_bytes, ..SharedStoreOptions::default() };
-        let (store, rules) = (store_with(&node, 1_000_000, None, options), rules());
+        let (store, rules) = (store_over(&node, redis(&node, "redis"), 1_000_000, None, options), rules());
         store.attach();
         until_up(&store).await;
         assert_eq!(ask(&store, &rules, "a", 3).await.0, Code::Ok);
@@ -219,26 +327,38 @@ fn a_server_that_is_too_old_is_never_of_use() {
     });
 }
 
+/// A node whose request for these entries was charged by one Redis and denied by the other. So many times it cannot be given
+/// back.
+async fn denied_by_one_of_two(
+    node: &Node,
+    world: &World,
+    entries: &'static [(&'static str, &'static str)],
+    failures: usize,
+) -> Arc<SharedStore<Node>> {
+    let per_second = Some(redis(node, "second"));
+    let (store, rules) = (store_of(node, 1_000_000, per_second), rules_of(RULES_OF_TWO));
+    store.attach();
+    for (_, redis) in store.stores() {
+        redis.contact().wait_for(|contact| *contact == Contact::Up).await.expect("the store lives");
+    }
+    world.refuse_give_backs(failures);
+    let request = Request::new("shop", 1).descriptor(entries).descriptor(&[("second", "x")]);
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let plan = rules.plan(&request, Modes::default());
+        let applied = store.apply(&request, &plan, None).await.expect("Redis answers");
+        codes.push(conclude(&plan, &applied.verdicts).code);
+    }
+    assert_eq!(codes, [Code::Ok, Code::OverLimit]);
+    store
+}
+
 /// How often a node gives back what one Redis charged for a request that the other denies, when so many times fail.
 fn give_backs(entries: &'static [(&'static str, &'static str)], failures: usize) -> usize {
     let world = Arc::new(World::default());
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
-        let per_second = Some(redis(&node, "second"));
-        let (store, rules) = (store_of(&node, 1_000_000, per_second), rules_of(RULES_OF_TWO));
-        store.attach();
-        for (_, redis) in store.stores() {
-            redis.contact().wait_for(|contact| *contact == Contact::Up).await.expect("the store lives");
-        }
-        clock.refuse_give_backs(failures);
-        let request = Request::new("shop", 1).descriptor(entries).descriptor(&[("second", "x")]);
-        let mut codes = Vec::new();
-        for _ in 0..2 {
-            let plan = rules.plan(&request, Modes::default());
-            let applied = store.apply(&request, &plan, None).await.expect("Redis answers");
-            codes.push(conclude(&plan, &applied.verdicts).code);
-        }
-        assert_eq!(codes, [Code::Ok, Code::OverLimit]);
+        let _store = denied_by_one_of_two(&node, &clock, entries, failures).await;
         node.sleep(Duration::from_secs(50)).await;
         clock.give_backs()
     })
@@ -256,4 +376,17 @@ fn what_has_a_name_is_given_back_until_redis_has_done_it() {
 fn what_cannot_be_given_back_is_tried_less_and_less() {
     let times = give_backs(&[("call", "x"), ("id", "one")], usize::MAX);
     assert!((6..15).contains(&times), "{times}");
+}
+
+#[test]
+fn the_end_of_a_node_does_not_wait_for_what_is_repeated() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let took = world.run(async move {
+        let store = denied_by_one_of_two(&node, &clock, &[("call", "x"), ("id", "one")], usize::MAX).await;
+        let since = clock.now();
+        store.detach().await;
+        clock.now() - since
+    });
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }

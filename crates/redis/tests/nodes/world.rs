@@ -76,6 +76,21 @@ impl World {
         self.redis.lock().expect("no panic").refuses_decisions = refuses;
     }
 
+    /// The key of this user holds a value that is no counter.
+    pub(crate) fn refuse_user(&self, user: &str) {
+        self.redis.lock().expect("no panic").refused_user = Some(format!("|{user}").into_bytes());
+    }
+
+    /// Redis takes so much longer to decide.
+    pub(crate) fn delay_decisions(&self, delay: Duration) {
+        self.redis.lock().expect("no panic").delay = delay;
+    }
+
+    /// So many replicas have what was written.
+    pub(crate) fn set_replicas(&self, replicas: i64) {
+        self.redis.lock().expect("no panic").replicas = replicas;
+    }
+
     /// Redis refuses the next so many calls that give back, and so their connections are closed.
     pub(crate) fn refuse_give_backs(&self, calls: usize) {
         self.redis.lock().expect("no panic").give_backs_to_refuse = calls;
@@ -266,6 +281,10 @@ impl Transport for Wire {
         self.travel().await?;
         let world = &self.node.world;
         let Some(reply) = world.reply(&self.host, command) else { return pending().await };
+        if command.args_iter().next() == Some(Arg::Simple(b"EVALSHA")) {
+            let delay = world.redis.lock().expect("no panic").delay;
+            world.sleep(delay).await;
+        }
         self.travel().await?;
         Ok(reply)
     }
@@ -279,7 +298,7 @@ impl Transport for Wire {
     }
 }
 
-/// A Redis that knows one script: a fixed window that never ends, asked one check at a time. What is given back, it counts.
+/// A Redis that knows one script: fixed windows that never end. What is given back, it counts.
 #[derive(Default)]
 struct Redis {
     texts: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -287,6 +306,9 @@ struct Redis {
     is_old: bool,
     refuses_reads: bool,
     refuses_decisions: bool,
+    refused_user: Option<Vec<u8>>,
+    delay: Duration,
+    replicas: i64,
     give_backs: usize,
     give_backs_to_refuse: usize,
 }
@@ -303,16 +325,20 @@ impl Redis {
             [b"PING"] => Value::SimpleString("PONG".to_owned()),
             [b"CONFIG", ..] => Value::Array(vec![text("maxmemory-policy"), text("noeviction")]),
             [b"EXPIRE", key, _] => Value::Int(self.texts.contains_key(key).into()),
+            [b"WAIT", ..] => Value::Int(self.replicas),
             [b"GET", _] if self.refuses_reads => loading(),
             [b"GET", key] => self.texts.get(key).map_or(Value::Nil, |text| Value::BulkString(text.clone())),
             [b"SET", key, value, b"NX", ..] => {
                 self.texts.entry(key.to_vec()).or_insert_with(|| value.to_vec());
                 Value::Okay
             }
-            [b"EVALSHA", _, b"1", ..] if self.refuses_decisions => {
-                error(b"-WRONGTYPE no counter stands there\r\n")
+            [b"EVALSHA", _, b"1", ..] if self.refuses_decisions => wrong_type(),
+            [b"EVALSHA", _, b"1", key, _, check] => self.decide(&[key], &[check], now),
+            // Several counters in one call: their keys, the deadline, and their checks.
+            [b"EVALSHA", _, b"3" | b"4", ref rest @ ..] => {
+                let (keys, checks) = rest.split_at(rest.len() / 2);
+                self.decide(keys, &checks[1..], now)
             }
-            [b"EVALSHA", _, b"1", key, _, check] => self.decide(key, check, now),
             // The keys of a counter and of the data.
             [b"EVALSHA", _, b"2", ..] => {
                 self.give_backs += 1;
@@ -331,25 +357,41 @@ impl Redis {
         }
     }
 
-    /// The numbers of a reply: `src/script.rs` says what they mean, and where a check has its own.
-    fn decide(&mut self, key: &[u8], check: &[u8], now: Duration) -> Value {
+    /// The reply to checks of these counters: nothing is done if one of them is none.
+    fn decide(&mut self, keys: &[&[u8]], checks: &[&[u8]], now: Duration) -> Value {
+        let is_refused = |key: &&[u8]| self.refused_user.as_ref().is_some_and(|user| key.ends_with(user));
+        if keys.iter().any(is_refused) {
+            return wrong_type();
+        }
+        let now = now.as_micros() as u64;
+        let answers = keys.iter().zip(checks).flat_map(|(key, check)| self.answer(key, check, now));
+        numbers(&[now].into_iter().chain(answers).collect::<Vec<_>>())
+    }
+
+    /// The numbers of an answer: `src/script.rs` says what they mean, and where a check has its own.
+    fn answer(&mut self, key: &[u8], check: &[u8], now: u64) -> Vec<u64> {
         let double = |at: usize| f64::from_le_bytes(check[at..at + 8].try_into().expect("8 bytes")) as u64;
         let (limit, hits) = (double(6), double(39));
-        // The names of a slot come before what is unsynced.
-        let names = if check[4] == Algorithm::Concurrency.number() { 16 } else { 0 };
-        let unsynced = (47 + names..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>();
+        // The names of a slot, or a lease that is asked for, come before what is unsynced.
+        let asks_lease = check[5] & 16 != 0;
+        let detail = if check[4] == Algorithm::Concurrency.number() || asks_lease { 16 } else { 0 };
+        let unsynced = (47 + detail..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>();
         let count = self.hits.entry(key.to_vec()).or_default();
         *count += unsynced;
         let (before, over) = (*count, *count + hits > limit);
         *count += if over { 0 } else { hits };
         let (left, charged) = (limit.saturating_sub(*count), *count - before);
-        let now = now.as_micros() as u64;
-        numbers(&[now, over.into(), before, left, charged, now, hits, *count, 0])
+        let lease = if asks_lease { &[double(47), *count][..] } else { &[] };
+        [&[over.into(), before, left, charged, now, hits, *count, 0], lease].concat()
     }
 }
 
 fn numbers(numbers: &[u64]) -> Value {
     Value::BulkString(numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()).collect())
+}
+
+fn wrong_type() -> Value {
+    error(b"-WRONGTYPE no counter stands there\r\n")
 }
 
 fn loading() -> Value {
