@@ -154,6 +154,10 @@ fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
     let one_is_over = if is_fixed { one.before.saturating_add(1) > limit } else { one.over };
     let wait_one_nanos = if one_is_over { one.reset_nanos } else { 0 };
     let verdict = match check.hits {
+        // A cold counter stays full, and a release needs no room.
+        Hits::GiveBack(_) if !one.is_counted || check.limit.algorithm() == Algorithm::Concurrency => {
+            Verdict { over: false, after: one.before, ..one }
+        }
         Hits::GiveBack(hits) => {
             let before = one.before.saturating_sub(hits);
             let remaining = limit.saturating_sub(before);
@@ -217,5 +221,20 @@ mod tests {
             };
             assert_eq!([2, 7, 12].map(after), [(0, 5), (3, 2), (8, 0)], "{algorithm:?}");
         }
+    }
+
+    #[test]
+    fn what_goes_back_is_never_over_in_a_cold_counter_or_one_of_slots() {
+        let shown = |check: &Check<'_>, one: Verdict| {
+            let verdict = look(check, one, one).verdict;
+            (verdict.over, verdict.before, verdict.remaining)
+        };
+        let cold = Verdict { is_counted: false, ..answer(5) };
+        assert_eq!(shown(&check(Algorithm::SlidingWindow, Hits::GiveBack(4)), cold), (false, 5, 0));
+        let slots = Check {
+            limit: Limit::concurrency(5, SECOND_NANOS),
+            ..check(Algorithm::SlidingLog, Hits::GiveBack(0))
+        };
+        assert_eq!(shown(&slots, answer(5)), (false, 5, 0));
     }
 }
