@@ -93,6 +93,8 @@ mod tests {
         for now in [moment(2, 500, 0, 5_017), moment(1, 99, 0, 5_017), moment(0, 110, 0, 5_017)] {
             assert_eq!(goes_on(&written, &now, 5_000), 5_008);
         }
+        let unknown = moment(0, 100, 5_000, 5_007);
+        assert_eq!(goes_on(&unknown, &moment(0, 110, 0, 5_027), 5_000), 5_018, "perhaps another boot");
         let soon = moment(2, 500, 0, 5_006);
         assert_eq!(
             goes_on(&written, &soon, 5_000),
