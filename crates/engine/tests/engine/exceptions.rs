@@ -119,6 +119,20 @@ fn a_denial_needs_no_limit_and_beats_every_mode() {
 }
 
 #[test]
+fn an_exception_that_changes_nothing_is_not_met() {
+    let rules = rules();
+    let met = |key: &str, effect| {
+        let request = Request::new("shop", 1).descriptor(&[(key, "x")]);
+        let exceptions = Exceptions::new(&[exception(&[(key, None)], effect)]);
+        let overlay = Overlay { exceptions: Some(&exceptions), ..Overlay::default() };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        overlay.met(&request, &plan).count()
+    };
+    assert_eq!(["user", "vip", "unknown"].map(|key| met(key, limit(2))), [1, 0, 0]);
+    assert_eq!(["user", "vip"].map(|key| met(key, Effect::Deny)), [1, 1]);
+}
+
+#[test]
 fn a_burst_of_its_own_stays_and_one_that_is_n_follows_n() {
     let more = |key| [exception(&[(key, None)], limit(5))];
     assert_eq!(passing_anew(&more("tokens"), ("tokens", "x")), 7);

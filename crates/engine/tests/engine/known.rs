@@ -116,18 +116,30 @@ fn all_that_there_is_room_for_is_found() {
     assert_eq!((found(ALL), known.len()), (0, 0));
 }
 
+/// Keys that have one place together, more than it holds.
+fn crowded() -> impl Iterator<Item = Key> {
+    (0..12_u64).map(|number| Key(u128::from(number << 40 | 29_999) << 64 | u128::from(number)))
+}
+
+#[test]
+fn a_cache_that_was_full_has_room_again_after_it_was_cleared() {
+    let known = RecordCache::new(100);
+    (0..200).for_each(|number| known.insert(key(number), None));
+    known.clear();
+    crowded().for_each(|key| known.insert(key, None));
+    assert_eq!(crowded().filter(|&key| known.get(key).is_some()).count(), 12);
+}
+
 #[test]
 fn an_entry_takes_two_cache_lines_at_most() {
     assert_eq!(RecordCache::BYTES_OF_ENTRY, 128);
 }
 
-/// While all is cleared, some of the last keys to be cleared are put again and again, more than their pair holds.
+/// While all is cleared, some of the last keys to be cleared are put again and again.
 #[test]
 fn what_is_put_while_all_is_cleared_can_be_removed() {
     const ALL: u64 = 60_000;
     let known = &RecordCache::new(2 * ALL as usize);
-    let crowded =
-        || (0..12_u64).map(|number| Key(u128::from(number << 40 | 29_999) << 64 | u128::from(number)));
     for _ in 0..10 {
         (0..ALL).for_each(|number| known.insert(key(number), None));
         std::thread::scope(|scope| {

@@ -4,7 +4,7 @@
 
 use tidegate_engine::decision::{Code, Trial, conclude};
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
@@ -201,6 +201,47 @@ descriptors:
 }
 
 /// Two descriptors of one rule are on trial together; those of two rules are not.
+/// With SHADOW_MODE a request passes, whatever its limits say.
+#[test]
+fn under_shadow_mode_a_candidate_denies_nothing() {
+    let rules = loaded(
+        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9, \
+         candidate: {requests_per_unit: 1}}}]",
+    )
+    .rules;
+    let (store, modes) = (store(), Modes { shadow: true, ..Modes::default() });
+    let request = Request::new("d", 1).descriptor(&[("k", "x")]);
+    let tried = |_| {
+        let plan = rules.plan(&request, modes);
+        let decision = conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1)));
+        let [Trial { passes, limited, .. }] = decision.trials() else { panic!("one is tried") };
+        (*passes, limited.verdict.over)
+    };
+    assert_eq!([0, 1].map(tried), [(true, false), (true, true)]);
+}
+
+#[test]
+fn candidates_are_counted_neither_as_full_nor_as_beyond_their_limit() {
+    let after = |store: MemoryStore, candidate: u32| {
+        let rules = loaded(&format!(
+            "domain: d\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: 9, cost: reported, \
+             candidate: {{requests_per_unit: {candidate}}}}}}}]"
+        ))
+        .rules;
+        let mut request = Request::new("d", 1);
+        let options = DescriptorOptions { hits_addend: Some(5), ..DescriptorOptions::default() };
+        request.push([Entry { key: "k", value: "x" }], options);
+        store.apply(&rules.plan(&request, Modes::default()), Timestamp::from_secs(1));
+        (store.full_total().deny, store.reported_total().beyond)
+    };
+    assert_eq!(
+        after(MemoryStore::new(MemoryOptions::new(0)), 7),
+        (1, 0),
+        "one counter of the answer has no room"
+    );
+    assert_eq!(after(store(), 1), (0, 0), "five are within nine");
+}
+
 #[test]
 fn the_candidates_of_one_rule_are_on_trial_together() {
     let now = Timestamp::from_secs(1_000);
