@@ -363,6 +363,17 @@ fn heard_of_lease_times<const N: usize>(differ: [bool; N]) -> ([bool; N], Option
 
 const SHOWN: Option<[Duration; 2]> = Some([Duration::from_millis(100), Duration::from_millis(200)]);
 
+/// The mark forgets a lease time that nobody has any more.
+#[test]
+fn the_longest_lease_time_is_that_of_the_last_mark() {
+    let mut losses = Losses::default();
+    let longest = [3 * OWN, 2 * OWN].map(|lease_micros| {
+        losses.lease_times(&mark_read(5, lease_micros), &DENY);
+        losses.longest_lease_micros(&DENY)
+    });
+    assert_eq!(longest, [3 * OWN, 2 * OWN]);
+}
+
 #[test]
 fn l1_lease_times_that_begin_to_differ_are_logged() {
     assert_eq!(heard_of_lease_times([false, true]), ([false, true], SHOWN));

@@ -16,7 +16,7 @@ use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Verdict;
 use tidegate_engine::memory::MemoryOptions;
-use tidegate_engine::plan::Modes;
+use tidegate_engine::plan::{Modes, ReservationStep};
 use tidegate_engine::request::{DescriptorOptions, Entry};
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::Timestamp;
@@ -258,6 +258,37 @@ async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
 }
 
 /// The clock of the runtime is paused. A lease that is due is asked for by a task, which does not run here.
+/// Another descriptor denies the request. What it has taken of a lease goes back, and is shown and counted like that.
+#[tokio::test]
+async fn hits_of_a_denied_request_go_back_to_their_lease() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased", "one"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let leased = check_at(&plan, 0).expect("a rule");
+    grant(&demand(&store, leased).expect("it is asked often enough"), leased, 10);
+    let after = |over: bool| {
+        let mut verdicts = smallvec![None; 2];
+        let held = store.hold(&plan, since_boot(), &mut verdicts);
+        let (remaining, reset_nanos) = (u64::from(!over), 5);
+        verdicts[1] = Some(Verdict { over, before: 0, after: 1, remaining, reset_nanos, is_counted: true });
+        held.settle(&plan, &mut verdicts);
+        let remaining = verdicts[0].expect("the lease answers").remaining;
+        (remaining, store.leases().hits_spent, store.leased_hits_left())
+    };
+    assert_eq!([true, false].map(after), [(999, 0, 10), (998, 1, 9)]);
+}
+
+#[tokio::test]
+async fn a_request_that_a_lease_can_answer_is_no_question_and_spends_nothing_of_it() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    grant(&demand(&store, check).expect("it is asked often enough"), check, 10);
+    assert!(store.question(&request, &plan, None).is_none());
+    assert_eq!(store.leased_hits_left(), 10);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_worker_does_not_wait_for_leases_that_are_no_longer_asked_for() {
     let (store, rules) = (store(), rules());
@@ -317,15 +348,17 @@ fn of_two_stores_the_one_that_lost_hits_last_says_how_long_counters_are_cold() {
 }
 
 #[tokio::test]
-async fn a_report_that_redis_has_is_not_sent_again() {
+async fn a_report_that_redis_has_or_that_comes_again_is_not_sent_again() {
     let (store, rules) = (store(), rules());
     let request = request(&["three"], 2);
     let mut plan = rules.plan(&request, Modes::default());
     let check = Check { reported: true, ..*check_at(&plan, 0).expect("a rule") };
-    plan.steps[0] = Step::Check(check);
-    let unsynced_after = |failure| {
+    let mut unsynced_after = |failure, reservation| {
+        plan.steps[0] = Step::Check(Check { reservation, ..check });
         store.fall_back(&plan, &[], &[Some(Err(failure))], &mut smallvec![None]).expect("it decides alone");
         unsynced(&store, &rules, "three")
     };
-    assert_eq!([Failure::Unreplicated, Failure::Timeout].map(unsynced_after), [0, 2]);
+    assert_eq!(unsynced_after(Failure::Unreplicated, ReservationStep::None), 0);
+    assert_eq!(unsynced_after(Failure::Timeout, ReservationStep::Commit), 0, "its client commits again");
+    assert_eq!(unsynced_after(Failure::Timeout, ReservationStep::None), 2);
 }

@@ -87,3 +87,21 @@ async fn a_ban_that_may_go_on_is_asked_for_again() {
     learn(&store, ban, now, BAN_REMEMBERED);
     assert_eq!([answers(0), answers(1)], [[Some(true); 2], [Some(true), None]]);
 }
+
+#[tokio::test]
+async fn bans_are_remembered_only_where_denials_are() {
+    let rules = rules_of(
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}, \
+         ban: {after: 3 denials, within: 60s, for: 100s}}]",
+    );
+    let request = request(&["user"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let ban = check_at(&plan, 1).expect("it follows its limit");
+    let remembered = |store: SharedStore| {
+        let banned =
+            Verdict { over: true, before: 0, after: 0, remaining: 0, reset_nanos: 5_000, is_counted: true };
+        store.learn_ban(ban, &banned, monotonic());
+        store.deny_cache.totals().1
+    };
+    assert_eq!([store(), super::store()].map(remembered), [1, 0]);
+}
