@@ -267,4 +267,28 @@ mod tests {
         };
         assert_eq!([0, 2].map(emitted), [1, 2]);
     }
+
+    /// Of one rule there is one event a second.
+    #[test]
+    fn an_event_that_nobody_wants_leaves_its_room_to_others() {
+        let (began, kinds) = (monotonic(), Kinds::parse("near_limit").expect("a kind"));
+        let wall = Clock::new(began, Timestamp::from_secs(1_790_000_000));
+        let options = EventOptions { kinds, near: 0.8, per_second_max: 1, queue_max: 1 };
+        let events = Events::new(options, &KeyNames::new(b"secret", false), (began, wall), Vec::new());
+        let limit = "rate_limit: {unit: minute, requests_per_unit: 10}";
+        let rules = fixture::rules(&format!("domain: shop\ndescriptors: [{{key: user, {limit}}}]"));
+        let (store, of_rules) = (MemoryStore::new(MemoryOptions::new(1 << 20)), events.of_rules(&rules));
+        let emitted = |second: u64, user: &str, times: usize| {
+            let at = began + Duration::from_secs(second);
+            let request = Request::new("shop", 1).descriptor(&[("user", user)]);
+            let plan = rules.plan(&request, Modes::default());
+            for _ in 0..times {
+                let decision = &conclude(&plan, &store.apply(&plan, wall.at(at)));
+                let overlay = Overlay::default();
+                events.decided(&of_rules, Decided { request: &request, plan: &plan, overlay, decision }, at);
+            }
+            events.emitted().map(|(_, count)| count).sum::<u64>()
+        };
+        assert_eq!([emitted(0, "alice", 10), emitted(2, "alice", 1), emitted(2, "bob", 10)], [1, 1, 2]);
+    }
 }

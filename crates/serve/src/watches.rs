@@ -231,6 +231,7 @@ domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: minute, requests_per_unit: 10 } }
   - { key: other, rate_limit: { unit: minute, requests_per_unit: 10 } }
+  - { key: budget, rate_limit: { requests_per_unit: 10, period: { calendar: day } } }
 ";
 
     /// A limiter of which the first rule is watched.
@@ -311,6 +312,22 @@ descriptors:
         let watched = limiter.report(9, Duration::from_secs(62));
         let names: Vec<_> = watched.fullest.iter().map(|(_, full)| &*full.name).collect();
         assert_eq!(names, ["user=late"]);
+    }
+
+    /// Ten seconds before midnight.
+    #[test]
+    fn a_full_budget_is_shown_until_its_period_ends() {
+        let (limiter, at) = (Limiter::watched(), Timestamp::from_secs(1_790_035_190));
+        let shown = |secs| {
+            let watched = limiter.watches.ask(2, 9, limiter.began + Duration::from_secs(secs));
+            watched.expect("there is room").fullest.len()
+        };
+        shown(0);
+        let request = Request::new("shop", 1).descriptor(&[("budget", "a")]);
+        let plan = limiter.rules.plan(&request, Modes::default());
+        let decision = conclude(&plan, &limiter.store.apply(&plan, at));
+        limiter.watches.observe(&request, &plan, &decision, limiter.began);
+        assert_eq!([9, 10].map(shown), [1, 0]);
     }
 
     #[test]
