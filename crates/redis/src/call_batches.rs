@@ -162,7 +162,8 @@ async fn send<R: Runtime>((wire, server, marked): &To<R>, shared: &Shared<R>, ca
     let script = shared.script(purpose);
     let mut sent = shared.runtime.monotonic();
     let mut answer = reply(transport, &command("EVALSHA", &script.name)).await;
-    if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
+    let is_unknown = answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT"));
+    if is_unknown && calls.iter().any(Waiting::is_awaited) {
         sent = shared.runtime.monotonic();
         answer = reply(transport, &command("EVAL", &script.text)).await;
     }

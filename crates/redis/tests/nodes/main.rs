@@ -218,6 +218,26 @@ fn a_server_that_always_answers_too_late_is_connected_to_again() {
     assert_eq!([opened, closed, open], [2, 1, 1]);
 }
 
+/// Who waits for a script that Redis does not know has gone when it says so, or not.
+#[test]
+fn a_script_is_sent_as_text_only_for_who_still_waits() {
+    let world = Arc::new(World::default());
+    world.forget_scripts();
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let sent = world.run(async move {
+        let (store, rules) = (store(&node, 1_000_000), rules());
+        store.attach();
+        until_up(&store).await;
+        ask(&store, &rules, "a", 1).await;
+        let for_who_waits = clock.texts_sent();
+        clock.delay_decisions(Duration::from_millis(150));
+        ask(&store, &rules, "a", 1).await;
+        node.sleep(Duration::from_secs(1)).await;
+        [for_who_waits, clock.texts_sent()]
+    });
+    assert_eq!(sent, [1, 1]);
+}
+
 /// A node whose charges replicas have to have. They have none.
 async fn unreplicated(node: &Node, world: &World) -> Arc<SharedStore<Node>> {
     let kind = Servers::Single(Address::Tcp("redis".to_owned(), 1));

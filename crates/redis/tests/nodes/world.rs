@@ -86,6 +86,16 @@ impl World {
         self.redis.lock().expect("no panic").delay = delay;
     }
 
+    /// Redis knows no script by its name.
+    pub(crate) fn forget_scripts(&self) {
+        self.redis.lock().expect("no panic").knows_no_script = true;
+    }
+
+    /// How often the text of a decision's script was sent.
+    pub(crate) fn texts_sent(&self) -> usize {
+        self.redis.lock().expect("no panic").scripts_sent
+    }
+
     /// So many replicas have what was written.
     pub(crate) fn set_replicas(&self, replicas: i64) {
         self.redis.lock().expect("no panic").replicas = replicas;
@@ -113,6 +123,9 @@ impl World {
             .map(|arg| if let Arg::Simple(arg) = arg { arg } else { panic!("a cursor") })
             .collect();
         match args[0] {
+            b"EVAL" if !args[3].ends_with(b":epochs") => {
+                Some(self.redis.lock().expect("no panic").reply(&args, REDIS_EPOCH + self.now()))
+            }
             b"HGET" | b"HLEN" | b"HGETALL" | b"EVAL" => self.epochs(host, |hash| hash.reply(&args)),
             _ => Some(self.redis.lock().expect("no panic").reply(&args, REDIS_EPOCH + self.now())),
         }
@@ -307,6 +320,8 @@ struct Redis {
     refuses_reads: bool,
     refuses_decisions: bool,
     refused_user: Option<Vec<u8>>,
+    knows_no_script: bool,
+    scripts_sent: usize,
     delay: Duration,
     replicas: i64,
     give_backs: usize,
@@ -331,6 +346,11 @@ impl Redis {
             [b"SET", key, value, b"NX", ..] => {
                 self.texts.entry(key.to_vec()).or_insert_with(|| value.to_vec());
                 Value::Okay
+            }
+            [b"EVALSHA", ..] if self.knows_no_script => no_script(),
+            [b"EVAL", _, b"1", key, _, check] => {
+                self.scripts_sent += 1;
+                self.decide(&[key], &[check], now)
             }
             [b"EVALSHA", _, b"1", ..] if self.refuses_decisions => wrong_type(),
             [b"EVALSHA", _, b"1", key, _, check] => self.decide(&[key], &[check], now),
@@ -392,6 +412,10 @@ fn numbers(numbers: &[u64]) -> Value {
 
 fn wrong_type() -> Value {
     error(b"-WRONGTYPE no counter stands there\r\n")
+}
+
+fn no_script() -> Value {
+    error(b"-NOSCRIPT No matching script\r\n")
 }
 
 fn loading() -> Value {
