@@ -36,8 +36,9 @@ kinds[BAN] = function()
     return banned and not begins_at_once(c, hits), banned and 0 or max(c.requests - #s.strikes, 1), #s.strikes
   end
 
-  local function changed(s)
-    s.dirty, s.exists, s.kept = true, true, max(s.ends, s.level_ends, s.counts_until)
+  -- After a ban's end the key stays as long as strikes from before may be reported.
+  local function changed(s, c)
+    s.dirty, s.exists, s.kept = true, true, max(s.ends + c.window, s.level_ends, s.counts_until)
   end
 
   local function begin(s, c)
@@ -45,7 +46,7 @@ kinds[BAN] = function()
     s.ends = s.latest + min(first * 2 ^ min(s.level, 40), longest)
     if longest > first then s.level, s.level_ends = s.level + 1, max(s.level_ends, s.ends + longest) end
     s.counts_until, s.strikes = 0, {}
-    changed(s)
+    changed(s, c)
   end
 
   local function forget(s)
@@ -66,7 +67,7 @@ kinds[BAN] = function()
     else
       table.insert(s.strikes, place, time)
       s.counts_until = max(s.counts_until, time + c.window)
-      changed(s)
+      changed(s, c)
     end
     return true
   end
@@ -86,9 +87,10 @@ kinds[BAN] = function()
   end
 
   -- Lifts the ban, and forgets all strikes and earlier bans, also strikes that are reported later.
-  function kind.refund(s)
+  function kind.refund(s, c)
     forget(s)
     s.ends = s.latest
+    changed(s, c)
   end
 
   function kind.state(s)

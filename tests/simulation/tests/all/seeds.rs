@@ -30,8 +30,9 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// Redis before the call that `allow` had let through; a ban by denials that began between the two steps of an operator's ban, and stayed;
 /// a judge of bans who knew of no clock that was set ahead between two denials; a node that said of no old primary that it had used
 /// it, because it had connected a moment before; and three judges: of memory that was full while a call was renewed, of an operator's
-/// ban that was lost, and of a ban whose answer came later than that of the one after it.
-const REGRESSIONS: [u64; 35] = [
+/// ban that was lost, and of a ban whose answer came later than that of the one after it; a ban whose key was gone when a denial from
+/// before its end was reported.
+const REGRESSIONS: [u64; 36] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -67,6 +68,7 @@ const REGRESSIONS: [u64; 35] = [
     8201593,
     8213643,
     8217503,
+    8302664,
 ];
 
 #[test]

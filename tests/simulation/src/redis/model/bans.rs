@@ -34,8 +34,8 @@ impl Ban {
         ban
     }
 
-    fn expires(&self) -> Option<i64> {
-        Some(self.ends.max(self.level_ends).max(self.counts_until))
+    fn expires(&self, check: &Check<'_>) -> Option<i64> {
+        Some((self.ends + check.window).max(self.level_ends).max(self.counts_until))
     }
 
     fn forget(&mut self) {
@@ -113,7 +113,7 @@ impl Kind for Ban {
         } else {
             self.strike(check, self.latest)
         };
-        if changed { self.expires() } else { None }
+        if changed { self.expires(check) } else { None }
     }
 
     fn charge_at(&mut self, check: &Check<'_>, time: i64, hits: i64, _: Ahead) -> Option<i64> {
@@ -121,14 +121,14 @@ impl Kind for Ban {
             return None;
         }
         let strikes = (0..hits.min(check.requests)).filter(|_| self.strike(check, time)).count();
-        if strikes > 0 { self.expires() } else { None }
+        if strikes > 0 { self.expires(check) } else { None }
     }
 
     /// Lifts the ban.
-    fn refund(&mut self, _: &Check<'_>, _: i64) -> Option<i64> {
+    fn refund(&mut self, check: &Check<'_>, _: i64) -> Option<i64> {
         self.forget();
         self.ends = self.latest;
-        None
+        self.expires(check)
     }
 
     fn give_back(&mut self, _: &Check<'_>, _: Stamp) -> Option<i64> {
