@@ -35,6 +35,8 @@ const IN_FORCE_AFTER: Time = SECOND;
 const ASKED_MAX: Time = SECOND;
 /// In an outage a node has noticed after so long that what it knows is too old: a call hangs, and then it looks again.
 const STALE_AFTER: Time = STALE_MAX + ASKED_MAX + 500 * MILLI;
+/// Three attempts to open a connection take so much longer, with the pauses between them.
+const OPENED_LATE: Time = 8 * SECOND;
 /// An operator sends a change again after so long, if it is not done, and so long after the last question at most.
 const SENT_AGAIN: Time = SECOND;
 const SENT_FOR: Time = 4 * SECOND;
@@ -101,7 +103,10 @@ pub(super) fn troubles(scenario: &Scenario) -> Troubles {
             move |it: &Trouble| Trouble { node: *node, until: 2 * it.until - starts + 2 * SECOND, ..*it };
         all.iter().filter(meets).map(later)
     });
-    let all: Vec<_> = late.chain(all.iter().copied()).collect();
+    // A connection that is opened while a message takes long is tried again after such pauses too.
+    let more = if scenario.slow_one_in > u64::from(u32::MAX) { 0 } else { OPENED_LATE };
+    let all: Vec<_> =
+        late.chain(all.iter().copied()).map(|it| Trouble { until: it.until + more, ..it }).collect();
     Troubles::new(vec![0; scenario.clocks.len()], &all)
 }
 
