@@ -24,6 +24,8 @@ const ACCOUNTED: Time = SECOND;
 const DEADLINE_MIN: Time = MILLI;
 /// A node that starts has found its servers after so long.
 const STARTED_WITHIN: Time = 3 * SECOND;
+/// The same if it could not be reached at first: pauses are doubled up to half a minute.
+const STARTED_LATE: Time = 60 * SECOND;
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -262,7 +264,10 @@ impl Run {
     fn error(&self, troubles: &Troubles) -> Option<Violation> {
         let errors = lock(&self.errors);
         let error = errors.iter().find(|(node, [asked, now], _)| {
-            let is_early = *asked < STARTED_WITHIN.max(troubles.far_until(*node));
+            // Where something failed while it started, its pauses may have grown.
+            let had_trouble = troubles.of(*node, 0, STARTED_WITHIN).is_some();
+            let starts = if had_trouble { STARTED_LATE } else { STARTED_WITHIN };
+            let is_early = *asked < starts.max(troubles.far_until(*node));
             // Idle connections that were lost are found by a look, and opened again after a pause.
             !is_early && troubles.of(*node, asked.saturating_sub(SECOND), *now).is_none()
         });
