@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, Weak};
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_operate::records::RecordStore;
 use tidegate_operate::resets::Resets;
+use tidegate_redis::Contact;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture::metrics;
 use tidegate_serve::service::{Counters, KnownRecords, Service};
@@ -143,6 +144,8 @@ struct Run {
     moves: Mutex<Vec<(usize, Time)>>,
     /// When nodes stood still.
     pauses: Mutex<Vec<(usize, Time, Time)>>,
+    /// When nodes started, and had found their servers.
+    starts: Mutex<Vec<(usize, Time, Time)>>,
     /// What all nodes count, and what they decided.
     metrics: Arc<Metrics>,
     sums: Arc<Sums>,
@@ -217,6 +220,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         releases: Mutex::default(),
         moves: Mutex::default(),
         pauses: Mutex::default(),
+        starts: Mutex::default(),
         metrics: metrics(),
         sums: Arc::default(),
         violation: Mutex::default(),
@@ -321,6 +325,7 @@ impl Run {
         drop(nodes);
         self.put_in_force(number);
         self.world.note(|| format!("node {number} starts"));
+        self.note_found((number, started), &service);
         self.follow_records(number, runtime.clone());
         self.follow_resets(number, runtime, &service);
         let working = Arc::new(AtomicUsize::new(stopping.len()));
@@ -339,6 +344,26 @@ impl Run {
                 }
             });
         }
+    }
+
+    /// Notes when a node that starts has found all of its servers.
+    fn note_found(self: &Arc<Self>, (number, started): (usize, Time), service: &Service<Node>) {
+        let Some(store) = service.counters().shared() else { return };
+        let mut starts = lock(&self.starts);
+        let before = starts.iter_mut().filter(|(node, ..)| *node == number);
+        before.for_each(|(.., found)| *found = started.min(*found));
+        let place = starts.len();
+        starts.push((number, started, Time::MAX));
+        let contacts: Vec<_> = store.stores().map(|(_, store)| store.contact()).collect();
+        let run = Arc::clone(self);
+        self.world.spawn(number, async move {
+            for mut contact in contacts {
+                if contact.wait_for(|contact| *contact == Contact::Up).await.is_err() {
+                    return;
+                }
+            }
+            lock(&run.starts)[place].2 = run.world.now();
+        });
     }
 
     /// A node serves nobody any more, and gives back what it has of leases.

@@ -24,8 +24,6 @@ const ACCOUNTED: Time = SECOND;
 const DEADLINE_MIN: Time = MILLI;
 /// A node that starts has found its servers after so long.
 const STARTED_WITHIN: Time = 3 * SECOND;
-/// The same if it could not be reached at first: pauses are doubled up to half a minute.
-const STARTED_LATE: Time = 60 * SECOND;
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -253,21 +251,29 @@ impl Run {
             Some((node, fault.at, fault.at + lasts, forgets))
         });
         let trouble = |(node, from, until, forgets)| Trouble { node, from, until, forgets };
-        let all: Vec<_> = slow.chain(failed).map(trouble).collect();
+        let mut all: Vec<_> = slow.chain(failed).map(trouble).collect();
         // Clients that wait for a shorter time than an answer takes open the breaker, for all.
         let is_far = |far: &[Time; 2]| far[0] + far[1] >= DEADLINE_MIN;
         let far_until = |far| if is_far(far) { self.scenario.asked_until() } else { 0 };
-        Troubles::new(self.scenario.far.iter().map(far_until).collect(), &all)
+        let far_until: Vec<Time> = self.scenario.far.iter().map(far_until).collect();
+        // Where something fails while a node starts, its pauses grow until it has found its servers.
+        let troubles = Troubles::new(far_until.clone(), &all);
+        let starts = lock(&self.starts);
+        let late = starts
+            .iter()
+            .filter(|(node, from, _)| troubles.of(*node, *from, from + STARTED_WITHIN).is_some());
+        let until_found = |&(node, from, found): &(usize, Time, Time)| {
+            (Some(node), from, found.min(self.world.now()), false)
+        };
+        all.extend(late.map(until_found).map(trouble));
+        Troubles::new(far_until, &all)
     }
 
     /// An error for an answer, though nothing failed. A node has the time to find its servers first.
     fn error(&self, troubles: &Troubles) -> Option<Violation> {
         let errors = lock(&self.errors);
         let error = errors.iter().find(|(node, [asked, now], _)| {
-            // Where something failed while it started, its pauses may have grown.
-            let had_trouble = troubles.of(*node, 0, STARTED_WITHIN).is_some();
-            let starts = if had_trouble { STARTED_LATE } else { STARTED_WITHIN };
-            let is_early = *asked < starts.max(troubles.far_until(*node));
+            let is_early = *asked < STARTED_WITHIN.max(troubles.far_until(*node));
             // Idle connections that were lost are found by a look, and opened again after a pause.
             !is_early && troubles.of(*node, asked.saturating_sub(SECOND), *now).is_none()
         });
