@@ -17,6 +17,9 @@ use crate::world::{Time, lock};
 /// A counter: its limit, and its number there.
 pub(super) type Counter = (usize, u64);
 
+/// A process of a node: the node, and how often it had been started.
+pub(super) type Process = (usize, u64);
+
 /// All writes, by the numbers under which they were begun.
 pub(super) struct Ledger(Mutex<Vec<Write>>);
 
@@ -24,8 +27,8 @@ pub(super) struct Ledger(Mutex<Vec<Write>>);
 struct Write {
     /// Of these counters; of all if there are none.
     counters: SmallVec<[Counter; 2]>,
-    /// Through which node.
-    node: Option<usize>,
+    /// Through which process.
+    process: Option<Process>,
     sent: Time,
     /// When it is surely done, or never will be.
     ends: Time,
@@ -67,14 +70,14 @@ impl Ledger {
     pub(super) fn begin(
         &self,
         counters: &[Counter],
-        node: usize,
+        process: Process,
         terms: Option<Terms>,
         (sent, ends): (Time, Time),
     ) -> usize {
-        let (node, terms) = (Some(node), smallvec![terms]);
+        let (process, terms) = (Some(process), smallvec![terms]);
         self.add(Write {
             counters: counters.into(),
-            node,
+            process,
             sent,
             ends,
             acknowledged: false,
@@ -93,11 +96,11 @@ impl Ledger {
     pub(super) fn begin_exchange(
         &self,
         (counter, before): (Counter, Option<Record>),
-        node: usize,
+        process: Process,
         terms: Option<Terms>,
         times: (Time, Time),
     ) -> usize {
-        let write = self.begin(&[counter], node, terms, times);
+        let write = self.begin(&[counter], process, terms, times);
         lock(&self.0)[write].before = Some(before);
         write
     }
@@ -141,7 +144,7 @@ impl Ledger {
     ) {
         self.add(Write {
             counters,
-            node: None,
+            process: None,
             sent: now,
             ends: now,
             acknowledged: true,
@@ -169,16 +172,16 @@ impl Ledger {
         self.known(counter, to, apart, |_, acknowledged| acknowledged <= from)
     }
 
-    /// What a node may know of a counter that is asked for then and decides at `to`. It knows at once what was written
+    /// What a process may know of a counter that is asked for then and decides at `to`. It knows at once what was written
     /// through itself, and what was acknowledged before `heard` through another one.
     pub(super) fn heard(
         &self,
         counter: Counter,
-        (node, asked, heard): (usize, Time, Time),
+        (process, asked, heard): (Option<Process>, Time, Time),
         to: Time,
     ) -> SmallVec<[Option<Terms>; 1]> {
         self.known(counter, to, None, |by, acknowledged| {
-            acknowledged < heard || by == Some(node) && acknowledged < asked
+            acknowledged < heard || by.is_some() && by == process && acknowledged < asked
         })
     }
 
@@ -193,14 +196,14 @@ impl Ledger {
         counter: Counter,
         to: Time,
         apart: Option<usize>,
-        is_known: impl Fn(Option<usize>, Time) -> bool,
+        is_known: impl Fn(Option<Process>, Time) -> bool,
     ) -> SmallVec<[Option<Terms>; 1]> {
         let all = lock(&self.0);
         let own = || {
             let all = all.iter().enumerate().filter(|(place, _)| Some(*place) != apart);
             all.map(|(_, write)| write).filter(|write| write.concerns(counter))
         };
-        let followed = own().filter(|write| write.acknowledged && is_known(write.node, write.ends));
+        let followed = own().filter(|write| write.acknowledged && is_known(write.process, write.ends));
         let least = followed.map(|write| write.sent).max().unwrap_or(0);
         let may = own().filter(|write| write.sent <= to && write.ends >= least);
         may.flat_map(|write| write.terms.iter().copied()).collect()
@@ -214,7 +217,7 @@ mod tests {
     const COUNTER: Counter = (0, 0);
 
     fn write(ledger: &Ledger, node: usize, requests: u32, times: (Time, Time), done: Done) {
-        let write = ledger.begin(&[COUNTER], node, Some((requests, None)), (times.0, times.0 + 100));
+        let write = ledger.begin(&[COUNTER], (node, 1), Some((requests, None)), (times.0, times.0 + 100));
         ledger.end(write, done, times.1);
     }
 
@@ -246,7 +249,7 @@ mod tests {
         let ledger = Ledger::default();
         let replace = |before: Option<Terms>, requests, at: Time| {
             let (of, times) = ((COUNTER, before.map(record)), (at, at + 100));
-            let write = ledger.begin_exchange(of, 0, Some((requests, None)), times);
+            let write = ledger.begin_exchange(of, (0, 1), Some((requests, None)), times);
             ledger.end(write, Done::Yes, at + 1);
         };
         replace(None, 1, 10);
@@ -260,11 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_knows_at_once_what_was_written_through_it() {
+    fn a_process_knows_at_once_what_was_written_through_it() {
         let ledger = Ledger::default();
         write(&ledger, 0, 1, (10, 20), Done::Yes);
-        let heard = |node, asked| numbers(&ledger.heard(COUNTER, (node, asked, 5), asked));
+        let heard = |node, asked| numbers(&ledger.heard(COUNTER, (Some((node, 1)), asked, 5), asked));
         assert_eq!((heard(0, 30), heard(1, 30)), (vec![1], vec![0, 1]));
-        assert_eq!(numbers(&ledger.heard(COUNTER, (1, 30, 25), 30)), [1]);
+        assert_eq!(numbers(&ledger.heard(COUNTER, (Some((1, 1)), 30, 25), 30)), [1]);
     }
 }

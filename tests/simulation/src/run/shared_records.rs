@@ -2,7 +2,7 @@
 //! `RecordStore` and `Follower`. The server has no counters.
 //!
 //! In: changes that operators make, and what happens to the server. Out: by which records a node may decide. What was
-//! acknowledged to an operator is in force at once at the node that wrote it, and at all others within a second. Where the
+//! acknowledged to an operator is in force at once at the process that wrote it, and at all others within a second. Where the
 //! server or the way to it failed, for as long as a node takes to find it again, it may decide by what it knew when that
 //! began, or by the limit of the rule. A node that starts has the time to find the server first. While a message is slow, a
 //! request may not wait for its record.
@@ -18,7 +18,7 @@ use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_serve::service::{KnownRecords, RecordsOptions};
 
 use super::cluster;
-use super::ledger::{Counter, Done};
+use super::ledger::{Counter, Done, Process};
 use super::names::entries;
 use super::records::{Known, RECORDS_TIMEOUT, STALE_MAX, record};
 use super::{Kind, Run};
@@ -158,14 +158,19 @@ impl Run {
         let nodes = self.scenario.clocks.len() as u64;
         let places = (0..nodes).map(|place| ((place + self.scenario.seed + now) % nodes) as usize);
         let mut serving = places.filter(|&node| !self.world.is_frozen(node));
-        let store = |node: usize| Some((node, lock(&self.nodes)[node].record_store.clone()?));
+        let store = |node: usize| {
+            let state = &lock(&self.nodes)[node];
+            Some(((node, state.starts), state.record_store.clone()?))
+        };
         let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        if let Some((node, store)) = serving.find_map(store) {
+        if let Some((process, store)) = serving.find_map(store) {
             let (run, done) = (Arc::clone(self), Arc::clone(&done));
-            self.world.spawn(node, async move {
+            self.world.spawn(process.0, async move {
                 let is_done = match change.terms {
-                    Some(terms) if change.thinks < THINKS_MIN => run.load(node, &store, change, terms).await,
-                    _ => run.exchange(node, &store, change).await,
+                    Some(terms) if change.thinks < THINKS_MIN => {
+                        run.load(process, &store, change, terms).await
+                    }
+                    _ => run.exchange(process, &store, change).await,
                 };
                 done.store(is_done, std::sync::atomic::Ordering::Relaxed);
             });
@@ -179,19 +184,19 @@ impl Run {
     }
 
     /// Puts a record of two counters into the store, in one batch.
-    async fn load(&self, node: usize, store: &RecordStore<Node>, change: Change, terms: Terms) -> bool {
+    async fn load(&self, process: Process, store: &RecordStore<Node>, change: Change, terms: Terms) -> bool {
         let (limit, key) = change.counter;
         let counters = &[(limit, key), (limit, 1 - key)];
         let batch = counters.iter().map(|&counter| (self.record_key(counter), record(terms))).collect();
-        let write = self.ledger.begin(counters, node, Some(terms), self.under_way());
+        let write = self.ledger.begin(counters, process, Some(terms), self.under_way());
         let loaded = store.load(batch).await;
-        self.world.note(|| format!("node {node}: records of {counters:?} are {terms:?}: {loaded:?}"));
+        self.world.note(|| format!("node {}: records of {counters:?} are {terms:?}: {loaded:?}", process.0));
         self.ledger.end(write, loaded.as_ref().map_or_else(why, |()| Done::Yes), self.world.now());
         loaded.is_ok()
     }
 
     /// Reads a record, thinks, and changes it if it is still what it was. Otherwise again.
-    async fn exchange(&self, node: usize, store: &RecordStore<Node>, change: Change) -> bool {
+    async fn exchange(&self, process: Process, store: &RecordStore<Node>, change: Change) -> bool {
         let Change { counter, terms, thinks } = change;
         loop {
             let asked = self.world.now();
@@ -199,10 +204,13 @@ impl Run {
             self.check_stored(counter, asked, None, |stored| stored == before);
             self.world.until(self.world.now() + thinks).await;
             let (sent, ends) = self.under_way();
-            let write = self.ledger.begin_exchange((counter, before), node, terms, (sent, ends));
+            let write = self.ledger.begin_exchange((counter, before), process, terms, (sent, ends));
             let done = store.exchange(self.record_key(counter), before, terms.map(record)).await;
             self.world.note(|| {
-                format!("node {node}: the record of {counter:?} is {terms:?} instead of {before:?}: {done:?}")
+                format!(
+                    "node {}: the record of {counter:?} is {terms:?} instead of {before:?}: {done:?}",
+                    process.0
+                )
             });
             let result = done.as_ref().map_or_else(why, |done| if *done { Done::Yes } else { Done::No });
             self.ledger.end(write, result, self.world.now());
@@ -311,10 +319,15 @@ impl Run {
         let slow = lock(&self.network.slow_records);
         let is_slow =
             slow.iter().any(|&(of, from, until)| of == node && from <= now && until + MILLI >= asked);
+        // A process that was started since is not the one that was asked.
+        let process = {
+            let state = &lock(&self.nodes)[node];
+            (state.started <= asked).then_some((node, state.starts))
+        };
         // What changed shortly before may not have been read.
         let heard = trouble.map_or(asked, |it| it.from.min(asked)).saturating_sub(IN_FORCE_AFTER);
         Known {
-            may: self.ledger.heard(counter, (node, asked, heard), now),
+            may: self.ledger.heard(counter, (process, asked, heard), now),
             ever: self.ledger.ever(counter, now),
             is_away: trouble.is_some() || is_slow,
             is_stale: self.are_stale(node, asked),
