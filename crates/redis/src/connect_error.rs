@@ -42,8 +42,8 @@ pub enum ConnectError {
     /// Fewer replicas than REDIS_WAIT_REPLICAS acknowledged the write.
     #[error("fewer than {0} replicas acknowledged a write to {1}")]
     Unreplicated(u32, Address),
-    /// A value was changed, but the change could not be announced to other nodes.
-    #[error("it was changed, but other nodes were not notified: {0}")]
+    /// Values were changed, all or some of them, but the change could not be announced to other nodes.
+    #[error("all or a part of it was changed, but other nodes were not notified: {0}")]
     Unannounced(String),
     /// Several calls in a row had no answer.
     #[error("several calls in a row had no answer")]

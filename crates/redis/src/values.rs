@@ -187,15 +187,22 @@ impl<R: Runtime> Values<R> {
         changes: &[(&[u8], Option<&[u8]>)],
         keys: &[Vec<u8>],
     ) -> Result<usize, ConnectError> {
-        let mut there = 0;
-        for ((name, value), key) in changes.iter().zip(keys) {
-            there += self.store.ask::<usize>(key, redis::cmd("EXISTS").arg(key)).await?;
-            let mut write = redis::cmd(if value.is_some() { "SET" } else { "DEL" });
-            self.store.ask::<Value>(key, write.arg(key).arg(*value)).await?;
-            self.list(name, value.is_some()).await?;
+        let (mut there, mut is_begun) = (0, false);
+        let changed = async {
+            for ((name, value), key) in changes.iter().zip(keys) {
+                there += self.store.ask::<usize>(key, redis::cmd("EXISTS").arg(key)).await?;
+                let mut write = redis::cmd(if value.is_some() { "SET" } else { "DEL" });
+                self.store.ask::<Value>(key, write.arg(key).arg(*value)).await?;
+                is_begun = true;
+                self.list(name, value.is_some()).await?;
+            }
+            self.announce(changes).await
+        };
+        let changed: Result<(), ConnectError> = changed.await;
+        match changed {
+            Err(error) if is_begun => Err(ConnectError::Unannounced(error.to_string())),
+            changed => changed.map(|()| there),
         }
-        self.announce(changes).await?;
-        Ok(there)
     }
 
     /// Adds a key to the index, or removes it.
