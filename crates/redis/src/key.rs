@@ -104,6 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::topology::slot_of;
     use tidegate_engine::key::KeySecret;
     use tidegate_engine::plan::{Modes, Step};
     use tidegate_engine::request::{DescriptorOptions, Override, Request};
@@ -154,6 +155,18 @@ descriptors:
         let key = prop::sample::select(vec!["k", "k", "k", "ip", "ip", "|", ""]);
         let entry = (key, text).prop_map(|(key, value)| (key.to_owned(), value.to_owned()));
         (prop::collection::vec(entry, 0..4), any::<bool>())
+    }
+
+    #[test]
+    fn the_keys_of_a_counter_are_three_in_one_slot() {
+        for style in [KeyStyle::new(""), KeyStyle::new("p:")] {
+            let own = [style.prefix.as_bytes(), b"shop|0|a"].concat();
+            let keys = [own.clone(), style.holds(&own), style.candidate(&own)];
+            let slots = keys.each_ref().map(|key| slot_of(key));
+            assert_eq!(slots, [slots[0]; 3], "of a Cluster");
+            assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
+            assert!(keys.iter().all(|key| key.starts_with(style.prefix.as_bytes())), "rights may end there");
+        }
     }
 
     proptest! {

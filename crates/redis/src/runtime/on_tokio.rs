@@ -164,3 +164,13 @@ impl Task for Option<AbortHandle> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_numbers_differ() {
+        assert_ne!(Tokio.random(), Tokio.random());
+    }
+}
