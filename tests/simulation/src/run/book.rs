@@ -76,13 +76,16 @@ impl Run {
             (home.wall_at(self.world.now()), format!("l{limit}-{whom:?}").replace(['(', ')'], "."));
         home.folder.disk(usize::MAX);
         let Kept { book, made: all, .. } = &mut home.excepted;
-        let before = all.len();
-        all.retain(|made| (made.limit, made.whom) != (limit, whom));
-        let was_there = all.len() < before;
+        let was_there = all.iter().any(|made| (made.limit, made.whom) == (limit, whom));
         // Some begin later and end by themselves, the others end when somebody ends them.
         let after = |part: Time| made.filter(|_| whom.is_one()).map(|(_, lasts)| wall.plus(lasts / part));
         let (from, until) = (after(2).filter(|_| whom == Whom::One(1)), after(1));
-        all.extend(made.map(|(effect, _)| Made { limit, whom, effect, from, until }));
+        let new = made.map(|(effect, _)| Made { limit, whom, effect, from, until });
+        // Who makes one that is there changes nothing: it is no newer then.
+        if !new.is_some_and(|new| all.contains(&new)) {
+            all.retain(|made| (made.limit, made.whom) != (limit, whom));
+            all.extend(new);
+        }
         let wanted = match made {
             Some((effect, _)) => {
                 let exception = Exception { path: path(&self.scenario.limits, limit, whom), effect };

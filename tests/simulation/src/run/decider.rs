@@ -32,7 +32,7 @@ pub(super) struct Decider {
 }
 
 /// One exception of a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Made {
     pub(super) limit: usize,
     pub(super) whom: Whom,
