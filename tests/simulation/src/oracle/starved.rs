@@ -210,8 +210,7 @@ impl<'o> Counted<'o> {
         let Self { rules, limit, .. } = *self;
         let it = &self.own[place];
         let back = went_back(rules, limit, it);
-        let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
-        if fill(enough + went_back, limit, self.others(place, 0), it) {
+        if fill(enough + sum_of(&back), limit, self.others(place, 0), it) {
             return None;
         }
         let level = level(limit, self.others(place, 0), &back, it);
@@ -234,9 +233,8 @@ impl<'o> Counted<'o> {
             _ => it.asked.saturating_sub(rules.counts_for(limit, it)),
         };
         let back = went_back(rules, limit, it);
-        let went_back: u64 = back.iter().map(|refund| refund.hits).sum();
-        let hits = sum_below(enough + went_back, self.others(place, since))?;
-        if went_back == 0 {
+        let hits = sum_below(enough + sum_of(&back), self.others(place, since))?;
+        if back.is_empty() {
             return Some(hits);
         }
         let mut there: Vec<There> = self.others(place, 0).collect();
@@ -322,6 +320,11 @@ fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r R
     let fails = |refund: &Refund| rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
     let own = own.filter(|refund| refund.done <= it.asked && !fails(refund));
     own.filter(is_heard).collect()
+}
+
+/// How many hits went back.
+fn sum_of(back: &[&Refund]) -> u64 {
+    back.iter().map(|refund| refund.hits).sum()
 }
 
 /// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.

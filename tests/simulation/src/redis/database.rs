@@ -348,8 +348,7 @@ impl Database {
     }
 
     fn text_or_new(&mut self, key: &[u8]) -> Result<&mut Vec<u8>, Reply> {
-        let new = || Entry { value: Value::Text(Vec::new()), expires: None };
-        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+        match self.value_or_new(key, || Value::Text(Vec::new())) {
             Value::Text(text) => Ok(text),
             _ => Err(wrong_type()),
         }
@@ -387,9 +386,13 @@ impl Database {
         Ok(all)
     }
 
+    fn value_or_new(&mut self, key: &[u8], new: impl FnOnce() -> Value) -> &mut Value {
+        let entry = self.keys.entry(key.to_vec());
+        &mut entry.or_insert_with(|| Entry { value: new(), expires: None }).value
+    }
+
     fn sorted_or_new(&mut self, key: &[u8]) -> Result<&mut Sorted, Reply> {
-        let new = || Entry { value: Value::Sorted(Sorted::new()), expires: None };
-        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+        match self.value_or_new(key, || Value::Sorted(Sorted::new())) {
             Value::Sorted(sorted) => Ok(sorted),
             _ => Err(wrong_type()),
         }
@@ -404,8 +407,7 @@ impl Database {
     }
 
     fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Fields, Reply> {
-        let new = || Entry { value: Value::Hash(Fields::new()), expires: None };
-        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+        match self.value_or_new(key, || Value::Hash(Fields::new())) {
             Value::Hash(fields) => Ok(fields),
             _ => Err(wrong_type()),
         }
@@ -420,8 +422,7 @@ impl Database {
     }
 
     fn stream_or_new(&mut self, key: &[u8]) -> Result<&mut Stream, Reply> {
-        let new = || Entry { value: Value::Stream(Stream::default()), expires: None };
-        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+        match self.value_or_new(key, || Value::Stream(Stream::default())) {
             Value::Stream(stream) => Ok(stream),
             _ => Err(wrong_type()),
         }
@@ -443,8 +444,7 @@ impl Database {
     }
 
     fn list_or_new(&mut self, key: &[u8]) -> Result<&mut VecDeque<Vec<u8>>, Reply> {
-        let new = || Entry { value: Value::List(VecDeque::new()), expires: None };
-        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+        match self.value_or_new(key, || Value::List(VecDeque::new())) {
             Value::List(list) => Ok(list),
             _ => Err(wrong_type()),
         }
