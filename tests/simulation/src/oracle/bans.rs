@@ -301,7 +301,7 @@ impl<'r> Counter<'r> {
             let has_no_answer = is_unknown || rules.is_alone(self.limit, it);
             let is_lost = has_no_answer && reports.get(&it.node).is_some_and(|until| *until >= it.asked);
             let may_strike = it.bans.strikes || is_unknown && it.hits > 0;
-            let fails = may_strike && rules.troubles.of(it.node, it.asked, it.answered + SENT).is_some();
+            let fails = may_strike && self.may_have_no_answer(it);
             may_repeat |= each_counts && (is_lost || fails);
             if may_strike {
                 reports.insert(it.node, it.answered + rules.reports_within);
@@ -418,9 +418,17 @@ impl<'r> Counter<'r> {
     /// Whether a denial surely counts, unless another one does that came within `every` before it.
     fn surely_strikes(&self, it: &Record) -> bool {
         let (rules, limit) = (self.rules, self.limit);
-        let fails = rules.troubles.of(it.node, it.asked, it.answered + SENT).is_some();
-        let is_far = it.asked < rules.troubles.far_until(it.node);
         let is_usual = it.bans.strikes && it.bans.has_room && !it.is_full;
-        is_usual && !fails && !is_far && !rules.is_alone(limit, it) && !rules.may_be_cold(limit, it)
+        is_usual
+            && !self.may_have_no_answer(it)
+            && !rules.is_alone(limit, it)
+            && !rules.may_be_cold(limit, it)
+    }
+
+    /// Whether a call that reports a denial may have no answer in time.
+    fn may_have_no_answer(&self, it: &Record) -> bool {
+        let troubles = self.rules.troubles;
+        let is_far = it.asked < troubles.far_until(it.node);
+        is_far || troubles.of(it.node, it.asked, it.answered + SENT).is_some()
     }
 }
