@@ -162,14 +162,16 @@ async fn send<R: Runtime>((wire, server, marked): &To<R>, shared: &Shared<R>, ca
     let script = shared.script(purpose);
     let mut sent = shared.runtime.monotonic();
     let mut answer = reply(transport, &command("EVALSHA", &script.name)).await;
+    let in_time = |sent| shared.runtime.monotonic().saturating_duration_since(sent) <= shared.options.timeout;
     let is_unknown = answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT"));
-    if is_unknown && calls.iter().any(Waiting::is_awaited) {
+    // Callers may not know yet that it is too late, if this node stood still.
+    if is_unknown && in_time(sent) && calls.iter().any(Waiting::is_awaited) {
         sent = shared.runtime.monotonic();
         answer = reply(transport, &command("EVAL", &script.text)).await;
     }
     // A reply within the budget shows that the server answers, even if all callers have given up.
     let is_answer = answer.as_ref().map_or_else(|error| !error.is_connection_dropped(), |_| true);
-    if is_answer && shared.runtime.monotonic().saturating_duration_since(sent) <= shared.options.timeout {
+    if is_answer && in_time(sent) {
         server.answered();
     }
     let replies = match (answer, purpose) {
