@@ -187,6 +187,16 @@ impl<R: Runtime> RecordStore<R> {
         Ok(was_before)
     }
 
+    /// Has all nodes read a record again that is as it should be: who changed it may have failed to announce it.
+    /// Fails when the store did not do it.
+    pub async fn announce_again(&self, key: &RecordKey, has_record: bool) -> Result<(), StoreError> {
+        if let Backend::Redis(redis) = &self.store {
+            redis.announce_again(key, has_record).await?;
+            self.changed(Some(key));
+        }
+        Ok(())
+    }
+
     /// Adds or replaces all of these, or none.
     /// Fails when the store did not take them.
     pub async fn load(&self, batch: Vec<(RecordKey, Record)>) -> Result<(), StoreError> {

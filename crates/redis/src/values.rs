@@ -7,7 +7,11 @@
 //! itself, and the batch is announced after the last.
 //!
 //! A node that keeps values reads the stream from its last position. If the entry at that position is gone, the node
-//! may have missed changes, or the server has lost some; the result says so.
+//! may have missed changes, or the server has lost some; the result says so. A value may have been read before its entry
+//! in the stream. If the server loses both then, the stream does not show it; so after every new connection any key may
+//! have changed.
+
+use std::sync::atomic::Ordering::Acquire;
 
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Value};
@@ -88,6 +92,16 @@ pub enum Followed {
     Keys(Vec<Vec<u8>>),
     /// Changes were missed: any key may have changed.
     Missed,
+    /// Another server may answer than before, or one that has lost changes: any key may have changed.
+    Reconnected,
+}
+
+/// How far changes were read.
+#[derive(Clone)]
+struct Read {
+    position: Position,
+    /// How many connections had been opened before.
+    opened: u64,
 }
 
 /// Values by key.
@@ -98,8 +112,8 @@ pub struct Values<R: Runtime = Tokio> {
     stream: Vec<u8>,
     /// All keys in the order of their bytes.
     index: Vec<u8>,
-    /// The position up to which [`follow`](Self::follow) has read.
-    followed: Mutex<Option<Position>>,
+    /// How far [`follow`](Self::follow) has read.
+    followed: Mutex<Option<Read>>,
 }
 
 impl<R: Runtime> Values<R> {
@@ -167,19 +181,24 @@ impl<R: Runtime> Values<R> {
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
             let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
             if is_done {
-                let announced = async {
-                    self.list(name, after.is_some()).await?;
-                    self.announce(&[(name, after)]).await
-                };
-                announced
-                    .await
-                    .map_err(|error: ConnectError| ConnectError::Unannounced(error.to_string()))?;
+                let announced = self.list_and_announce(name, after.is_some()).await;
+                announced.map_err(|error| ConnectError::Unannounced(error.to_string()))?;
             }
             return Ok(is_done);
         }
         command.arg([COMPARE, CHANGE].concat()).arg(3).arg(&self.stream).arg(&self.index).arg(&key);
         command.arg(CHANGES_KEPT).arg(self.prefix.len()).arg(value).arg(before);
         Ok(self.store.ask::<i64>(&self.stream, &command).await? >= 0)
+    }
+
+    /// Announces a change that an earlier call may have made without: in a Cluster. Elsewhere there is no such change, and
+    /// this does nothing. `has_value`: whether the key has a value now.
+    /// Fails when the server does not answer.
+    pub async fn announce_again(&self, name: &[u8], has_value: bool) -> Result<(), ConnectError> {
+        match self.store.options().kind {
+            Servers::Cluster(_) => self.list_and_announce(name, has_value).await,
+            _ => Ok(()),
+        }
     }
 
     async fn change_each(
@@ -196,7 +215,7 @@ impl<R: Runtime> Values<R> {
                 is_begun = true;
                 self.list(name, value.is_some()).await?;
             }
-            self.announce(changes).await
+            self.announce(changes.iter().map(|(name, _)| *name)).await
         };
         let changed: Result<(), ConnectError> = changed.await;
         match changed {
@@ -213,13 +232,18 @@ impl<R: Runtime> Values<R> {
     }
 
     /// Adds these keys to the stream, as one entry.
-    async fn announce(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<(), ConnectError> {
+    async fn announce(&self, names: impl Iterator<Item = &[u8]>) -> Result<(), ConnectError> {
         let mut command = redis::cmd("XADD");
         command.arg(&self.stream).arg("MAXLEN").arg("~").arg(CHANGES_KEPT).arg("*");
-        changes.iter().for_each(|(name, _)| {
+        names.for_each(|name| {
             command.arg("k").arg(name);
         });
         self.store.ask::<Value>(&self.stream, &command).await.map(drop)
+    }
+
+    async fn list_and_announce(&self, name: &[u8], has_value: bool) -> Result<(), ConnectError> {
+        self.list(name, has_value).await?;
+        self.announce(std::iter::once(name)).await
     }
 
     /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, as `read` parses
@@ -281,20 +305,28 @@ impl<R: Runtime> Values<R> {
         missing: MissingStream,
         mut take: impl FnMut(Followed),
     ) -> Result<(), ConnectError> {
-        let Some(mut since) = self.followed.lock().clone() else {
+        // What was read on connections from before is dropped by this call or an earlier one.
+        let opened = self.store.stats().connections_opened.load(Acquire);
+        let note = |position| *self.followed.lock() = Some(Read { position, opened });
+        let Some(Read { position: mut since, opened: before }) = self.followed.lock().clone() else {
             let end = match missing {
                 MissingStream::Create => Some(self.end().await?),
                 MissingStream::Await => self.last().await?,
             };
-            *self.followed.lock() = end;
+            end.into_iter().for_each(note);
             take(Followed::Begun);
             return Ok(());
         };
+        if opened > before {
+            note(self.end().await?);
+            take(Followed::Reconnected);
+            return Ok(());
+        }
         loop {
             let Changes { keys, position } = self.changes(&since).await?;
             let is_end = position == since || keys.is_none();
             take(keys.map_or(Followed::Missed, Followed::Keys));
-            *self.followed.lock() = Some(position.clone());
+            note(position.clone());
             if is_end {
                 return Ok(());
             }

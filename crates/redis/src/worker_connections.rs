@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -200,12 +200,13 @@ impl<R: Runtime> WorkerConnections<R> {
 
     fn publish(&self, old: &Routes<R>, routes: Routes<R>, opened: u64) {
         let stats = &self.shared.stats;
-        stats.connections_opened.fetch_add(opened, Relaxed);
         let (had, has) = (old.connections.len(), routes.connections.len());
         stats.connections.fetch_add(has, Relaxed);
         stats.connections.fetch_sub(had, Relaxed);
         stats.connections_closed.fetch_add((had as u64 + opened).saturating_sub(has as u64), Relaxed);
         *self.routes.lock() = Arc::new(routes);
+        // Whoever sees this count asks no earlier connection any more.
+        stats.connections_opened.fetch_add(opened, Release);
         if opened > 0 {
             self.shared.opened.notify_one();
         }

@@ -64,7 +64,7 @@ impl AdminApi {
         let author = Author { who: asked.who.into_string(), caller };
         let who = Reason { author, why: asked.why.into_string() };
         let warning = self.service.with_rules(|rules| of_record(&key, &record, rules?));
-        let before = self.exchange(records, who, Does::RecordPut, &key, |_| Ok(Some(record))).await?;
+        let before = self.exchange(records, who, Does::RecordPut, &key, Some(record)).await?;
         let (status, done) = match before {
             Some(same) if same == record => (StatusCode::OK, RecordDone::Unchanged),
             Some(_) => (StatusCode::OK, RecordDone::Replaced),
@@ -82,12 +82,12 @@ impl AdminApi {
         let key = key_of(&asked.domain, &asked.entries)?;
         let author = Author { who: asked.who.into_string(), caller };
         let who = Reason { author, why: asked.why.map(Text::into_string).unwrap_or_default() };
-        let none = |before: Option<Record>| before.map_or_else(|| Err(unknown(&key)), |_| Ok(None));
-        self.exchange(records, who, Does::RecordDelete, &key, none).await?;
+        let before = self.exchange(records, who, Does::RecordDelete, &key, None).await?;
+        before.ok_or_else(|| unknown(&key))?;
         Ok(shown(StatusCode::OK, &answered::Done { done: RecordDone::Deleted, warning: None }))
     }
 
-    /// Replaces a record by the result of `after`, and returns the previous one. If somebody else changes it between
+    /// Replaces a record by `after`, and returns the previous one. If somebody else changes it between
     /// the first line of the audit and the change, nothing is done, and it starts again: so each `before` in the
     /// audit is the record that was replaced.
     async fn exchange(
@@ -96,12 +96,12 @@ impl AdminApi {
         who: Reason,
         does: Does,
         key: &RecordKey,
-        after: impl Fn(Option<Record>) -> Result<Option<Record>, Problem>,
+        after: Option<Record>,
     ) -> Result<Option<Record>, Problem> {
         for _ in 0..TRIES_MAX {
             let before = records.get(key.clone()).await?;
-            let after = after(before)?;
             if before == after {
+                records.announce_again(key, after.is_some()).await?;
                 return Ok(before);
             }
             let change = Change { key: key.clone(), before, after };

@@ -79,6 +79,12 @@ impl<R: Runtime> InRedis<R> {
         Ok(self.values.exchange(key.as_bytes(), value.as_deref(), after.as_deref()).await?)
     }
 
+    /// Announces a change of this record that an earlier call may have made without.
+    /// Fails when Redis does not answer, or refuses.
+    pub async fn announce_again(&self, key: &RecordKey, has_record: bool) -> Result<(), RedisError> {
+        Ok(self.values.announce_again(key.as_bytes(), has_record).await?)
+    }
+
     /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
     /// Fails when Redis does not answer, or holds something else.
     pub async fn page(
@@ -106,7 +112,7 @@ impl<R: Runtime> InRedis<R> {
                     .filter_map(|key| RecordKey::from_bytes(key).ok())
                     .for_each(|key| take(Some(&key)));
             }
-            Followed::Begun => take(None),
+            Followed::Begun | Followed::Reconnected => take(None),
             Followed::Missed => {
                 tracing::warn!("records: changes were missed; cached records are dropped");
                 take(None);

@@ -157,6 +157,47 @@ async fn changes_are_followed_from_call_to_call() {
     assert_eq!(all(MissingStream::Create).await, Ok(vec![Followed::Keys(vec![])]));
 }
 
+/// A value may have been read before its entry in the stream, and both be lost then.
+#[tokio::test]
+async fn after_a_new_connection_any_key_may_have_changed() {
+    let server = Server::start(&[]);
+    let values = connected(Servers::Single(address(&server))).await;
+    let followed = async || {
+        let mut all = Vec::new();
+        values.follow(MissingStream::Create, |part| all.push(part)).await.map(|()| all)
+    };
+    assert_eq!(followed().await, Ok(vec![Followed::Begun]));
+    values.change(&[(b"a", Some(b"1"))]).await.expect("written");
+    assert_eq!(followed().await, Ok(vec![Followed::Keys(vec![b"a".to_vec()]), Followed::Keys(vec![])]));
+    let opened = || values.store().stats().connections_opened.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(opened(), 1);
+    let kill = &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    redis::cmd(kill[0]).arg(&kill[1..]).exec(&mut server.connect()).expect("it is done");
+    while opened() == 1 {
+        let _ = values.get(b"a").await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    values.change(&[(b"b", Some(b"1"))]).await.expect("written");
+    assert_eq!(followed().await, Ok(vec![Followed::Reconnected]));
+    assert_eq!(followed().await, Ok(vec![Followed::Keys(vec![])]), "b is none of the news any more");
+}
+
+/// In a Cluster a change and its announcement are two commands.
+#[tokio::test]
+async fn a_change_that_was_not_announced_is_announced_later() {
+    let servers = cluster("redis-server");
+    let values = connected(Servers::Cluster(servers.iter().map(address).collect())).await;
+    values.change(&[(b"a", Some(b"1"))]).await.expect("written");
+    let since = values.end().await.expect("an answer");
+    let names = async || pages(&values, b"").await.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    for (has_value, listed) in [(false, vec![]), (true, vec![b"a".to_vec()])] {
+        values.announce_again(b"a", has_value).await.expect("an answer");
+        assert_eq!(names().await, listed);
+    }
+    let changes = values.changes(&since).await.expect("an answer");
+    assert_eq!(changes.keys, Some(vec![b"a".to_vec(); 2]));
+}
+
 /// A stream that was cut, a server that lost everything, and one that started empty: what was missed is noticed.
 #[tokio::test]
 async fn missed_changes_are_noticed() {

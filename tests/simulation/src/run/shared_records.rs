@@ -195,13 +195,22 @@ impl Run {
         loaded.is_ok()
     }
 
-    /// Reads a record, thinks, and changes it if it is still what it was. Otherwise again.
+    /// Reads a record, thinks, and changes it if it is still what it was. Otherwise again. One that is as it should be is announced
+    /// again, as the program does: a change that failed may not have been.
     async fn exchange(&self, process: Process, store: &RecordStore<Node>, change: Change) -> bool {
         let Change { counter, terms, thinks } = change;
         loop {
             let asked = self.world.now();
             let Ok(before) = store.get(self.record_key(counter)).await else { return false };
             self.check_stored(counter, asked, None, |stored| stored == before);
+            if before == terms.map(record) {
+                let write = self.ledger.begin(&[counter], process, terms, (asked, self.under_way().1));
+                let done = store.announce_again(&self.record_key(counter), before.is_some()).await;
+                self.world
+                    .note(|| format!("node {}: the record of {counter:?} is {terms:?}: {done:?}", process.0));
+                self.ledger.end(write, done.as_ref().map_or_else(why, |()| Done::Yes), self.world.now());
+                return done.is_ok();
+            }
             self.world.until(self.world.now() + thinks).await;
             let (sent, ends) = self.under_way();
             let write = self.ledger.begin_exchange((counter, before), process, terms, (sent, ends));

@@ -5,13 +5,16 @@
 
 use tidegate_engine::limit::Algorithm;
 
-use super::{ASKED, Fault, LimitSpec, Outage, RecordsIn, Scenario, Shape, What, records};
+use super::{ASKED, Ask, Fault, Item, LimitSpec, Outage, RecordsIn, Scenario, Shape, What, records};
 use crate::random::Random;
 use crate::redis::server::Trouble;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
 /// Makes the draws of this file others than those of the rest. Seeds that found a fault before mean the same by this number.
 pub(super) const OWN: u64 = 0x7368_6172_6564_0ff4;
+
+/// What a record of a plot allows at most.
+const REQUESTS_MAX: u32 = 100;
 
 /// In half of the scenarios that have records they are in Redis, and a sixth of the others get some there.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
@@ -39,7 +42,14 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if random.one_in(2) {
         (0..1 + random.below(3)).for_each(|_| add_changes(random, scenario));
     }
+    if random.one_in(3) {
+        add_lost_change(random, scenario);
+    }
+    if is_cluster {
+        add_change_in_part(random, scenario);
+    }
     scenario.faults.sort_by_key(|fault| fault.at);
+    scenario.asks.sort_by_key(|ask| ask.at);
 }
 
 /// A limit that may have records, whatever was added to the scenario before.
@@ -83,6 +93,63 @@ fn add_changes(random: &mut Random, scenario: &mut Scenario) {
         let terms = terms.filter(|_| !random.one_in(3));
         let what = What::Record { limit, key, terms, heard_within };
         scenario.faults.push(Fault { at: at + random.pick(&[0, 0, MICRO, MILLI]), what });
+    }
+}
+
+/// A change that a node reads and a failover loses, before that node has read that there was a change.
+fn add_lost_change(random: &mut Random, scenario: &mut Scenario) {
+    let (at, limit, key) = random.pick(&changes(scenario));
+    let at = at + SECOND;
+    // After the first change nodes know nothing of the key.
+    add_change(scenario, at, (limit, key), (1, 0));
+    add_change(scenario, at + 520 * MILLI, (limit, key), (REQUESTS_MAX, 0));
+    let what = What::OfRecords { what: Outage::FailOver, lasts: 100 * MILLI };
+    scenario.faults.push(Fault { at: at + 500 * MILLI, what });
+    ask_twice(
+        random,
+        scenario,
+        (limit, key),
+        [(at + 521 * MILLI, at + 595 * MILLI), (at + 3 * SECOND, at + 6 * SECOND)],
+    );
+}
+
+/// A change of a record that nodes know, which a Cluster makes and does not announce, as it refuses from then on. The operator
+/// repeats it.
+fn add_change_in_part(random: &mut Random, scenario: &mut Scenario) {
+    let (at, limit, key) = random.pick(&changes(scenario));
+    let (at, thinks) = (at + SECOND, 60 * MILLI);
+    add_change(scenario, at, (limit, key), (1 + random.below(REQUESTS_MAX.into()) as u32, thinks));
+    let refuses = at + thinks + random.between(500 * MICRO, 1_300 * MICRO);
+    let what = What::OfRecords { what: Outage::Refuse(Trouble::Full), lasts: 300 * MILLI };
+    scenario.faults.push(Fault { at: refuses, what });
+    ask_twice(random, scenario, (limit, key), [(at - 100 * MILLI, at), (at + 3 * SECOND, at + 6 * SECOND)]);
+}
+
+/// An operator who thinks for so long gives a key so many requests.
+fn add_change(
+    scenario: &mut Scenario,
+    at: Time,
+    (limit, key): (usize, u64),
+    (requests, thinks): (u32, Time),
+) {
+    let what = What::Record { limit, key, terms: Some((requests, None)), heard_within: thinks };
+    scenario.faults.push(Fault { at, what });
+    scenario.limits[limit].recorded = scenario.limits[limit].recorded.max(Some(requests));
+}
+
+/// Some clients ask a counter at some nodes, and later again.
+fn ask_twice(
+    random: &mut Random,
+    scenario: &mut Scenario,
+    (limit, key): (usize, u64),
+    times: [(Time, Time); 2],
+) {
+    for _ in 0..8 {
+        let node = random.below(scenario.clocks.len() as u64) as usize;
+        for (from, to) in times {
+            let at = random.between(from, to);
+            scenario.asks.push(Ask::new(at, node, vec![Item::new(limit, key, 1)]));
+        }
     }
 }
 
