@@ -101,22 +101,19 @@ pub struct Rules<'s> {
     pub is_calm: bool,
     /// Whatever may have been lost counts as full, of windows up to this: no denial is judged.
     pub cold_max: Option<Time>,
-    /// Whoever decides knows of all that was lost, so nothing of it is admitted once more where it counts as full.
+    /// Whoever decides knows of all that was lost, so nothing of it is admitted once more where it counts as full. But whoever
+    /// knows of a loss denies: denials are judged with all losses.
     pub knows_losses: bool,
     /// Some nodes do not look for losses, and others notice them late: when they ask, or begin.
     pub knows_late: bool,
-    /// Counters of the beginning count as full too.
-    pub begins_cold: bool,
-    /// There is no Redis: a request is checked and charged in one step.
-    pub in_one_step: bool,
+    /// There is a Redis. Its counters may be cold at the beginning. A node without it checks and charges a request in one step.
+    pub has_redis: bool,
     /// The clock of counters may have gone back by so much, when a machine booted: hits count so much longer.
     pub lag: Time,
     /// The clock of counters may have gone ahead by so much: hits count so much shorter.
     pub lead: Time,
     /// How much of N a node admits that decides alone by `local`.
     pub local_share_percent: u32,
-    /// Denials count towards bans after so long at the latest.
-    pub reports_within: Time,
     /// Of a request that has a counter over, fixed windows that are not count nothing.
     pub stops_increment: bool,
 }

@@ -111,6 +111,11 @@ fn counters<'r>(rules: &'r Rules<'r>, records: &'r [Record]) -> BTreeMap<(usize,
 }
 
 impl<'r> Counter<'r> {
+    /// Denials count after so long at the latest: nodes report them to Redis.
+    fn reports_within(&self) -> Time {
+        if self.rules.has_redis { SECOND } else { 0 }
+    }
+
     /// By how much an end may be another than an answer said.
     fn slack(&self) -> Time {
         LATE + self.rules.lag + self.rules.lead
@@ -124,7 +129,7 @@ impl<'r> Counter<'r> {
     /// Whether what was there at this time may be lost when another question is answered. What was written before a loss begins
     /// is still there.
     fn may_be_lost(&self, [asked, answered]: [Time; 2], until: Time) -> bool {
-        let since = asked.saturating_sub(self.rules.reports_within);
+        let since = asked.saturating_sub(self.reports_within());
         let is_lost = |loss: &Loss| loss.since <= answered + LATE && loss.until >= since;
         self.rules.losses.iter().any(|loss| is_lost(loss) && loss.since <= until)
     }
@@ -226,7 +231,7 @@ impl<'r> Counter<'r> {
         // A denial during a ban may come to Redis after it.
         let fails = last.is_some_and(|last| rules.troubles.touch(last.known[0], it.answered));
         let ended_surely = if fails { 0 } else { last.map_or(0, |last| last.ends[0]) };
-        let struck = ended_surely.saturating_sub(slack + rules.reports_within).max(reported_from);
+        let struck = ended_surely.saturating_sub(slack + self.reports_within()).max(reported_from);
         let (mut in_row, mut is_judged) = (None, false);
         for level in 0..=self.ban.last_level() {
             let lasts = self.ban.lasts(level);
@@ -252,7 +257,7 @@ impl<'r> Counter<'r> {
         let Some(changed) = changed else { return (0, 0) };
         let of_no_ban = changed.lasts.is_none() && changed.was_banned != Some(true);
         // Where no ban was lifted, nobody knows which denials are reported later.
-        let reported = self.slack() + if of_no_ban { self.rules.reports_within } else { 0 };
+        let reported = self.slack() + if of_no_ban { self.reports_within() } else { 0 };
         // Another one may have lifted the ban.
         let stays = !self.may_be_changed([changed.asked, it.answered], [Some(changed), None]);
         let free_from = changed.asked + changed.lasts.filter(|_| stays).unwrap_or(0);
@@ -271,7 +276,7 @@ impl<'r> Counter<'r> {
     ) -> (u32, Option<u32>) {
         let (slack, ban) = (self.slack(), &self.ban);
         let ended = |before: &Seen| if stays { before.ends[0] } else { before.ends[0].min(before.known[0]) };
-        let from = before.map_or(0, |before| ended(before).saturating_sub(slack + self.rules.reports_within));
+        let from = before.map_or(0, |before| ended(before).saturating_sub(slack + self.reports_within()));
         // Nobody may have asked during a ban. Each had its denials too.
         let (strikes, may_repeat) = self.strikes_at_most([from.max(since), begins[1]], 0);
         let not_seen = (!may_repeat).then(|| (strikes / ban.after).saturating_sub(1) as u32);
@@ -287,12 +292,12 @@ impl<'r> Counter<'r> {
     /// may have reported some of them more than once.
     fn strikes_at_most(&self, [since, until]: [Time; 2], every: Time) -> (u64, bool) {
         let (rules, mut strikes, mut last) = (self.rules, 0, None::<Time>);
-        let (each_counts, mut may_repeat) = (rules.reports_within > 0 && self.ban.every == 0, false);
+        let (each_counts, mut may_repeat) = (self.rules.has_redis && self.ban.every == 0, false);
         // Until when each node may report denials.
         let mut reports = BTreeMap::new();
         for it in self.own.iter().take_while(|it| it.asked <= until) {
             // It counts when it is reported, by what the node knows of that.
-            let latest = it.answered + if rules.reports_within > 0 { rules.timeout } else { 0 };
+            let latest = it.answered + if rules.has_redis { rules.timeout } else { 0 };
             if latest < since {
                 continue;
             }
@@ -304,7 +309,7 @@ impl<'r> Counter<'r> {
             let fails = may_strike && self.may_have_no_answer(it);
             may_repeat |= each_counts && (is_lost || fails);
             if may_strike {
-                reports.insert(it.node, it.answered + rules.reports_within);
+                reports.insert(it.node, it.answered + self.reports_within());
                 let at = it.asked.max(since).max(last.map_or(0, |last| last + every));
                 if at <= latest.min(until) {
                     (strikes, last) = (strikes + 1, Some(at));
@@ -383,7 +388,7 @@ impl<'r> Counter<'r> {
 
     /// The bans that begin with as many denials as surely counted: each of these, or one before it within `every`.
     fn begun(&self) -> impl Iterator<Item = Sure<'r>> {
-        let (ban, reported) = (&self.ban, self.rules.reports_within);
+        let (ban, reported) = (&self.ban, self.reports_within());
         let mut sure: Vec<&Record> = Vec::new();
         for it in self.own.iter().filter(|it| self.surely_strikes(it)) {
             let steps = self.rules.lag + self.rules.lead;

@@ -45,9 +45,10 @@ impl Census {
 /// How many of these are judged. `counters`: those of the records.
 pub fn census(rules: &Rules<'_>, counters: &[Counter], records: &[Record], releases: &[Release]) -> Census {
     let mut census = Census::default();
+    // What is judged only because nodes know of losses is left out.
+    let rules = &Rules { knows_losses: false, ..*rules };
     for Counter { limit, own, counting, .. } in counters {
         let limit = &rules.limits[*limit];
-        let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         for it in own {
             let is_judged = match it.outcome {
                 Outcome::Unknown => continue,

@@ -38,8 +38,7 @@ pub(super) fn too_early(
     let has_classes = limit.shape.classes.is_some();
     let is_asked = |it: &&Record| it.is_single && limit.recorded.is_none() && it.answered > it.asked;
     let is_last = |it: &&Record| !remembers || !has_classes && it.hits <= 1 || is_asked(it);
-    let is_over = |it: &&Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
-    own.iter().filter(is_over).filter(is_last).filter(knows_all).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
+    own.iter().filter(|it| it.is_over()).filter(is_last).filter(knows_all).filter(|it| rules.judges(limit, it) && rules.explains(limit, it)).find_map(|it| {
         let until = it.answered + it.reset_nanos;
         // The wait begins when Redis answers. A node that stands still then passes it on later.
         let ends = limit.window_around(it.window, it.answered)[1] + slack.max(LATE + it.answered - it.asked);

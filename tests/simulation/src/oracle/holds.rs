@@ -248,7 +248,7 @@ impl Counter<'_> {
         let counted = Counted::new(rules, self.limit, (&self.charges, &counting));
         let is_denied = |it: &Record| {
             let has_no_conflict = matches!(self.found(it), None | Some(Found::Nothing | Found::Open));
-            it.outcome == Outcome::Denied { over: true } && it.requests > 0 && has_no_conflict
+            it.is_over() && has_no_conflict
         };
         let denied = self.own.iter().enumerate().filter(|(_, it)| is_denied(it) && !self.is_commit(it));
         denied.filter(|(_, it)| self.explains(it)).find_map(|(place, it)| {

@@ -104,6 +104,11 @@ pub enum Outcome {
 }
 
 impl Record {
+    /// It was denied because its hits do not fit into N. A limit of no hits needs no reason.
+    pub(super) fn is_over(&self) -> bool {
+        self.outcome == Outcome::Denied { over: true } && self.requests > 0
+    }
+
     /// It surely counts.
     pub(super) fn counts(&self) -> bool {
         let charged = match self.outcome {

@@ -18,10 +18,7 @@ pub(super) fn too_long(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> 
         return None;
     }
     let lasts = if limit.is_leased { LEASE_TIMES * rules.lease_time + LATE } else { Time::MAX };
-    let is_remembered = |it: &Record| {
-        let is_over = it.outcome == Outcome::Denied { over: true } && it.requests > 0;
-        is_over && it.answered == it.asked && !rules.is_alone(limit, it)
-    };
+    let is_remembered = |it: &Record| it.is_over() && it.answered == it.asked && !rules.is_alone(limit, it);
     own.iter().enumerate().filter(|(_, it)| is_remembered(it)).find_map(|(place, it)| {
         // A client may have gone away that had an answer.
         let explains = |other: &Record| {

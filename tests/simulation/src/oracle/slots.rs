@@ -15,7 +15,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_engine::limit::Algorithm;
-use tidegate_engine::rules::StoreFailure;
 
 use super::{LATE, Loss, Outcome, Record, Rules};
 use crate::scenario::LimitSpec;
@@ -200,11 +199,8 @@ impl Counter<'_> {
 
     /// A denial though there was a slot, whoever may have held one.
     fn starved(&self) -> Option<String> {
-        let denied = self.calls.iter().enumerate().filter(|(_, call)| {
-            call.it.outcome == Outcome::Denied { over: true }
-                && call.it.requests > 0
-                && self.explains(call.it)
-        });
+        let denied = self.calls.iter().enumerate();
+        let denied = denied.filter(|(_, call)| call.it.is_over() && self.explains(call.it));
         let is_wrong = |place| self.is_held(place) || !self.may_be_full(place);
         denied.map(|(place, call)| (place, call.it)).find(|&(place, _)| is_wrong(place)).map(|(_, it)| {
             format!(
@@ -217,8 +213,8 @@ impl Counter<'_> {
 
     /// Whether a denial can be explained from outside.
     fn explains(&self, it: &Record) -> bool {
-        let decides_alone = self.limit.failure != StoreFailure::Error && self.rules.is_alone(self.limit, it);
-        !it.is_full && !decides_alone && !self.rules.may_be_cold(self.limit, it)
+        let (rules, limit) = (&self.rules, self.limit);
+        !it.is_full && !rules.is_alone(limit, it) && !rules.may_be_cold(limit, it)
     }
 
     /// The calls that surely hold slots all the time while the call at this place is answered.

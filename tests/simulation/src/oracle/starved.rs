@@ -35,7 +35,6 @@ impl Rules<'_> {
         let is_known = limit.is_steady() || !is_bucket;
         // A call without an answer may count in the window of the rule or in that of the record.
         let is_own_window = it.window == it.rule_window;
-        let decides_alone = limit.failure != StoreFailure::Error && self.is_alone(limit, it);
         let from = it.asked.saturating_sub(self.counts_for(limit, it) + self.lease_time);
         // What went back of a lease may be lost.
         let loses_leases = limit.is_leased && self.troubles.touch(from, it.answered);
@@ -43,7 +42,7 @@ impl Rules<'_> {
             && !moves_times
             && is_known
             && is_own_window
-            && !decides_alone
+            && !self.is_alone(limit, it)
             && !loses_leases
             && !self.may_be_cold(limit, it)
             && self.knows_windows(limit)
@@ -65,7 +64,7 @@ impl Rules<'_> {
     pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
-        self.denies_cold(limit, it) && (self.begins_cold && since == 0 || self.losses.iter().any(lost))
+        self.denies_cold(limit, it) && (self.has_redis && since == 0 || self.losses.iter().any(lost))
     }
 
     /// The same, for as long as a node may take to notice.
@@ -74,7 +73,7 @@ impl Rules<'_> {
         let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it)
-            && (self.begins_cold && since <= STARTS
+            && (self.has_redis && since <= STARTS
                 || self.losses.iter().any(lost)
                 || self.troubles.touch(since, it.answered))
     }
@@ -123,7 +122,7 @@ impl Rules<'_> {
             // Redis may have charged what the node denied without its answer.
             _ if it.is_reported || self.is_alone(limit, it) => Some(Time::MAX),
             // Only what its own request asks of the counter in addition may be denied because of it.
-            _ if self.in_one_step => Some(it.answered),
+            _ if !self.has_redis => Some(it.answered),
             _ if it.is_plain => None,
             None if !is_hurried => Some(back),
             _ => Some(Time::MAX),
@@ -140,10 +139,8 @@ pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
         if limit.shape.reserve.is_some() {
             return None;
         }
-        let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let counted = Counted::new(rules, limit, (own, counting));
-        let is_denied = |it: &Record| it.outcome == Outcome::Denied { over: true } && it.requests > 0;
-        let denied = own.iter().enumerate().filter(|(_, it)| is_denied(it));
+        let denied = own.iter().enumerate().filter(|(_, it)| it.is_over());
         let found = denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
             let room = limit.own_burst().map_or_else(|| rules.requests_of_denial(own, it), u64::from);
             let most = room * it.share / FULL;

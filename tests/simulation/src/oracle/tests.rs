@@ -101,10 +101,8 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
         knows_losses: false,
         lag: 0,
         lead: 0,
-        begins_cold: true,
-        in_one_step: false,
+        has_redis: true,
         local_share_percent: 100,
-        reports_within: 0,
         stops_increment: false,
         knows_late: false,
     }
@@ -417,7 +415,8 @@ fn wrong_about_changed_bans(
         BanChange { limit, of, epoch, node, asked, done: asked, lasts, is_known, was_banned }
     };
     let ban_changes = &changes.iter().map(change).collect::<Vec<_>>()[..];
-    wrong_bans(&Rules { ban_changes, ..rules(&limits, &[], true) }, &records).is_some()
+    // Without Redis denials count at once.
+    wrong_bans(&Rules { has_redis: false, ban_changes, ..rules(&limits, &[], true) }, &records).is_some()
 }
 
 #[test]

@@ -317,28 +317,24 @@ impl Run {
             ),
             lag: self.lag.load(Relaxed),
             lead: self.scenario.lead(),
-            begins_cold: !self.is_alone(),
-            in_one_step: self.is_alone(),
+            has_redis: !self.is_alone(),
             local_share_percent: self
                 .scenario
                 .all_settings()
                 .map(|it| it.local_share_percent)
                 .max()
                 .unwrap_or(100),
-            reports_within: if self.scenario.layout.servers() > 0 { SECOND } else { 0 },
             stops_increment: self.scenario.modes.stop_increment_when_over,
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };
         let counters = Counter::all(&limits, &records);
-        let found = too_much(&rules, &counters).map(of_kind(Kind::TooMuch)).or_else(|| {
-            // Whoever knows of a loss denies.
-            starved(&Rules { knows_losses: false, ..rules }, &counters).map(of_kind(Kind::Starved))
-        });
+        let found = too_much(&rules, &counters).map(of_kind(Kind::TooMuch));
+        let found = found.or_else(|| starved(&rules, &counters).map(of_kind(Kind::Starved)));
         let releases = lock(&self.releases);
         let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
         let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));
         let found = found.or_else(|| wrong_holds(&rules, &records).map(of_kind(Kind::WrongHold)));
-        (found, census(&Rules { knows_losses: false, ..rules }, &counters, &records, &releases))
+        (found, census(&rules, &counters, &records, &releases))
     }
 }
