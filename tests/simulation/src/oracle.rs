@@ -81,6 +81,8 @@ const SENT: Time = 2 * SECOND;
 pub struct Rules<'s> {
     /// The limits.
     pub limits: &'s [LimitSpec],
+
+    // What happened.
     /// How often a node was started: each time with no hits of its own.
     pub starts: u64,
     /// What servers forgot.
@@ -91,14 +93,22 @@ pub struct Rules<'s> {
     pub ban_changes: &'s [BanChange],
     /// When nodes may have decided alone.
     pub troubles: &'s Troubles,
+
+    // How nodes are set.
+    /// There is a Redis. Its counters may be cold at the beginning. A node without it checks and charges a request in one step.
+    pub has_redis: bool,
     /// A denial is remembered until the time at which there is room again.
     pub remembers_denials: bool,
     /// For so long after that hits may be spent that were leased before.
     pub lease_time: Time,
+    /// How much of N a node admits that decides alone by `local`.
+    pub local_share_percent: u32,
+    /// Of a request that has a counter over, fixed windows that are not count nothing.
+    pub stops_increment: bool,
     /// How long a call waits for its answer at most.
     pub timeout: Time,
-    /// Nothing fails, and no message is slow.
-    pub is_calm: bool,
+
+    // Which losses count as full.
     /// Whatever may have been lost counts as full, of windows up to this: no denial is judged.
     pub cold_max: Option<Time>,
     /// Whoever decides knows of all that was lost, so nothing of it is admitted once more where it counts as full. But whoever
@@ -106,16 +116,15 @@ pub struct Rules<'s> {
     pub knows_losses: bool,
     /// Some nodes do not look for losses, and others notice them late: when they ask, or begin.
     pub knows_late: bool,
-    /// There is a Redis. Its counters may be cold at the beginning. A node without it checks and charges a request in one step.
-    pub has_redis: bool,
+
+    // What clocks did.
     /// The clock of counters may have gone back by so much, when a machine booted: hits count so much longer.
     pub lag: Time,
     /// The clock of counters may have gone ahead by so much: hits count so much shorter.
     pub lead: Time,
-    /// How much of N a node admits that decides alone by `local`.
-    pub local_share_percent: u32,
-    /// Of a request that has a counter over, fixed windows that are not count nothing.
-    pub stops_increment: bool,
+
+    /// Nothing fails, and no message is slow.
+    pub is_calm: bool,
 }
 
 impl Rules<'_> {

@@ -6,17 +6,20 @@ mod ask;
 mod bans;
 mod batch;
 mod book;
-mod checks;
 mod cluster;
+mod decider;
 mod faults;
+mod leases;
 mod ledger;
 mod names;
+mod recovery;
 mod records;
 mod resets;
 mod shared_records;
 mod slots;
 mod sums;
-mod decider;
+mod troubles;
+mod verdict;
 mod way;
 
 use std::collections::BTreeMap;
@@ -211,7 +214,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         places: Mutex::new(vec![0..0; scenario.asks.len()]),
         shelf: Arc::default(),
         ledger: Ledger::default(),
-        record_troubles: shared_records::troubles(scenario),
+        record_troubles: troubles::of_records(scenario),
         operated: Mutex::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),

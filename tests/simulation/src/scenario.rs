@@ -390,6 +390,18 @@ impl Scenario {
         self.all_settings().map(|it| it.lease_time).max().unwrap_or(0)
     }
 
+    /// The largest share of N that a node admits alone by `local`.
+    pub fn local_share_percent(&self) -> u32 {
+        self.all_settings().map(|it| it.local_share_percent).max().unwrap_or(100)
+    }
+
+    /// COLD_START_MAX_WINDOW, if any node has COLD_START=deny.
+    pub fn cold_max(&self) -> Option<Time> {
+        let denies = self.all_settings().any(|it| it.denies_cold);
+        let max = if let Layout::Alone(alone) = self.layout { alone.cold_max } else { Time::MAX };
+        denies.then_some(max)
+    }
+
     /// By how much clocks of servers are set ahead, all in all.
     pub fn lead(&self) -> Time {
         let ahead = |fault: &Fault| match fault.what {

@@ -83,28 +83,26 @@ fn is_fine_for(limit: LimitSpec, losses: &[Loss], times: &[(Time, Time)]) -> boo
 }
 
 fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
-    let (refunds, remembers_denials) = (&[], false);
     static NO_TROUBLES: std::sync::LazyLock<Troubles> = std::sync::LazyLock::new(Troubles::default);
-    let (troubles, timeout, cold_max) = (&*NO_TROUBLES, SECOND / 10, None);
     Rules {
         limits,
         starts: 1,
         losses,
-        refunds,
+        refunds: &[],
         ban_changes: &[],
-        troubles,
-        remembers_denials,
-        lease_time: 0,
-        timeout,
-        is_calm,
-        cold_max,
-        knows_losses: false,
-        lag: 0,
-        lead: 0,
+        troubles: &NO_TROUBLES,
         has_redis: true,
+        remembers_denials: false,
+        lease_time: 0,
         local_share_percent: 100,
         stops_increment: false,
+        timeout: SECOND / 10,
+        cold_max: None,
+        knows_losses: false,
         knows_late: false,
+        lag: 0,
+        lead: 0,
+        is_calm,
     }
 }
 

@@ -24,7 +24,7 @@ use super::records::{Known, RECORDS_TIMEOUT, STALE_MAX, record};
 use super::{Kind, Run};
 use crate::network::OF_RECORDS;
 use crate::node::Node;
-use crate::oracle::{self, Trouble, Troubles};
+use crate::oracle;
 use crate::redis::server::{self, Server};
 use crate::scenario::{Fault, Outage, RecordsIn, Scenario, Terms, What};
 use crate::world::{MILLI, SECOND, Time, lock};
@@ -35,8 +35,6 @@ const IN_FORCE_AFTER: Time = SECOND;
 const ASKED_MAX: Time = SECOND;
 /// In an outage a node has noticed after so long that what it knows is too old: a call hangs, and then it looks again.
 const STALE_AFTER: Time = STALE_MAX + ASKED_MAX + 500 * MILLI;
-/// Three attempts to open a connection take so much longer, with the pauses between them.
-const OPENED_LATE: Time = 8 * SECOND;
 /// An operator sends a change again after so long, if it is not done, and so long after the last question at most.
 const SENT_AGAIN: Time = SECOND;
 const SENT_FOR: Time = 4 * SECOND;
@@ -75,39 +73,6 @@ pub(super) fn server(scenario: &Scenario) -> Option<Server> {
         RecordsIn::Redis => Some(Server::new(OF_RECORDS, None)),
         RecordsIn::Cluster => Some(Server::new(OF_RECORDS, Some(server::SLOTS))),
     }
-}
-
-/// When nodes may not reach the server of records.
-pub(super) fn troubles(scenario: &Scenario) -> Troubles {
-    let of_fault = |fault: &Fault| {
-        let (node, lasts, forgets) = match fault.what {
-            What::RecordsAway { node, lasts } | What::Pause { node, lasts } => (Some(node), lasts, false),
-            What::Crash { node, lasts } | What::StopNode { node, lasts } | What::Upgrade { node, lasts } => {
-                (Some(node), lasts, true)
-            }
-            // It begins again when its folder lets it.
-            What::Die { node, lasts, .. } => (Some(node), lasts + SECOND, true),
-            What::OfRecords { what: Outage::Lose(node), .. } => (Some(node), 0, false),
-            What::OfRecords { what: Outage::Flush, .. } => (None, 0, false),
-            What::OfRecords { lasts, .. } => (None, lasts, false),
-            _ => return None,
-        };
-        Some(Trouble { node, from: fault.at, until: fault.at + lasts, forgets })
-    };
-    let begun = Trouble { node: None, from: 0, until: 0, forgets: true };
-    let all: Vec<_> = scenario.faults.iter().filter_map(of_fault).chain([begun]).collect();
-    // A node that starts while it cannot reach the server tries again after pauses that double.
-    let late = all.iter().filter(|it| it.forgets).flat_map(|Trouble { node, until: starts, .. }| {
-        let meets = |it: &&Trouble| it.from <= *starts && *starts < it.until;
-        let later =
-            move |it: &Trouble| Trouble { node: *node, until: 2 * it.until - starts + 2 * SECOND, ..*it };
-        all.iter().filter(meets).map(later)
-    });
-    // A connection that is opened while a message takes long is tried again after such pauses too.
-    let more = if scenario.slow_one_in > u64::from(u32::MAX) { 0 } else { OPENED_LATE };
-    let all: Vec<_> =
-        late.chain(all.iter().copied()).map(|it| Trouble { until: it.until + more, ..it }).collect();
-    Troubles::new(vec![0; scenario.clocks.len()], &all)
 }
 
 impl Run {
