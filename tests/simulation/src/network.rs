@@ -16,7 +16,7 @@ use crate::random::Random;
 use crate::redis::database::Reply;
 use crate::redis::scripts::Scripts;
 use crate::redis::server::{EPOCH_MICROS, Map, Server};
-use crate::world::{MICRO, MILLI, Time, World, lock};
+use crate::world::{MICRO, MILLI, Span, Time, World, lock};
 use connection::Connection;
 pub use connection::Wire;
 pub use reads::Reads;
@@ -35,8 +35,8 @@ thread_local! {
 /// How long messages take.
 #[derive(Clone, Debug)]
 pub struct Latencies {
-    /// Once in so many messages one takes much longer.
-    pub slow_one_in: u64,
+    /// Once in so many messages one takes much longer. `None`: never.
+    pub slow_one_in: Option<u64>,
     /// How much longer each message of a node takes, to servers and back.
     pub far: Vec<[Time; 2]>,
     /// From then on all are fast.
@@ -51,22 +51,15 @@ pub struct Network {
     /// Of each node and server: how the way between them is.
     ways: Mutex<Vec<Vec<Way>>>,
     open: Mutex<Vec<Arc<Connection>>>,
-    /// Messages of nodes that took much longer: from then until then.
-    pub slow: Mutex<Vec<(usize, Time, Time)>>,
+    /// Of each server: when messages of nodes to it or from it took much longer.
+    pub slow: Mutex<Vec<Vec<Span>>>,
     /// A decision for which a server was asked though it may not have made it.
     pub undue: Mutex<Option<String>>,
     /// Commands that servers have answered.
     pub commands: AtomicU64,
     /// The clocks of all servers are ahead by so many microseconds.
     ahead: AtomicI64,
-    /// The server of records.
-    of_records: Option<usize>,
-    /// Messages of nodes to it or from it that took much longer: from then until then.
-    pub slow_records: Mutex<Vec<(usize, Time, Time)>>,
 }
-
-/// The name of the server that has records.
-pub const OF_RECORDS: &str = "records";
 
 /// All servers.
 struct Servers {
@@ -109,7 +102,7 @@ impl Network {
     /// Servers that so many nodes may reach.
     pub fn new(seed: u64, nodes: usize, servers: Vec<Server>, latencies: Latencies) -> Arc<Self> {
         let ways = Mutex::new(vec![vec![Way::default(); servers.len()]; nodes]);
-        let of_records = servers.iter().position(|server| server.name == OF_RECORDS);
+        let slow = Mutex::new(vec![Vec::new(); servers.len()]);
         let link = |server| Link { server, stopped_until: 0, busy_until: 0, is_gone: false, breaks: 0 };
         Arc::new(Self {
             seed,
@@ -117,12 +110,10 @@ impl Network {
             servers: Mutex::new(Servers::new(servers.into_iter().map(link).collect())),
             ways,
             open: Mutex::default(),
-            slow: Mutex::default(),
+            slow,
             undue: Mutex::default(),
             commands: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
-            of_records,
-            slow_records: Mutex::default(),
         })
     }
 
@@ -229,10 +220,10 @@ impl Network {
         if now >= *calm_from {
             return usual;
         }
-        let slow = if random.one_in(*slow_one_in) { random.below(150 * MILLI) } else { 0 };
+        let is_slow = slow_one_in.is_some_and(|times| random.one_in(times));
+        let slow = if is_slow { random.below(150 * MILLI) } else { 0 };
         if slow > 0 {
-            let all = if self.of_records == Some(server) { &self.slow_records } else { &self.slow };
-            lock(all).push((node, now, now + slow));
+            lock(&self.slow)[server].push(Span { node, from: now, until: now + slow });
         }
         usual + far[node][direction] + slow
     }

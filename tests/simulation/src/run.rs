@@ -40,7 +40,7 @@ use crate::network::{Latencies, Network, Reads};
 use crate::node::Node;
 use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release, Troubles};
 use crate::scenario::Scenario;
-use crate::world::{MILLI, SECOND, Time, World, lock};
+use crate::world::{MILLI, SECOND, Span, Time, World, lock};
 use alone::Home;
 use decider::Excepted;
 use ledger::Ledger;
@@ -146,15 +146,15 @@ struct Run {
     /// When keys came to servers of a Cluster.
     moves: Mutex<Vec<(usize, Time)>>,
     /// When nodes stood still.
-    pauses: Mutex<Vec<(usize, Time, Time)>>,
-    /// When nodes started, and had found their servers.
-    starts: Mutex<Vec<(usize, Time, Time)>>,
+    pauses: Mutex<Vec<Span>>,
+    /// From when nodes started until they had found their servers.
+    starts: Mutex<Vec<Span>>,
     /// What all nodes count, and what they decided.
     metrics: Arc<Metrics>,
     sums: Arc<Sums>,
     violation: Mutex<Option<Violation>>,
-    /// Errors for answers: of which node, when they were asked for and answered, and what they say.
-    errors: Mutex<Vec<(usize, [Time; 2], String)>>,
+    /// Errors for answers: from when they were asked for until they were answered, and what they say.
+    errors: Mutex<Vec<(Span, String)>>,
     codes: Mutex<[u64; 3]>,
     /// By how much the clock of counters was ever set back: by a boot of a node without Redis, or at servers.
     lag: AtomicU64,
@@ -353,10 +353,10 @@ impl Run {
     fn note_found(self: &Arc<Self>, (number, started): (usize, Time), service: &Service<Node>) {
         let Some(store) = service.counters().shared() else { return };
         let mut starts = lock(&self.starts);
-        let before = starts.iter_mut().filter(|(node, ..)| *node == number);
-        before.for_each(|(.., found)| *found = started.min(*found));
+        let before = starts.iter_mut().filter(|before| before.node == number);
+        before.for_each(|before| before.until = started.min(before.until));
         let place = starts.len();
-        starts.push((number, started, Time::MAX));
+        starts.push(Span { node: number, from: started, until: Time::MAX });
         let contacts: Vec<_> = store.stores().map(|(_, store)| store.contact()).collect();
         let run = Arc::clone(self);
         self.world.spawn(number, async move {
@@ -365,7 +365,7 @@ impl Run {
                     return;
                 }
             }
-            lock(&run.starts)[place].2 = run.world.now();
+            lock(&run.starts)[place].until = run.world.now();
         });
     }
 
@@ -374,6 +374,11 @@ impl Run {
         let state = &mut lock(&self.nodes)[node];
         (state.service, state.resets, state.record_store) = (None, None, None);
         state.stopping.iter().for_each(|worker| worker.notify_one());
+    }
+
+    /// Whether a node stood still at some time since then.
+    fn stood_still(&self, node: usize, since: Time) -> bool {
+        lock(&self.pauses).iter().any(|pause| pause.touches(node, since, self.world.now()))
     }
 
     fn wrong(&self, kind: Kind, what: String) {

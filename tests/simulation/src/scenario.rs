@@ -92,8 +92,8 @@ pub struct Scenario {
     pub workers: usize,
     /// REDIS_POOL_SIZE: workers beyond share connections.
     pub pool_size: usize,
-    /// Once in so many messages one takes much longer.
-    pub slow_one_in: u64,
+    /// Once in so many messages one takes much longer. `None`: never.
+    pub slow_one_in: Option<u64>,
     /// How much longer each message of a node takes, to servers and back.
     pub far: Vec<[Time; 2]>,
     /// What holds where the store of records does not answer.
@@ -415,7 +415,7 @@ impl Scenario {
     /// Whether nothing fails, and no message is slow.
     pub fn is_calm(&self) -> bool {
         let fails = |fault: &Fault| !matches!(fault.what, What::Ban { .. });
-        !self.faults.iter().any(fails) && self.slow_one_in > u64::from(u32::MAX)
+        !self.faults.iter().any(fails) && self.slow_one_in.is_none()
     }
 
     /// When clients have asked everything.
@@ -456,11 +456,10 @@ impl Display for Scenario {
         )?;
         let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
         writeln!(formatter, "{} workers a node, REDIS_POOL_SIZE {}", self.workers, self.pool_size)?;
-        writeln!(
-            formatter,
-            "messages of nodes take {far:?} ms longer there and back, one in {} long",
-            self.slow_one_in
-        )?;
+        writeln!(formatter, "messages of nodes take {far:?} ms longer there and back")?;
+        if let Some(times) = self.slow_one_in {
+            writeln!(formatter, "one message in {times} takes long")?;
+        }
         for (number, limit) in self.limits.iter().enumerate() {
             let LimitSpec {
                 algorithm, requests, window_secs, failure, burst, candidate, shape, further, ..

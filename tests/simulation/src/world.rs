@@ -20,6 +20,24 @@ pub const MILLI: Time = 1_000_000;
 /// A second.
 pub const SECOND: Time = 1_000_000_000;
 
+/// A time during which something was so at a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// At this node.
+    pub node: usize,
+    /// Since when.
+    pub from: Time,
+    /// Until when.
+    pub until: Time,
+}
+
+impl Span {
+    /// Whether it was so at this node at some time between these.
+    pub fn touches(&self, node: usize, from: Time, until: Time) -> bool {
+        self.node == node && self.from <= until && self.until >= from
+    }
+}
+
 /// Everything that is simulated together.
 #[derive(Default)]
 pub struct World {

@@ -18,7 +18,7 @@ use super::way::{Decided, Met, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Bans, Outcome, Record, Refund, Reserving};
 use crate::scenario::{Ask, Cancelled, Form, Item, Limitless, Reservation};
-use crate::world::{MICRO, MILLI, SECOND, Time, lock};
+use crate::world::{MICRO, MILLI, SECOND, Span, Time, lock};
 
 /// A request that waits for its answer, until this is dropped.
 struct Asking(Arc<AtomicU64>);
@@ -248,9 +248,7 @@ impl Run {
         let what = if sign < 0 { "gives back" } else { "asks for" };
         let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
         let budget = timeout.min(deadline.unwrap_or(Time::MAX)) + LATE_MAX;
-        let stood_still =
-            lock(&self.pauses).iter().any(|&(other, from, to)| other == node && from <= now && to >= asked);
-        if now - asked > budget && !stood_still {
+        if now - asked > budget && !self.stood_still(node, asked) {
             self.wrong(
                 Kind::TooLate,
                 format!(
@@ -273,7 +271,8 @@ impl Run {
                 }
                 lock(&self.codes)[2] += 1;
                 if deadline.is_none() {
-                    lock(&self.errors).push((node, [asked, now], format!("request {number}: {error}")));
+                    let waited = Span { node, from: asked, until: now };
+                    lock(&self.errors).push((waited, format!("request {number}: {error}")));
                 }
                 self.world.note(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
                 return None;

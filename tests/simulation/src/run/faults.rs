@@ -11,7 +11,7 @@ use crate::oracle::Loss;
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
 use crate::scenario::{During, Layout, What};
-use crate::world::{Time, lock};
+use crate::world::{Span, Time, lock};
 
 impl Run {
     /// Something goes wrong, or is changed.
@@ -44,7 +44,7 @@ impl Run {
             What::MoveSlots { server, to, lasts } => self.move_slots(server, to, lasts),
             What::Pause { node, lasts } => {
                 world.freeze(node);
-                lock(&self.pauses).push((node, now, now + lasts));
+                lock(&self.pauses).push(Span { node, from: now, until: now + lasts });
                 later(lasts, Self::heal);
             }
             What::Crash { node, lasts } => {

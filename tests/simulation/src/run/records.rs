@@ -27,7 +27,7 @@ use crate::node::Node;
 use crate::oracle;
 use crate::random::Random;
 use crate::scenario::{HEARD_MAX, RecordsIn, Scenario, Terms};
-use crate::world::{MILLI, SECOND, Time, World, lock};
+use crate::world::{MILLI, SECOND, Span, Time, World, lock};
 
 /// LIMITS_TIMEOUT: how long a request waits for records.
 pub(super) const RECORDS_TIMEOUT: Time = 100 * MILLI;
@@ -47,8 +47,8 @@ type History = Vec<(Time, Option<Terms>)>;
 #[derive(Default)]
 pub(super) struct Shelf {
     histories: Mutex<BTreeMap<(usize, u64), History>>,
-    /// When nodes could not reach it: from then until then.
-    away: Mutex<Vec<(usize, Time, Time)>>,
+    /// When nodes could not reach it.
+    away: Mutex<Vec<Span>>,
 }
 
 impl Shelf {
@@ -68,17 +68,13 @@ impl Shelf {
     /// Until when a node cannot reach it that cannot reach it now.
     fn away_until(&self, node: usize, now: Time) -> Option<Time> {
         let away = lock(&self.away);
-        away.iter()
-            .filter(|&&(other, from, to)| other == node && from <= now && now < to)
-            .map(|it| it.2)
-            .max()
+        away.iter().filter(|it| it.touches(node, now, now) && now < it.until).map(|it| it.until).max()
     }
 
     /// When a node could not reach it that felt it at some time from then on.
-    fn was_away(&self, node: usize, from: Time) -> Vec<(Time, Time)> {
+    fn was_away(&self, node: usize, from: Time) -> Vec<Span> {
         let away = lock(&self.away);
-        let own = away.iter().filter(|&&(other, _, to)| other == node && to + FETCH_TIMEOUT >= from);
-        own.map(|&(_, from, to)| (from, to)).collect()
+        away.iter().filter(|it| it.node == node && it.until + FETCH_TIMEOUT >= from).copied().collect()
     }
 }
 
@@ -195,7 +191,7 @@ impl Run {
             return self.cut_records(node);
         }
         let now = self.world.now();
-        lock(&self.shelf.away).push((node, now, now + lasts));
+        lock(&self.shelf.away).push(Span { node, from: now, until: now + lasts });
         if lasts > STALE_MAX {
             let run = Arc::clone(self);
             self.world
@@ -272,19 +268,19 @@ impl Run {
         let since = noted.asked.saturating_sub(IN_FORCE_AFTER);
         let away = self.shelf.was_away(node, since);
         // What was known when the store went away holds for a while.
-        let held = away.iter().filter(|(from, _)| noted.asked <= from + STALE_MAX + 4 * DELAY_MAX);
+        let held = away.iter().filter(|it| noted.asked <= it.from + STALE_MAX + 4 * DELAY_MAX);
         // A node that stood still knows what it knew before, and so does one that was stopped meanwhile.
         let pauses = lock(&self.pauses);
-        let stood =
-            pauses.iter().filter(|&&(other, _, to)| other == node && to >= since).map(|it| it.1).min();
-        let from = held.map(|(from, _)| *from).chain(stood).min();
+        let pauses = pauses.iter().filter(|pause| pause.node == node);
+        let stood = pauses.clone().filter(|pause| pause.until >= since).map(|pause| pause.from).min();
+        let from = held.map(|it| it.from).chain(stood).min();
         let known_since = from.map_or(since, |from| from.saturating_sub(IN_FORCE_AFTER).min(since));
         let terms = |since| self.shelf.since(counter, since).into_iter().map(|(_, terms)| terms).collect();
         // A node that stood still notices it later.
-        let ran = pauses.iter().filter(|&&(other, _, to)| other == node && to <= noted.asked);
-        let runs_since = ran.map(|it| it.2).max().unwrap_or(0);
-        let is_stale = |&(from, to): &(Time, Time)| {
-            from.max(runs_since) + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < to
+        let ran = pauses.map(|pause| pause.until).filter(|until| *until <= noted.asked);
+        let runs_since = ran.max().unwrap_or(0);
+        let is_stale = |it: &Span| {
+            it.from.max(runs_since) + STALE_MAX + 4 * DELAY_MAX < noted.asked && self.world.now() < it.until
         };
         Known {
             may: terms(known_since),

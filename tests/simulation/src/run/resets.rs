@@ -15,7 +15,7 @@ use super::{Kind, Run};
 use crate::node::{Node, world_time};
 use crate::oracle::{Loss, Troubles};
 use crate::scenario::{Fault, What};
-use crate::world::{MILLI, SECOND, Time, lock};
+use crate::world::{MILLI, SECOND, Span, Time, lock};
 
 /// More resets than a scenario has.
 const EPOCHS_MAX: u64 = 1_000;
@@ -44,8 +44,8 @@ pub(super) struct Operated {
     kept_since: Vec<(Time, EpochNumbers)>,
     /// Those that nobody sends again.
     done: Vec<Epoch>,
-    /// When nodes were asked that lacked one, and since when all servers had it.
-    late: Vec<(usize, Time, Time)>,
+    /// Nodes that were asked and lacked one: since when all servers had it, and when that was.
+    late: Vec<Span>,
 }
 
 impl Operated {
@@ -207,7 +207,7 @@ impl Run {
             .kept_since
             .iter()
             .filter(|(since, due)| since + IN_FORCE_AFTER < now && is_behind(numbers, due));
-        let late: Vec<_> = due.map(|&(since, _)| (node, since, now)).collect();
+        let late: Vec<_> = due.map(|&(from, _)| Span { node, from, until: now }).collect();
         operated.late.extend(late);
     }
 
@@ -223,16 +223,12 @@ impl Run {
             has_ended && losses.iter().any(|loss| loss.until <= now)
         };
         // A node that is far away gives connections up whose calls have no answer in time.
-        let late = operated.late.iter().find(|(node, since, now)| {
-            let fails = troubles.touch(since.saturating_sub(SECOND), *now);
-            !fails && *since >= troubles.far_until(*node) && !may_be_gone(*now)
-        });
-        late.map(|(node, since, now)| {
-            format!(
-                "node {node} has not received a reset {} ms after all servers had it",
-                (now - since) / MILLI
-            )
-        })
+        let Span { node, from, until } = operated.late.iter().find(|Span { node, from, until }| {
+            let fails = troubles.touch(from.saturating_sub(SECOND), *until);
+            !fails && *from >= troubles.far_until(*node) && !may_be_gone(*until)
+        })?;
+        let millis = (until - from) / MILLI;
+        Some(format!("node {node} has not received a reset {millis} ms after all servers had it"))
     }
 
     /// Nodes agree about resets when nothing has failed for a while, and none that was done is forgotten but by servers.

@@ -22,13 +22,14 @@ use super::ledger::{Counter, Done, Process};
 use super::names::entries;
 use super::records::{Known, RECORDS_TIMEOUT, STALE_MAX, record};
 use super::{Kind, Run};
-use crate::network::OF_RECORDS;
 use crate::node::Node;
 use crate::oracle;
 use crate::redis::server::{self, Server};
 use crate::scenario::{Fault, Outage, RecordsIn, Scenario, Terms, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
+/// The name of the server.
+const OF_RECORDS: &str = "records";
 /// What is acknowledged is in force at all nodes after so long.
 const IN_FORCE_AFTER: Time = SECOND;
 /// A call that hangs has failed after so long.
@@ -76,7 +77,7 @@ pub(super) fn server(scenario: &Scenario) -> Option<Server> {
 }
 
 impl Run {
-    /// The server of records.
+    /// The server of records: it is behind those of counters.
     fn of_records(&self) -> usize {
         self.scenario.layout.servers()
     }
@@ -290,9 +291,8 @@ impl Run {
         let (counter, node, asked) = ((noted.limit, noted.key), noted.node, noted.asked);
         let now = self.world.now();
         let trouble = self.record_troubles.of(node, asked, now);
-        let slow = lock(&self.network.slow_records);
-        let is_slow =
-            slow.iter().any(|&(of, from, until)| of == node && from <= now && until + MILLI >= asked);
+        let slow = &lock(&self.network.slow)[self.of_records()];
+        let is_slow = slow.iter().any(|span| span.touches(node, asked.saturating_sub(MILLI), now));
         // A process that was started since is not the one that was asked.
         let process = {
             let state = &lock(&self.nodes)[node];
@@ -319,9 +319,7 @@ impl Run {
         let is_long = |fault: &Fault| {
             lasts(fault).is_some_and(|it| fault.at + STALE_AFTER < asked && now < fault.at + it)
         };
-        let stood =
-            lock(&self.pauses).iter().any(|&(other, _, to)| other == node && to + STALE_AFTER >= asked);
-        !stood && self.scenario.faults.iter().any(is_long)
+        !self.stood_still(node, asked.saturating_sub(STALE_AFTER)) && self.scenario.faults.iter().any(is_long)
     }
 
     /// What the server of records has for a counter.

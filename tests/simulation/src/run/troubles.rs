@@ -5,7 +5,7 @@
 use super::Run;
 use crate::oracle::{Trouble, Troubles};
 use crate::scenario::{Fault, Outage, Scenario, What};
-use crate::world::{MILLI, SECOND, Time, lock};
+use crate::world::{MILLI, SECOND, Span, Time, lock};
 
 /// What a client waits for at least. Answers to a node that is not far away are there before.
 const DEADLINE_MIN: Time = MILLI;
@@ -17,8 +17,10 @@ const OPENED_LATE: Time = 8 * SECOND;
 impl Run {
     /// When nodes may have had no answer from Redis.
     pub(super) fn troubles(&self) -> Troubles {
-        let slow = lock(&self.network.slow).clone();
-        let slow = slow.into_iter().map(|(node, from, until)| (Some(node), from, until, false));
+        let at_node =
+            |&Span { node, from, until }: &Span| Trouble { node: Some(node), from, until, forgets: false };
+        let slow = lock(&self.network.slow);
+        let slow = slow.iter().take(self.scenario.layout.servers()).flatten().map(at_node);
         let failed = self.scenario.faults.iter().filter_map(|fault| {
             let (node, lasts, forgets) = match fault.what {
                 What::Cut { node, lasts, .. } | What::Pause { node, lasts } => (Some(node), lasts, false),
@@ -44,10 +46,9 @@ impl Run {
                 | What::StepWall { .. }
                 | What::Reset { .. } => return None,
             };
-            Some((node, fault.at, fault.at + lasts, forgets))
+            Some(Trouble { node, from: fault.at, until: fault.at + lasts, forgets })
         });
-        let trouble = |(node, from, until, forgets)| Trouble { node, from, until, forgets };
-        let mut all: Vec<_> = slow.chain(failed).map(trouble).collect();
+        let mut all: Vec<_> = slow.chain(failed).collect();
         // Clients that wait for a shorter time than an answer takes open the breaker, for all.
         let is_far = |far: &[Time; 2]| far[0] + far[1] >= DEADLINE_MIN;
         let far_until = |far| if is_far(far) { self.scenario.asked_until() } else { 0 };
@@ -55,13 +56,10 @@ impl Run {
         // Where something fails while a node starts, its pauses grow until it has found its servers.
         let troubles = Troubles::new(far_until.clone(), &all);
         let starts = lock(&self.starts);
-        let late = starts
-            .iter()
-            .filter(|(node, from, _)| troubles.of(*node, *from, from + STARTED_WITHIN).is_some());
-        let until_found = |&(node, from, found): &(usize, Time, Time)| {
-            (Some(node), from, found.min(self.world.now()), false)
-        };
-        all.extend(late.map(until_found).map(trouble));
+        let is_late =
+            |start: &&Span| troubles.of(start.node, start.from, start.from + STARTED_WITHIN).is_some();
+        let until_found = |start: &Span| Span { until: start.until.min(self.world.now()), ..*start };
+        all.extend(starts.iter().filter(is_late).map(|start| at_node(&until_found(start))));
         Troubles::new(far_until, &all)
     }
 }
@@ -93,7 +91,7 @@ pub(super) fn of_records(scenario: &Scenario) -> Troubles {
         all.iter().filter(meets).map(later)
     });
     // A connection that is opened while a message takes long is tried again after such pauses too.
-    let more = if scenario.slow_one_in > u64::from(u32::MAX) { 0 } else { OPENED_LATE };
+    let more = if scenario.slow_one_in.is_some() { OPENED_LATE } else { 0 };
     let all: Vec<_> =
         late.chain(all.iter().copied()).map(|it| Trouble { until: it.until + more, ..it }).collect();
     Troubles::new(vec![0; scenario.clocks.len()], &all)

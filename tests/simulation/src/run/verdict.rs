@@ -10,7 +10,7 @@ use crate::oracle::{
     Census, Counter, Rules, Troubles, census, starved, too_much, wrong_bans, wrong_holds, wrong_slots,
 };
 use crate::scenario::What;
-use crate::world::{MICRO, SECOND, lock};
+use crate::world::{MICRO, SECOND, Span, lock};
 
 impl Run {
     /// What may not happen and did, by all that was answered; and how much of it could be judged.
@@ -58,13 +58,13 @@ impl Run {
     /// An error for an answer, though nothing failed. A node has the time to find its servers first.
     fn error(&self, troubles: &Troubles) -> Option<Violation> {
         let errors = lock(&self.errors);
-        let error = errors.iter().find(|(node, [asked, now], _)| {
-            let is_early = *asked < STARTED_WITHIN.max(troubles.far_until(*node));
+        let error = errors.iter().find(|(Span { node, from, until }, _)| {
+            let is_early = *from < STARTED_WITHIN.max(troubles.far_until(*node));
             // Idle connections that were lost are found by a look, and opened again after a pause.
-            !is_early && troubles.of(*node, asked.saturating_sub(SECOND), *now).is_none()
+            !is_early && troubles.of(*node, from.saturating_sub(SECOND), *until).is_none()
         });
-        let (node, [_, now], what) = error?;
-        let what = format!("node {node}: {what} at {} us, though nothing failed", now / MICRO);
+        let (Span { node, until, .. }, what) = error?;
+        let what = format!("node {node}: {what} at {} us, though nothing failed", until / MICRO);
         Some(Violation { kind: Kind::NoAnswer, what })
     }
 

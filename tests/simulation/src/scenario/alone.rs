@@ -51,7 +51,7 @@ pub(super) fn make(random: &mut Random, scenario: &mut Scenario) {
     });
     // Its clock defines the time.
     scenario.clocks = vec![NodeClock { drift_ppm: 0, ..scenario.clocks[0] }];
-    (scenario.far, scenario.slow_one_in) = (vec![[0, 0]], 1 << 40);
+    (scenario.far, scenario.slow_one_in) = (vec![[0, 0]], None);
     (scenario.settings.lease_time, scenario.deny_cache_bytes) = (0, 0);
     scenario.settings.denies_cold = random.one_in(2);
     for limit in &mut scenario.limits {

@@ -62,7 +62,7 @@ impl Scenario {
             unlimited_replaces: None,
             workers: 1,
             pool_size: 10,
-            slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
+            slow_one_in: random.pick(&[Some(50), Some(500), None, None]),
             far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
             stale_mode: StaleMode::Rule,
             record_cache: 100,

@@ -71,7 +71,7 @@ pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot
     // While counters are cold, a denial needs no reason.
     scenario.settings.denies_cold &= !plot.is_of_denials();
     scenario.far.fill([0, 0]);
-    scenario.slow_one_in = 1 << 40;
+    scenario.slow_one_in = None;
     scenario.limits =
         (0..random.between(2, 3)).map(|number| limit(random, plot, scenario.layout, number)).collect();
     Some(plot)

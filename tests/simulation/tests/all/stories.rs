@@ -51,7 +51,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         unlimited_replaces: None,
         workers: 1,
         pool_size: 10,
-        slow_one_in: 1 << 40,
+        slow_one_in: None,
         far: vec![[0, 0]; 2],
         follows_resets: false,
         records_in: RecordsIn::List,
