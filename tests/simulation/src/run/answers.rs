@@ -10,8 +10,9 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 
+use super::call::Call;
+use super::decided::{Counter, Decided, Met, Trial};
 use super::decider::Decider;
-use super::way::{Counter, Decided, Met, Trial};
 use super::{Kind, Run};
 use crate::oracle::{Bans, Outcome, Record};
 use crate::scenario::{DEBT_WINDOWS, Item, Layout, LimitSpec};
@@ -45,15 +46,10 @@ fn is_due(counter: &Counter, all: &[Counter]) -> bool {
 }
 
 impl Run {
-    /// Judges what a request was answered, and notes it. `first`: the place of its first record. `is_patient`: its client
-    /// waited. Returns whether it passes, but for SHADOW_MODE.
-    pub(super) fn judge_answer(
-        &self,
-        (number, first): (usize, usize),
-        items: &[Item],
-        decided: &Decided,
-        is_patient: bool,
-    ) -> bool {
+    /// Judges what a request was answered, and notes it. Returns whether it passes, but for SHADOW_MODE.
+    pub(super) fn judge_answer(&self, call: &Call<'_>, decided: &Decided) -> bool {
+        let Call { it, items, .. } = call;
+        let (number, is_patient) = (it.number, it.deadline.is_none());
         let Decided { is_ok, counters, bans, met, .. } = decided;
         let passes = self.passes(met, counters.iter()) && bans.is_empty();
         let is_wrong = |what: String| self.wrong(Kind::WrongAnswer, format!("request {number} {what}"));
@@ -66,7 +62,7 @@ impl Run {
         }
         self.check_shown(decided).into_iter().for_each(is_wrong);
         let any_over = counters.iter().any(|counter| counter.over);
-        let records = &mut lock(&self.records)[first..];
+        let records = &mut lock(&self.records)[call.first..];
         for (record, counter) in records.iter_mut().zip(counters) {
             self.check_rule(record, counter, decided);
             self.check_limit(record, counter, is_patient);

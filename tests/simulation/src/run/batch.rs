@@ -10,11 +10,12 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_engine::request::{Descriptor, DescriptorOptions, Entry, Request, Reservation};
 use tidegate_serve::service::Batch;
 
+use super::decided::{Decided, Met};
+use super::front::Front;
 use super::names::{Entries, entries_of, entries_of_item, further};
-use super::way::{Decided, Met, Way};
 use super::{Kind, Run};
 use crate::scenario::{self, Form, Item, Limitless};
-use crate::world::lock;
+use crate::world::{Time, lock};
 
 /// A request of a batch.
 pub(super) struct Asked {
@@ -29,6 +30,8 @@ pub(super) struct Asked {
     pub(super) token: Option<String>,
     /// The record of the call whose slot it renews, and the slot that it asks for.
     pub(super) renews: Option<(usize, Item)>,
+    /// How long its client waits.
+    pub(super) deadline: Option<Time>,
     /// The reservation that it makes or ends, and its id.
     pub(super) reserves: Option<(String, scenario::Reservation)>,
     pub(super) form: Form,
@@ -37,6 +40,13 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// A usual request for these.
+    pub(super) fn new(number: usize, items: Vec<Item>) -> Self {
+        let (limitless, token, renews, deadline, reserves, is_gone) = Default::default();
+        let (gives, form) = (false, Form::Usual);
+        Self { number, items, limitless, gives, token, renews, deadline, reserves, form, is_gone }
+    }
+
     fn domain(&self) -> &'static str {
         if self.form == Form::Elsewhere { "elsewhere" } else { "sim" }
     }
@@ -102,14 +112,14 @@ impl Asked {
 
 /// A batch.
 pub(super) struct Together {
-    pub(super) way: Way,
+    pub(super) front: Front,
     asked: Vec<Asked>,
     decided: Mutex<Option<SmallVec<[Option<Decided>; 1]>>>,
 }
 
 impl Together {
-    pub(super) fn new(way: Way, asked: Vec<Asked>) -> Arc<Self> {
-        Arc::new(Self { way, asked, decided: Mutex::default() })
+    pub(super) fn new(front: Front, asked: Vec<Asked>) -> Arc<Self> {
+        Arc::new(Self { front, asked, decided: Mutex::default() })
     }
 
     pub(super) fn asked(&self, place: usize) -> &Asked {
@@ -137,12 +147,12 @@ impl Together {
             due[place] = read.is_ok();
         }
         let mut all: SmallVec<[Option<Decided>; 1]> = self.asked.iter().map(|_| None).collect();
-        let (mut is_wrong, full) = (false, self.way.full());
-        self.way.decide(&batch, |place, request, decision| {
+        let (mut is_wrong, full) = (false, self.front.full());
+        self.front.decide(&batch, |place, request, decision| {
             is_wrong |= !std::mem::take(&mut due[place]) || !self.asked[place].is(run, request);
-            all[place] = decision.map(|decision| self.way.decided(request, decision));
+            all[place] = decision.map(|decision| self.front.decided(request, decision));
         });
-        let is_full = self.way.full() != full;
+        let is_full = self.front.full() != full;
         all.iter_mut().flatten().for_each(|decided| decided.is_full = is_full);
         if is_wrong || due.contains(&true) {
             let numbers: Vec<_> = self.asked.iter().map(|it| it.number).collect();
@@ -161,7 +171,7 @@ impl Together {
                 hits_addend: Some(if it.renews.is_some() { 0 } else { item.map_or(1, |item| item.hits) }),
                 is_negative_hits: it.gives,
                 renews: it.renews.is_some(),
-                limit: limit.map(|limit| limit.brought(self.way.version)),
+                limit: limit.map(|limit| limit.brought(self.front.version)),
                 ..DescriptorOptions::default()
             };
             let token = it.token.as_deref().map(|value| Entry { key: "call", value });

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Label};
 use tidegate_engine::time::Timestamp;
 
+use super::decided::Counter;
 use super::names::path;
-use super::way::Counter;
 use super::{Kind, Run, State};
 use crate::node::world_time;
 use crate::oracle::Record;

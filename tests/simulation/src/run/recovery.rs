@@ -10,6 +10,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 
+use super::batch::Asked;
 use super::{Kind, Run};
 use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, What};
 use crate::world::{SECOND, Time, lock};
@@ -111,7 +112,7 @@ impl Run {
         let (many, hits) = if self.has_slots(number) { (hits, 1) } else { (1, hits) };
         let items = vec![Item { last, ..Item::new(number, 0, hits) }; many as usize];
         let request = self.scenario.asks.len() + number;
-        let Some(task) = self.request(request, node, (items, None), 1) else {
+        let Some(task) = self.call(node, Asked::new(request, items)) else {
             return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
         };
         let answer = Arc::new(Mutex::new(None));

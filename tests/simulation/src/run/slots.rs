@@ -4,16 +4,16 @@
 //! frees nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use tidegate_engine::limit::Algorithm;
 
-use super::batch::{Asked, Together};
-use super::way::{Decided, Way};
+use super::batch::Asked;
+use super::call::Call;
+use super::decided::Decided;
+use super::names::CALLS;
 use super::{Kind, Run};
 use crate::oracle::{self, Outcome};
-use crate::run::names::CALLS;
-use crate::scenario::{ADDRESSES, Form, Item, Release, Renewal};
+use crate::scenario::{ADDRESSES, Item, Release, Renewal};
 use crate::world::{Time, lock};
 
 /// Renewals have the number of their request, and this more.
@@ -36,8 +36,9 @@ impl Run {
         limit.is_some_and(|limit| limit.algorithm == Algorithm::Concurrency)
     }
 
-    /// Judges which slots an answer has tokens of: those that were taken, and no others. `first`: the place of the first record.
-    pub(super) fn keep_tokens(&self, first: usize, items: &[Item], decided: &Decided) {
+    /// Judges which slots an answer has tokens of: those that were taken, and no others.
+    pub(super) fn keep_tokens(&self, call: &Call<'_>, decided: &Decided) {
+        let (first, items) = (call.first, &call.items);
         let mut taken = Vec::new();
         {
             let records = lock(&self.records);
@@ -57,9 +58,12 @@ impl Run {
             let what = format!("an answer has tokens for {places:?}, though slots were taken for {taken:?}");
             self.wrong(Kind::WrongAnswer, what);
         }
-        let renews = lock(&self.records).get(first).and_then(|it| it.renews);
         let mut known = lock(&self.tokens);
-        if renews.is_some_and(|of| decided.tokens.iter().any(|(_, token)| known.get(&of) != Some(token))) {
+        if call
+            .it
+            .renews
+            .is_some_and(|(of, _)| decided.tokens.iter().any(|(_, token)| known.get(&of) != Some(token)))
+        {
             self.wrong(Kind::WrongAnswer, "a renewal has another token than its slot".to_owned());
         }
         known.extend(decided.tokens.iter().map(|(place, token)| (first + place, token.clone())));
@@ -120,38 +124,22 @@ impl Run {
     }
 
     fn renew_slot(self: &Arc<Self>, (of, it): (usize, &oracle::Record), token: String, renewal: Renewal) {
-        let Some(way) = Way::through(self, renewal.node) else { return };
         let slot = Item { last: it.id, ..Item::new(it.limit, it.key, 1) };
         let asked = Asked {
-            number: it.request + RENEWALS,
-            items: vec![self.item_of(it)],
-            limitless: None,
-            gives: false,
             token: Some(token),
             renews: Some((of, slot)),
-            reserves: None,
-            form: Form::Usual,
-            is_gone: AtomicBool::new(false),
+            deadline: renewal.deadline,
+            ..Asked::new(it.request + RENEWALS, vec![self.item_of(it)])
         };
-        let task = self.answer(Together::new(way, vec![asked]), 0, renewal.node, renewal.deadline);
+        let Some(task) = self.call(renewal.node, asked) else { return };
         self.world.spawn(renewal.node, async move { _ = task.await });
     }
 
     fn release(self: &Arc<Self>, Ended { of, item, text, is_token }: Ended, node: usize) {
-        let Some(way) = Way::through(self, node) else { return };
-        let epoch = way.epochs[item.limit][item.key as usize];
-        let asked = Asked {
-            number: lock(&self.records)[of].request,
-            items: vec![item],
-            limitless: None,
-            gives: true,
-            token: Some(text),
-            renews: None,
-            reserves: None,
-            form: Form::Usual,
-            is_gone: AtomicBool::new(false),
-        };
-        let task = self.answer(Together::new(way, vec![asked]), 0, node, None);
+        let number = lock(&self.records)[of].request;
+        let asked = Asked { gives: true, token: Some(text), ..Asked::new(number, vec![item]) };
+        let Some(task) = self.call(node, asked) else { return };
+        let epoch = lock(&self.nodes)[node].epoch_numbers[item.limit][item.key as usize];
         let place = {
             let mut releases = lock(&self.releases);
             let asked = self.world.now();

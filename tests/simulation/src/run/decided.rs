@@ -1,42 +1,14 @@
-//! How a request goes through a node: the program's own `Service`, called as its fronts do. First it decides what the
-//! node can decide by itself. If Redis has to be asked, the front goes on with other requests before it waits.
+//! What a node has decided about a request: what an answer says, and by which limits it was decided.
 //!
-//! In: requests. Out: the answer to the client, and the limits by which it was decided.
-
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::task::Poll;
-use std::time::Duration;
+//! In: a decision of the program. Out: a copy of all that is judged, which lives on when the request does not.
 
 use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::limit::{Algorithm, Found, Slot};
-use tidegate_engine::memory::FullTotal;
 use tidegate_engine::overlay::Effect;
-use tidegate_engine::request::Request;
 use tidegate_engine::rules::Rule;
-use tidegate_serve::service::{Batch, Counters, Service, ServiceError, Snapshot};
 
-use super::Run;
 use super::decider::Decider;
-use super::resets::EpochNumbers;
-use super::sums::Sums;
-use crate::node::Node;
-use crate::world::lock;
-
-/// What a request needs of a node.
-pub(super) struct Way {
-    service: Arc<Service<Node>>,
-    /// Those that were in force when it came.
-    rules: Snapshot,
-    /// In which epoch each counter is there.
-    pub(super) epochs: EpochNumbers,
-    /// Which rules these are.
-    pub(super) version: usize,
-    /// Requests to this service that wait for an answer.
-    pub(super) asking: Arc<AtomicU64>,
-    sums: Arc<Sums>,
-}
 
 /// What was decided.
 pub(super) struct Decided {
@@ -135,7 +107,7 @@ impl Counter {
 }
 
 impl Decided {
-    fn of(decision: &Decision<'_>) -> Self {
+    pub(super) fn of(decision: &Decision<'_>) -> Self {
         let met = |at: usize| decision.exceptions().iter().find(|met| met.descriptor == at);
         let of = |at: usize, limited: &Limited<'_>, is_shown: bool| {
             let held = decision.held().iter().find(|held| held.descriptor == at);
@@ -189,68 +161,4 @@ impl Decided {
             counters,
         }
     }
-}
-
-impl Way {
-    /// The way through a node, unless it is away.
-    pub(super) fn through(run: &Run, node: usize) -> Option<Self> {
-        let state = &lock(&run.nodes)[node];
-        let service = Arc::clone(state.service.as_ref()?);
-        let rules = service.snapshot().ok()?;
-        let (epochs, asking) = (state.epoch_numbers, Arc::clone(&state.asking));
-        run.note_late_resets(node, &epochs);
-        Some(Self { service, rules, epochs, version: state.version, asking, sums: Arc::clone(&run.sums) })
-    }
-
-    /// Decides those requests of a batch that the node can decide by itself.
-    pub(super) fn decide(
-        &self,
-        batch: &Batch<'_>,
-        render: impl FnMut(usize, &Request<'_>, Option<&Decision<'_>>),
-    ) {
-        self.service.decide(self.rules.in_force(), batch, render);
-    }
-
-    /// A decision, as it is rendered.
-    pub(super) fn decided(&self, request: &Request<'_>, decision: &Decision<'_>) -> Decided {
-        self.sums.add(request, decision);
-        Decided::of(decision)
-    }
-
-    /// How often there was no room in memory for what had to be counted.
-    pub(super) fn full(&self) -> (FullTotal, u64) {
-        match self.service.counters() {
-            Counters::Memory(store) => (store.full_total(), store.reported_total().dropped),
-            Counters::Shared(_) => Default::default(),
-        }
-    }
-
-    /// Decides the request that `read` fills in, whose client waits for `timeout`, with Redis.
-    pub(super) async fn finish<'r>(
-        &'r self,
-        read: impl Fn(&mut Request<'r>),
-        timeout: Option<Duration>,
-    ) -> Result<Decided, ServiceError> {
-        // A front goes on with other requests first.
-        give_way().await;
-        let read = |request: &mut Request<'r>| {
-            read(request);
-            Ok::<_, ServiceError>(())
-        };
-        let decided = |request: &Request<'_>, decision: &Decision<'_>| self.decided(request, decision);
-        self.service.finish(self.rules.in_force(), read, timeout, decided).await
-    }
-}
-
-/// Lets every task run that can.
-async fn give_way() {
-    let mut has_waited = false;
-    std::future::poll_fn(move |context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
