@@ -24,6 +24,11 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// A place in a list of so many, which is not empty.
+    pub fn index(&mut self, count: usize) -> usize {
+        self.below(count as u64) as usize
+    }
+
     /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
@@ -36,7 +41,7 @@ impl Random {
 
     /// One of these.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize].clone()
+        choices[self.index(choices.len())].clone()
     }
 
     /// A generator for something else, which does not depend on how often this one is asked afterwards.

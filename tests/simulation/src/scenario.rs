@@ -52,7 +52,6 @@ pub use records::{HEARD_MAX, Terms};
 pub use reservations::{Hold, Reservation, Reserve};
 pub use shapes::{Limitless, Shape};
 pub use slots::{IDS, Release, Renewal};
-use stage::Plot;
 
 /// How long clients ask.
 const ASKED: Time = 20 * SECOND;
@@ -188,6 +187,26 @@ pub struct LimitSpec {
 }
 
 impl LimitSpec {
+    /// A limit with the defaults of a rule.
+    pub fn new(algorithm: Algorithm, requests: u32, window_secs: u64) -> Self {
+        Self {
+            algorithm,
+            requests: [requests; 2],
+            window_secs: [window_secs; 2],
+            is_override: false,
+            is_shadow: false,
+            is_leased: false,
+            is_reported: false,
+            failure: StoreFailure::Error,
+            burst: None,
+            candidate: None,
+            excepted: None,
+            recorded: None,
+            shape: Shape::default(),
+            further: None,
+        }
+    }
+
     /// The largest N that is ever in force.
     pub fn most(&self) -> u64 {
         let others = [self.excepted, self.recorded].map(Option::unwrap_or_default);

@@ -22,22 +22,7 @@ fn census(rules: &Rules<'_>, records: &[Record]) -> Census {
 }
 
 fn limit(algorithm: Algorithm) -> LimitSpec {
-    LimitSpec {
-        algorithm,
-        requests: [2, 2],
-        window_secs: [1, 1],
-        is_override: false,
-        is_shadow: false,
-        is_leased: false,
-        is_reported: false,
-        failure: StoreFailure::Error,
-        burst: None,
-        candidate: None,
-        excepted: None,
-        recorded: None,
-        shape: Shape::default(),
-        further: None,
-    }
+    LimitSpec::new(algorithm, 2, 1)
 }
 
 fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {

@@ -10,8 +10,6 @@ use crate::node::NodeClock;
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of these scenarios others than those of the rest.
-pub(super) const OWN: u64 = 0x616c_6f6e_6530_3031;
 /// Kinds of what goes wrong.
 const KINDS: u64 = 6;
 /// More steps than a file of few counters takes.
@@ -57,7 +55,7 @@ pub(super) fn make(random: &mut Random, scenario: &mut Scenario) {
     for limit in &mut scenario.limits {
         (limit.is_leased, limit.failure) = (false, StoreFailure::Error);
         if !limit.algorithm.is_bucket() && random.one_in(10) {
-            limit.requests[random.below(2) as usize] = 0;
+            limit.requests[random.index(2)] = 0;
         }
     }
     scenario.asks = drawn::asks(random, scenario);
@@ -98,7 +96,7 @@ fn what(random: &mut Random, kind: u64, (steps_max, machines_die): (Time, bool))
         1 => What::Crash { node, lasts },
         // Wall clocks of two boots may differ by STATE_SKEW. Where machines die, this one does so too.
         2 => What::StepWall { node, ahead: random.below(steps_max + 1) },
-        3 => What::Reload { node, version: random.below(2) as usize },
+        3 => What::Reload { node, version: random.index(2) },
         _ => What::Die {
             node,
             during: random.pick(&[During::Serving, During::Checkpoint, During::End, During::Start]),

@@ -9,11 +9,6 @@ use super::{ASKED, Fault, Layout, LimitSpec, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6261_6e73_3030_3031;
-/// The same of what operators do.
-pub(super) const OPERATED: u64 = 0x6261_6e73_3030_3032;
-
 /// A ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
@@ -96,7 +91,7 @@ pub(super) fn operate(random: &mut Random, scenario: &mut Scenario) {
             _ => scenario.later + SECOND + random.below(ASKED - SECOND),
         };
         let what = What::Ban {
-            node: random.below(scenario.clocks.len() as u64) as usize,
+            node: random.index(scenario.clocks.len()),
             limit,
             key: random.pick(&[0, 0, 0, 1]),
             lasts: (!random.one_in(3)).then(|| random.pick(&[1, 2, 3, 5, 10]) * SECOND),

@@ -7,8 +7,6 @@
 use super::{Ask, Form, LimitSpec, Scenario, drawn, operators, records};
 use crate::random::Random;
 
-/// Makes the draws of batches others than those of the rest.
-pub(super) const OWN: u64 = 0x6261_7463_6865_7336;
 /// Counters of each limit that are asked for together. Two of them may have records and exceptions of their own.
 const KEYS: u64 = 3;
 /// Requests that come together with another one at most: all of them are one batch.
@@ -21,10 +19,9 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario, is_staged: bool)
     }
     (scenario.workers, scenario.pool_size) = (random.pick(&[1, 1, 2, 3]), random.pick(&[1, 10]));
     let (seldom, unusual) = (random.pick(&[4, 20, 100]), random.pick(&[3, 6, 1_000]));
-    let workers = scenario.workers as u64;
     let mut asks = Vec::with_capacity(2 * scenario.asks.len());
     for (number, mut ask) in (0..).zip(std::mem::take(&mut scenario.asks)) {
-        ask.worker = random.below(workers) as usize;
+        ask.worker = random.index(scenario.workers);
         if !random.one_in(seldom) {
             asks.push(ask);
             continue;

@@ -8,10 +8,6 @@ use crate::redis::server::EPOCH_MICROS;
 use crate::world::{MICRO, SECOND, Time};
 use tidegate_engine::limit::Algorithm;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6361_6c65_6e64_6172;
-/// The same of periods that end while clients ask.
-pub(super) const ENDING: u64 = 0x656e_6469_6e67_3030;
 /// A day, of UTC.
 pub const DAY_SECS: u64 = 86_400;
 /// When the day ends in which clients ask. Every world begins in it: on a Monday, the 21st.

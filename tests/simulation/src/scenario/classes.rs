@@ -8,9 +8,6 @@ use tidegate_engine::limit::Algorithm;
 use super::{LimitSpec, Scenario};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x636c_6173_7365_7330;
-
 /// The full share, in millionths.
 pub const FULL: u64 = 1_000_000;
 

@@ -8,8 +8,6 @@ use tidegate_engine::limit::Algorithm;
 use super::{Hold, LimitSpec, Scenario};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6465_6274_735f_3030;
 /// The windows of N hits that a counter may owe, and one for what is added to the newest bucket.
 pub const DEBT_WINDOWS: u64 = 18;
 

@@ -10,8 +10,8 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, Shape, What, alone,
-    bans, batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, What, alone, bans,
+    batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
     prefixes, records, reservations, resets, shapes, shared_records, slots, stage, widened,
 };
 use crate::node::NodeClock;
@@ -28,7 +28,7 @@ impl Scenario {
     pub fn new(seed: u64, nodes: Option<usize>) -> Self {
         let mut random = Random::new(seed);
         let may_be_alone = nodes.is_none_or(|nodes| nodes == 1);
-        let nodes = nodes.unwrap_or(1 + random.below(4) as usize);
+        let nodes = nodes.unwrap_or(1 + random.index(4));
         let layout = random.pick(&[
             Layout::Single,
             Layout::PerSecond,
@@ -72,10 +72,10 @@ impl Scenario {
             faults: Vec::new(),
         };
         // Some have no Redis at all.
-        let mut own = Random::new(seed ^ alone::OWN);
+        let mut own = own_draws(seed, b"alone001");
         if own.one_in(4) && may_be_alone {
             alone::make(&mut own, &mut scenario);
-            add_later(seed, &mut scenario);
+            add_parts(seed, &mut scenario);
             return scenario;
         }
         let staged = stage::stage(&mut random.fork(), &mut scenario);
@@ -88,41 +88,50 @@ impl Scenario {
         if staged.is_none() {
             records::add(&mut random.fork(), &mut scenario);
         }
-        // What is added later draws from generators of its own: so older seeds mean the same runs where it adds nothing.
-        batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
+        batches::add(&mut own_draws(seed, b"batches6"), &mut scenario, staged.is_some());
         if staged.is_none() {
-            widened::add(&mut Random::new(seed ^ widened::OWN), &mut scenario);
-            add_later(seed, &mut scenario);
+            widened::add(&mut own_draws(seed, b"widened1"), &mut scenario);
+            add_parts(seed, &mut scenario);
         }
         scenario
     }
 }
 
-/// What came later, each with draws of its own.
-fn add_later(seed: u64, scenario: &mut Scenario) {
-    let drawn = |own: u64| Random::new(seed ^ own);
-    widened::again(&mut drawn(widened::AGAIN), scenario);
-    shapes::add(&mut drawn(shapes::OWN), scenario);
-    if scenario.layout.servers() > 0 {
-        fleet::add(&mut drawn(fleet::OWN), scenario);
-    }
-    records::interrupt(&mut drawn(records::INTERRUPT), scenario);
-    mixed::add(&mut drawn(mixed::OWN), scenario);
-    calendars::add(&mut drawn(calendars::OWN), scenario);
-    classes::add(&mut drawn(classes::OWN), scenario);
-    slots::add(&mut drawn(slots::OWN), scenario);
-    prefixes::add(&mut drawn(prefixes::OWN), scenario);
-    bans::add(&mut drawn(bans::OWN), scenario);
-    further::add(&mut drawn(further::OWN), scenario);
-    slots::renew(&mut drawn(slots::RENEWED), scenario);
-    exceptions::add(&mut drawn(exceptions::OWN), scenario);
-    reservations::add(&mut drawn(reservations::OWN), scenario);
-    debts::add(&mut drawn(debts::OWN), scenario);
-    long_logs::add(&mut drawn(long_logs::OWN), scenario);
-    calendars::end(&mut drawn(calendars::ENDING), scenario);
-    resets::add(&mut drawn(resets::OWN), scenario);
-    bans::operate(&mut drawn(bans::OPERATED), scenario);
-    shared_records::add(&mut drawn(shared_records::OWN), scenario);
+/// What a part adds to a scenario that was drawn.
+type Part = fn(&mut Random, &mut Scenario);
+
+/// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
+/// by its name: so older seeds mean the same runs where a part adds nothing.
+const PARTS: [(&[u8; 8], Part); 20] = [
+    (b"trial001", widened::again),
+    (b"shapes00", shapes::add),
+    (b"fleet000", fleet::add),
+    (b"record01", records::interrupt),
+    (b"mixed001", mixed::add),
+    (b"calendar", calendars::add),
+    (b"classes0", classes::add),
+    (b"slots001", slots::add),
+    (b"prefix01", prefixes::add),
+    (b"bans0001", bans::add),
+    (b"further1", further::add),
+    (b"renewed1", slots::renew),
+    (b"except01", exceptions::add),
+    (b"reserve1", reservations::add),
+    (b"debts_00", debts::add),
+    (b"long_log", long_logs::add),
+    (b"ending00", calendars::end),
+    (b"resets00", resets::add),
+    (b"bans0002", bans::operate),
+    (b"shared\x0f\xf4", shared_records::add),
+];
+
+fn add_parts(seed: u64, scenario: &mut Scenario) {
+    PARTS.iter().for_each(|(name, add)| add(&mut own_draws(seed, name), scenario));
+}
+
+/// A generator whose draws are others than those of the rest.
+fn own_draws(seed: u64, name: &[u8; 8]) -> Random {
+    Random::new(seed ^ u64::from_be_bytes(*name))
 }
 
 /// How much longer messages of a node take: some are far away, but near enough to be answered in time.
@@ -158,7 +167,6 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
     let window = if layout == Layout::PerSecond && random.one_in(2) { 60 } else { 1 + random.below(5) };
     let other_window = if random.one_in(8) { 1 + random.below(5) } else { window };
     LimitSpec {
-        algorithm,
         requests: [requests, other],
         window_secs: [window, other_window],
         is_override,
@@ -174,12 +182,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
                 StoreFailure::Local,
             ]),
         },
-        burst: None,
-        candidate: None,
-        excepted: None,
-        recorded: None,
-        shape: Shape::default(),
-        further: None,
+        ..LimitSpec::new(algorithm, requests, window)
     }
 }
 
@@ -203,7 +206,7 @@ pub(super) fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
         burst = burst.saturating_sub(1);
         let count = if random.one_in(several) { 1 + random.below(3) } else { 1 };
         let items = (0..count).map(|_| item(random, &scenario.limits, keys)).collect();
-        let node = random.below(scenario.clocks.len() as u64) as usize;
+        let node = random.index(scenario.clocks.len());
         asks.push(Ask {
             deadline: random.one_in(4).then(|| random.pick(&[1, 5, 20, 50]) * MILLI),
             cancelled: random.one_in(20).then(|| match random.one_in(2) {
@@ -212,7 +215,7 @@ pub(super) fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
             }),
             refunded: random
                 .one_in(refunds)
-                .then(|| (random.below(SECOND), random.below(scenario.clocks.len() as u64) as usize)),
+                .then(|| (random.below(SECOND), random.index(scenario.clocks.len()))),
             ..Ask::new(now, node, items)
         });
     }
@@ -220,7 +223,7 @@ pub(super) fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
 }
 
 pub(super) fn item(random: &mut Random, limits: &[LimitSpec], keys: u64) -> Item {
-    let limit = random.below(limits.len() as u64) as usize;
+    let limit = random.index(limits.len());
     let most = u64::from(limits[limit].requests[0]);
     let hits = random.pick(&[0, 1, 1, 1, 1, 1, 2, most / 3 + 1, most]);
     // Most ask for the hot one.
@@ -262,10 +265,10 @@ fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
 /// what goes back then may find another memory.
 fn plot(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
     let ask = [(); 8].map(|()| random.pick(&scenario.asks)).into_iter().max_by_key(|ask| ask.items.len());
-    let (Some(Ask { at, node, .. }), servers) = (ask, scenario.layout.servers() as u64) else {
+    let (Some(Ask { at, node, .. }), servers) = (ask, scenario.layout.servers()) else {
         return Vec::new();
     };
-    let (slow, other) = (random.below(servers) as usize, random.below(servers) as usize);
+    let (slow, other) = (random.index(servers), random.index(servers));
     let lasts = random.pick(&[5, 30, 60, 90]) * MILLI;
     let what = match random.below(4) {
         0 | 1 => What::Flush { server: other },
@@ -278,8 +281,8 @@ fn plot(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
 }
 
 fn what(random: &mut Random, scenario: &Scenario, kind: u64) -> What {
-    let (nodes, servers) = (scenario.clocks.len() as u64, scenario.layout.servers() as u64);
-    let (node, server) = (random.below(nodes) as usize, random.below(servers) as usize);
+    let (nodes, servers) = (scenario.clocks.len(), scenario.layout.servers());
+    let (node, server) = (random.index(nodes), random.index(servers));
     let lasts = random.pick(&[5 * MILLI, 50 * MILLI, 150 * MILLI, 400 * MILLI, SECOND, 3 * SECOND]);
     match kind {
         0 => What::Cut { node, server, lasts },
@@ -296,7 +299,7 @@ fn what(random: &mut Random, scenario: &Scenario, kind: u64) -> What {
         8 => What::Pause { node, lasts },
         9 => What::Crash { node, lasts },
         10 => What::StopNode { node, lasts },
-        11 => What::MoveSlots { server, to: random.below(servers) as usize, lasts },
-        _ => What::Reload { node, version: random.below(2) as usize },
+        11 => What::MoveSlots { server, to: random.index(servers), lasts },
+        _ => What::Reload { node, version: random.index(2) },
     }
 }

@@ -5,9 +5,6 @@
 use super::{Further, Scenario, Whom, operators};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6578_6365_7074_3031;
-
 /// An eighth of all scenarios have more exceptions.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let Some(number) = (0..scenario.limits.len()).find(|&number| may_have(scenario, number)) else { return };

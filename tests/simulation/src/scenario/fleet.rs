@@ -6,9 +6,6 @@ use super::{ASKED, Fault, Layout, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x666c_6565_7430_3030;
-
 /// The settings in which nodes may differ for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -26,7 +23,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         return;
     }
     let nodes = scenario.clocks.len();
-    let node = random.below(nodes as u64) as usize;
+    let node = random.index(nodes);
     let usual = scenario.settings;
     let other = Settings {
         lease_time: usual.lease_time / random.pick(&[1, 2, 10]),
@@ -48,7 +45,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
     if random.one_in(2) {
         scenario.replicas_ahead = random.pick(&[MILLI, 20 * MILLI, 300 * MILLI]);
-        let (server, lacks) = (random.below(scenario.layout.servers() as u64) as usize, 5 * MILLI);
+        let (server, lacks) = (random.index(scenario.layout.servers()), 5 * MILLI);
         scenario.faults.push(Fault {
             at: SECOND + random.below(ASKED - SECOND),
             what: What::FailOver { server, lacks },

@@ -10,9 +10,6 @@ use super::slots::report_ends;
 use super::{IDS, LimitSpec, Scenario, Shape};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6675_7274_6865_7231;
-
 /// What a further limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Further {

@@ -8,8 +8,6 @@ use super::{ASKED, Ask, Item, Layout, LimitSpec, Scenario, Shape};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND};
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6c6f_6e67_5f6c_6f67;
 /// A block has 512 timestamps.
 const REQUESTS: [u32; 3] = [600, 900, 1_500];
 const SECS: u64 = 15;
@@ -32,9 +30,9 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if let Layout::Alone(alone) = &mut scenario.layout {
         alone.max_bytes = MEMORY_BYTES;
     }
-    let (nodes, mut at) = (scenario.clocks.len() as u64, SECOND);
+    let (nodes, mut at) = (scenario.clocks.len(), SECOND);
     while at < ASKED {
-        scenario.asks.push(Ask::new(at, random.below(nodes) as usize, vec![Item::new(number, 0, 1)]));
+        scenario.asks.push(Ask::new(at, random.index(nodes), vec![Item::new(number, 0, 1)]));
         at += random.below(20 * MILLI);
     }
     scenario.asks.sort_by_key(|ask| ask.at);

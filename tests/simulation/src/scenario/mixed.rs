@@ -6,8 +6,6 @@
 use super::{Form, LimitSpec, Limitless, Scenario, drawn};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x6d69_7865_6430_3031;
 /// Counters of each limit that are asked for together.
 const KEYS: u64 = 2;
 

@@ -24,7 +24,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 
 /// An exception, made at each node, and ended there.
 fn except(random: &mut Random, scenario: &mut Scenario) {
-    let number = random.below(scenario.limits.len() as u64) as usize;
+    let number = random.index(scenario.limits.len());
     except_of_limit(random, scenario, number);
 }
 
@@ -59,7 +59,7 @@ pub(super) fn except_whom(random: &mut Random, scenario: &mut Scenario, number: 
 /// What belongs to an older epoch (leases, hits that go back, denials that are remembered) may not change a newer one:
 /// to the judge, each epoch is another counter.
 fn reset(random: &mut Random, scenario: &mut Scenario, epoch: u64) {
-    let limit = Some(random.below(scenario.limits.len() as u64) as usize).filter(|_| !random.one_in(3));
+    let limit = Some(random.index(scenario.limits.len())).filter(|_| !random.one_in(3));
     let key = limit.filter(|_| random.one_in(2)).map(|_| random.pick(&[0, 0, 1]));
     let at = SECOND + random.below(ASKED - SECOND);
     let heard_within = random.pick(&[0, MILLI, 50 * MILLI, 500 * MILLI]);

@@ -4,7 +4,7 @@
 //! that these begin empty, and end with requests for all that is left: what was counted too low is admitted then.
 //! Some scenarios are made for one plot, by `stage`: few that are drawn have all that it needs.
 
-use super::{ASKED, Ask, Fault, Item, Layout, LimitSpec, Plot, Scenario, What};
+use super::{ASKED, Ask, Fault, Item, Layout, LimitSpec, Scenario, What};
 use crate::random::Random;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
@@ -16,6 +16,40 @@ const WINDOW_SECS_MAX: u64 = 5;
 const REQUESTS_MIN: u32 = 40;
 /// Makes the draws of close requests others than those of the rest.
 const CLOSE: u64 = 0x636c_6f73_6530_3031;
+
+/// A few requests and faults that together prepare what goes wrong seldom by chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plot {
+    /// A lease that is spent as late as it may.
+    LateSpender,
+    /// A request that one server charged and another denies late.
+    LateDenial,
+    /// A call that reaches its server when nobody waits for it any more.
+    LateCall,
+    /// Requests that one server charges and another denies, again and again.
+    Denials,
+    /// A lease that outlives the memory of its server.
+    LostLease,
+    /// A master that does not know yet that it is none any more.
+    TwoMasters,
+}
+
+impl Plot {
+    /// All of them.
+    pub(super) const ALL: [Self; 6] = [
+        Self::LateSpender,
+        Self::LateDenial,
+        Self::LateCall,
+        Self::Denials,
+        Self::LostLease,
+        Self::TwoMasters,
+    ];
+
+    /// Whether it goes wrong by a denial for which there is no reason.
+    pub(super) fn is_of_denials(self) -> bool {
+        matches!(self, Self::LateCall | Self::Denials)
+    }
+}
 
 /// Some scenarios have plots; one that was staged for a plot has that.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario, staged: Option<Plot>) {
@@ -160,7 +194,7 @@ fn two_masters(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
     let (hits, window) = of_limit(scenario, limit);
     let (begins, lasts) = (moment(random, window), random.between(250, 500) * MILLI);
     let mut happens = |what| scenario.faults.push(Fault { at: begins, what });
-    happens(What::FailOver { server: random.below(2) as usize, lacks: lasts });
+    happens(What::FailOver { server: random.index(2), lacks: lasts });
     (0..2).for_each(|server| happens(What::Break { node: other, server }));
     take_all(scenario, begins + lasts - 20 * MILLI, node, (limit, hits));
     take_all(scenario, begins + lasts + window - 30 * MILLI, other, (limit, hits));
@@ -194,7 +228,7 @@ fn comes_round(limit: &LimitSpec) -> bool {
 fn server_of(random: &mut Random, scenario: &Scenario, limit: usize) -> Option<usize> {
     match scenario.layout {
         Layout::PerSecond => Some(usize::from(comes_round(&scenario.limits[limit]))),
-        Layout::Cluster(masters @ 2..) => Some(random.below(masters as u64) as usize),
+        Layout::Cluster(masters @ 2..) => Some(random.index(masters)),
         Layout::Cluster(_) | Layout::Single | Layout::Sentinel | Layout::Alone(_) => None,
     }
 }

@@ -6,8 +6,6 @@
 use super::{LimitSpec, Scenario};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x7072_6566_6978_3031;
 /// Addresses of each counter.
 pub const ADDRESSES: u64 = 4;
 

@@ -8,9 +8,6 @@ use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of interruptions others than those of the rest.
-pub(super) const INTERRUPT: u64 = 0x7265_636f_7264_3031;
-
 /// What a record says: N, and W in seconds if it is another than its rule's.
 pub type Terms = (u32, Option<u64>);
 
@@ -19,7 +16,7 @@ pub const HEARD_MAX: Time = 500 * MILLI;
 
 /// Some scenarios have records.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    let limit = random.below(scenario.limits.len() as u64) as usize;
+    let limit = random.index(scenario.limits.len());
     if !scenario.limits[limit].is_override && random.one_in(6) {
         of_limit(random, scenario, limit);
     }
@@ -74,7 +71,7 @@ fn change(random: &mut Random, scenario: &mut Scenario, limit: usize) {
 
 /// A node does not reach the store.
 fn away(random: &mut Random, scenario: &mut Scenario) {
-    let node = random.below(scenario.clocks.len() as u64) as usize;
+    let node = random.index(scenario.clocks.len());
     let lasts = random.pick(&[50 * MILLI, 200 * MILLI, SECOND, 3 * SECOND]);
     let at = random.below(ASKED - 3 * SECOND);
     scenario.faults.push(Fault { at, what: What::RecordsAway { node, lasts } });

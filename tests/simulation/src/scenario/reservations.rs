@@ -9,8 +9,6 @@ use super::{ASKED, Ask, Cancelled, Form, Item, Layout, LimitSpec, Scenario};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x7265_7365_7276_6531;
 /// Few counters of memory fill less.
 const ROOMY: u64 = 1 << 20;
 
@@ -131,7 +129,7 @@ fn reservation(random: &mut Random, scenario: &Scenario, ask: &Ask, id: u32, lim
         let reserves = Some(Reservation { id, hits, is_commit });
         Ask { reserves, worker: ask.worker, ..Ask::new(at, node, items) }
     };
-    let any_node = |random: &mut Random| random.below(scenario.clocks.len() as u64) as usize;
+    let any_node = |random: &mut Random| random.index(scenario.clocks.len());
     let mut all = vec![asks_for(ask.at, node, hits, false)];
     if random.one_in(6) {
         let within = random.pick(&[5 * MILLI, 100 * MILLI, SECOND, 5 * SECOND]);

@@ -8,9 +8,6 @@ use crate::random::Random;
 use crate::redis::server::Trouble;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x7265_7365_7473_3030;
-
 /// Some scenarios have resets of counters of the same limit. In half of those that have resets and Redis they go through it.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     // The reset of one counter resets a ban that other counters share.
@@ -44,7 +41,7 @@ fn add_neighbours(random: &mut Random, scenario: &mut Scenario) {
 /// A limit that is the first one of its rule.
 fn limit(random: &mut Random, scenario: &Scenario) -> usize {
     let firsts = scenario.limits.iter().filter(|limit| limit.further.is_none()).count();
-    random.below(firsts as u64) as usize
+    random.index(firsts)
 }
 
 fn next_epoch(scenario: &Scenario) -> u64 {
@@ -55,8 +52,8 @@ fn next_epoch(scenario: &Scenario) -> u64 {
 /// A reset while a node stands still for long, while one of its connections is lost, or shortly before servers lose it and
 /// refuse what is written.
 fn add_failures(random: &mut Random, scenario: &mut Scenario) {
-    let (nodes, servers) = (scenario.clocks.len() as u64, scenario.layout.servers() as u64);
-    let (node, server) = (random.below(nodes) as usize, random.below(servers) as usize);
+    let (nodes, servers) = (scenario.clocks.len(), scenario.layout.servers());
+    let (node, server) = (random.index(nodes), random.index(servers));
     let at = SECOND + random.below(ASKED / 2);
     let (reset_at, failures) = match random.below(3) {
         0 => {
@@ -76,7 +73,7 @@ fn add_failures(random: &mut Random, scenario: &mut Scenario) {
                 let lasts = random.pick(&[SECOND, 3 * SECOND]);
                 (lacks + MILLI, What::Refuse { server, lasts, why: Trouble::Full })
             };
-            let mut failures: Vec<(Time, What)> = (0..servers as usize).map(refuses).collect();
+            let mut failures: Vec<(Time, What)> = (0..servers).map(refuses).collect();
             failures.push((0, What::FailOver { server, lacks }));
             (at + lacks - random.below(lacks.min(100 * MILLI)), failures)
         }

@@ -7,9 +7,6 @@ use tidegate_engine::plan::Modes;
 use super::{Ban, Classes, Ending, Reserve, Scenario};
 use crate::random::Random;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x7368_6170_6573_3030;
-
 /// The shape of a limit's rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
@@ -80,6 +77,6 @@ fn two(random: &mut Random, scenario: &Scenario) -> Option<(usize, usize)> {
     if own.len() < 2 {
         return None;
     }
-    let one = own.swap_remove(random.below(own.len() as u64) as usize);
+    let one = own.swap_remove(random.index(own.len()));
     Some((one, random.pick(&own)))
 }

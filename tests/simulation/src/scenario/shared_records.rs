@@ -10,9 +10,6 @@ use crate::random::Random;
 use crate::redis::server::Trouble;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest. Seeds that found a fault before mean the same by this number.
-pub(super) const OWN: u64 = 0x7368_6172_6564_0ff4;
-
 /// What a record of a plot allows at most.
 const REQUESTS_MAX: u32 = 100;
 
@@ -65,7 +62,7 @@ fn is_plain(limit: &LimitSpec) -> bool {
 
 /// Something happens to the server, often close to a change.
 fn add_outage(random: &mut Random, scenario: &mut Scenario) {
-    let node = random.below(scenario.clocks.len() as u64) as usize;
+    let node = random.index(scenario.clocks.len());
     let lasts = random.pick(&[5, 50, 400, 1_000, 3_000]) * MILLI;
     let what = match random.below(9) {
         0 | 1 => Outage::Stop,

@@ -10,10 +10,6 @@ use super::{Ask, LimitSpec, Scenario, Shape};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x736c_6f74_7330_3031;
-/// The same for the draws of renewals.
-pub(super) const RENEWED: u64 = 0x7265_6e65_7765_6431;
 /// Ids of calls.
 pub const IDS: u64 = 12;
 /// A second release comes so much later at most.
@@ -75,14 +71,14 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 
 /// Clients report the end of most calls that ask this limit.
 pub(super) fn report_ends(random: &mut Random, scenario: &mut Scenario, number: usize) {
-    let (nodes, never) = (scenario.clocks.len() as u64, random.pick(&[4, 20, 100]));
+    let (nodes, never) = (scenario.clocks.len(), random.pick(&[4, 20, 100]));
     let holds = random.pick(&[MILLI, 10 * MILLI, 100 * MILLI, SECOND]);
     let asks_it = |ask: &&mut Ask| ask.items.iter().any(|item| item.limit == number);
     for ask in scenario.asks.iter_mut().filter(asks_it) {
         if !random.one_in(never) {
             ask.released = Some(Release {
                 after: random.below(2 * holds) * random.pick(&[1, 1, 1, 10]),
-                node: random.below(nodes) as usize,
+                node: random.index(nodes),
                 is_guessed: random.one_in(6),
                 again: random.one_in(6).then(|| random.below(AGAIN_MAX)),
             });
@@ -96,13 +92,13 @@ pub(super) fn renew(random: &mut Random, scenario: &mut Scenario) {
     if !has_slots || random.one_in(2) {
         return;
     }
-    let (nodes, some) = (scenario.clocks.len() as u64, random.pick(&[2, 6]));
+    let (nodes, some) = (scenario.clocks.len(), random.pick(&[2, 6]));
     let every = random.pick(&[5 * MILLI, 100 * MILLI, 700 * MILLI, 2 * SECOND]);
     for ask in &mut scenario.asks {
         ask.renewed = random.one_in(some).then(|| Renewal {
             every: 1 + random.below(2 * every),
             times: 1 + random.below(4),
-            node: random.below(nodes) as usize,
+            node: random.index(nodes),
             deadline: random.one_in(6).then(|| random.pick(&[1, 5]) * MILLI),
         });
     }

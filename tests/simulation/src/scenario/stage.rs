@@ -5,43 +5,10 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{Layout, LimitSpec, Scenario, Settings, Shape};
+use super::plots::Plot;
+use super::{Layout, LimitSpec, Scenario, Settings};
 use crate::random::Random;
 use crate::world::MILLI;
-
-/// A few requests and faults that together prepare what goes wrong seldom by chance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plot {
-    /// A lease that is spent as late as it may.
-    LateSpender,
-    /// A request that one server charged and another denies late.
-    LateDenial,
-    /// A call that reaches its server when nobody waits for it any more.
-    LateCall,
-    /// Requests that one server charges and another denies, again and again.
-    Denials,
-    /// A lease that outlives the memory of its server.
-    LostLease,
-    /// A master that does not know yet that it is none any more.
-    TwoMasters,
-}
-
-impl Plot {
-    /// All of them.
-    pub(super) const ALL: [Self; 6] = [
-        Self::LateSpender,
-        Self::LateDenial,
-        Self::LateCall,
-        Self::Denials,
-        Self::LostLease,
-        Self::TwoMasters,
-    ];
-
-    /// Whether it goes wrong by a denial for which there is no reason.
-    fn is_of_denials(self) -> bool {
-        matches!(self, Self::LateCall | Self::Denials)
-    }
-}
 
 /// One scenario in three is made for one plot.
 pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot> {
@@ -59,7 +26,7 @@ pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot
         }
         Plot::LostLease => {
             scenario.settings.denies_cold = true;
-            let node = random.below(scenario.clocks.len() as u64) as usize;
+            let node = random.index(scenario.clocks.len());
             let lease_time = scenario.settings.lease_time / 10;
             let short = Settings { lease_time, ..scenario.settings };
             scenario.other = random.one_in(2).then_some((node, short));
@@ -100,19 +67,8 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
     let requests = if plot == Plot::Denials { 40 } else { random.pick(&[40, 100, 200, 1_000]) };
     let failures = [StoreFailure::Error, StoreFailure::Deny];
     LimitSpec {
-        algorithm,
-        requests: [requests; 2],
-        window_secs: [window; 2],
-        is_override: false,
-        is_shadow: false,
         is_leased,
-        is_reported: false,
         failure: if plot.is_of_denials() { StoreFailure::Error } else { random.pick(&failures) },
-        burst: None,
-        candidate: None,
-        excepted: None,
-        recorded: None,
-        shape: Shape::default(),
-        further: None,
+        ..LimitSpec::new(algorithm, requests, window)
     }
 }

@@ -10,11 +10,6 @@ use super::{Ask, Form, LimitSpec, Scenario, What};
 use crate::random::Random;
 use crate::world::SECOND;
 
-/// Makes the draws of this file others than those of the rest.
-pub(super) const OWN: u64 = 0x7769_6465_6e65_6431;
-/// The same for the draws of scenarios with resets.
-pub(super) const AGAIN: u64 = 0x7472_6961_6c30_3031;
-
 /// Half of all scenarios are wider.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if random.one_in(2) {
@@ -54,10 +49,10 @@ pub(super) fn again(random: &mut Random, scenario: &mut Scenario) {
     if let (true, Some(limit)) = (random.one_in(2), scenario.limits.iter_mut().find(is_free)) {
         limit.candidate = candidate(random, limit);
     }
-    let (nodes, has_refunds) = (scenario.clocks.len() as u64, random.one_in(2));
+    let (nodes, has_refunds) = (scenario.clocks.len(), random.one_in(2));
     let is_usual = |ask: &&mut Ask| has_refunds && ask.form == Form::Usual;
     for ask in scenario.asks.iter_mut().filter(is_usual) {
-        let refunded = random.one_in(3).then(|| (random.below(SECOND / 2), random.below(nodes) as usize));
+        let refunded = random.one_in(3).then(|| (random.below(SECOND / 2), random.index(nodes)));
         ask.refunded = ask.refunded.or(refunded);
     }
 }

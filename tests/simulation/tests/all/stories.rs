@@ -3,34 +3,14 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::plan::Modes;
-use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::{
-    Ask, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, Shape, What, Whom,
+    Ask, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, What, Whom,
 };
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
-
-fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
-    LimitSpec {
-        algorithm,
-        requests: [requests; 2],
-        window_secs: [window_secs; 2],
-        is_override: false,
-        is_shadow: false,
-        is_leased: false,
-        is_reported: false,
-        failure: StoreFailure::Error,
-        burst: None,
-        candidate: None,
-        excepted: None,
-        recorded: None,
-        shape: Shape::default(),
-        further: None,
-    }
-}
 
 /// Two nodes and two servers, of which one has the limits per second.
 fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scenario {
@@ -72,7 +52,8 @@ fn ask(at: Time, node: usize, items: &[(usize, u64)]) -> Ask {
 /// denied went back to the new master nevertheless, and took those of others along.
 #[test]
 fn what_a_failover_lost_does_not_go_back() {
-    let limits = vec![limit(Algorithm::SlidingWindow, 1, 1), limit(Algorithm::TokenBucket, 100, 60)];
+    let limits =
+        vec![LimitSpec::new(Algorithm::SlidingWindow, 1, 1), LimitSpec::new(Algorithm::TokenBucket, 100, 60)];
     let denied_at = 2 * SECOND;
     let mut asks = vec![ask(denied_at - 10 * MILLI, 0, &[(0, 1)]), ask(denied_at, 0, &[(0, 1), (1, 50)])];
     // Both nodes see that the connection has ended.
@@ -94,8 +75,8 @@ fn what_a_failover_lost_does_not_go_back() {
 #[test]
 fn a_request_that_outlives_its_node_holds_leased_hits() {
     let limits = vec![
-        LimitSpec { is_leased: true, ..limit(Algorithm::SlidingLog, 200, 60) },
-        limit(Algorithm::SlidingLog, 5, 1),
+        LimitSpec { is_leased: true, ..LimitSpec::new(Algorithm::SlidingLog, 200, 60) },
+        LimitSpec::new(Algorithm::SlidingLog, 5, 1),
     ];
     let at = |millis: Time| 2 * SECOND + millis * MILLI;
     // The third spends one of two leased hits. The last one holds the other, while it waits for a server that is slow.
@@ -125,7 +106,7 @@ fn operators_are_obeyed() {
         fault(7, reset(2)),
         fault(7, except(Effect::Deny)),
     ];
-    let limits = vec![LimitSpec { excepted: Some(10), ..limit(Algorithm::SlidingWindow, 5, 60) }];
+    let limits = vec![LimitSpec { excepted: Some(10), ..LimitSpec::new(Algorithm::SlidingWindow, 5, 60) }];
     // 1: 5 of 5. 2: denied. 3: after a reset. 4: 10 of 10. 5: denied. 6: unlimited. 7: denied. 8: by an exception. 9: 5
     // of 5.
     let outcome = run(&scenario(limits, (1..10).map(asked).collect(), faults), true);
@@ -142,7 +123,7 @@ fn records_are_obeyed() {
         what: What::Record { limit: 0, key: 0, terms, heard_within: SECOND / 4 },
     };
     let faults = vec![fault(2, Some((10, None))), fault(4, Some((20, Some(30)))), fault(5, None)];
-    let limits = vec![LimitSpec { recorded: Some(20), ..limit(Algorithm::SlidingWindow, 5, 60) }];
+    let limits = vec![LimitSpec { recorded: Some(20), ..LimitSpec::new(Algorithm::SlidingWindow, 5, 60) }];
     // 1: 5 of 5. 2: denied. 3: 10 of 10. 4: denied. 5: 5 of another 20. 6: denied.
     let outcome = run(&scenario(limits, (1..7).map(asked).collect(), faults), true);
     assert_eq!(outcome.violation, None, "{}", outcome.story);
@@ -154,7 +135,8 @@ fn records_are_obeyed() {
 #[test]
 fn a_loss_is_over_when_the_longest_leases_are() {
     let (lost, window) = (17 * SECOND, 12 * SECOND);
-    let limits = vec![LimitSpec { is_leased: true, ..limit(Algorithm::SlidingWindow, 400, window / SECOND) }];
+    let limits =
+        vec![LimitSpec { is_leased: true, ..LimitSpec::new(Algorithm::SlidingWindow, 400, window / SECOND) }];
     let each = |from: Time, every: Time, count: Time| (0..count).map(move |number| from + number * every);
     // Counters are cold at first, as long as they are after the loss.
     let mut asks: Vec<Ask> = each(16 * SECOND, 20 * MILLI, 50).map(|at| ask(at, 0, &[(0, 1)])).collect();
