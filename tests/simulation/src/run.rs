@@ -16,9 +16,11 @@ mod leases;
 mod ledger;
 mod names;
 mod recovery;
+mod record_writes;
 mod records;
 mod resets;
 mod shared_records;
+mod shelf;
 mod slots;
 mod sums;
 mod troubles;
@@ -47,8 +49,8 @@ use alone::Home;
 use decider::Excepted;
 use ledger::Ledger;
 use names::RuleIds;
-use records::Shelf;
 use resets::{EpochNumbers, Operated};
+use shelf::Shelf;
 use sums::Sums;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.

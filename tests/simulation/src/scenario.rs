@@ -437,6 +437,11 @@ impl Scenario {
         !self.faults.iter().any(fails) && self.slow_one_in.is_none()
     }
 
+    /// Whether records are in Redis, where nodes share them.
+    pub fn shares_records(&self) -> bool {
+        self.records_in != RecordsIn::List
+    }
+
     /// When clients have asked everything.
     pub fn asked_until(&self) -> Time {
         self.later + ASKED
@@ -503,7 +508,7 @@ impl Display for Scenario {
         if self.follows_resets {
             writeln!(formatter, "nodes follow resets through Redis")?;
         }
-        if self.records_in != RecordsIn::List {
+        if self.shares_records() {
             writeln!(formatter, "records are in {:?}", self.records_in)?;
         }
         write!(formatter, "{} requests, {} faults", self.asks.len(), self.faults.len())

@@ -134,7 +134,7 @@ impl Run {
 
     /// How long a request for these may wait.
     fn timeout_of(&self, items: &[Item]) -> Time {
-        self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit))
+        self.scenario.timeout + self.waits_for_records(items)
     }
 
     /// Notes that a request had an error for an answer: its node sends later what it reported.

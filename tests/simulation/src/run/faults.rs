@@ -90,10 +90,7 @@ impl Run {
                 self.record((limit, key), terms, heard_within);
             }
             What::OfRecords { what, lasts } => self.strike_records(what, lasts),
-            What::RecordsAway { node, lasts } => {
-                self.records_are_away(node, lasts);
-                later(lasts, Self::heal);
-            }
+            What::RecordsAway { node, lasts } => self.records_are_away(node, lasts),
             What::Reset { limit, key, epoch, heard_within } => {
                 self.reset((limit, key), epoch, heard_within);
             }
@@ -106,7 +103,6 @@ impl Run {
             What::Refuse { server, .. } => self.network.server(server, |it| it.trouble = None),
             What::Restart { server, .. } => self.network.set_gone(server, false),
             What::Pause { node, .. } => self.world.thaw(node),
-            What::RecordsAway { node, .. } => self.records_are_back(node),
             What::Crash { node, .. }
             | What::StopNode { node, .. }
             | What::Upgrade { node, .. }
