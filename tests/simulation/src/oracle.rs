@@ -44,29 +44,32 @@
 
 mod bans;
 mod census;
+mod cold;
 mod counter;
 mod debts;
 mod early;
 mod holds;
 mod record;
 mod remembered;
+mod room;
 mod slots;
 mod starved;
 mod trouble;
+mod windows;
 
 use std::borrow::Cow;
 
-use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use crate::scenario::{FULL, LimitSpec};
-use crate::world::{MICRO, SECOND, Time};
+use crate::scenario::LimitSpec;
+use crate::world::{SECOND, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, census};
 pub use counter::Counter;
 pub use holds::wrong_holds;
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
+use room::{before, given_back_alone};
 pub use slots::{Release, wrong_slots};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
@@ -172,18 +175,6 @@ impl Rules<'_> {
         is_fixed && is_asked && is_own && !self.stops_increment
     }
 
-    /// Losses by which this counter may have admitted hits once more.
-    fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> &[Loss] {
-        let counts_as_full = self.knows_losses && own.first().is_some_and(|it| self.denies_cold(limit, it));
-        if counts_as_full { &[] } else { self.losses }
-    }
-
-    /// Whether what was lost of this counter counts as full. A budget would be full for a day: it starts at zero.
-    fn denies_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        limit.algorithm != Algorithm::Calendar
-            && self.cold_max.is_some_and(|max| limit.empties_in(it.window) <= max)
-    }
-
     /// Whether it is known when a window of this algorithm begins, and where it ends: not after a clock has stepped.
     fn knows_windows(&self, limit: &LimitSpec) -> bool {
         let is_aligned = matches!(
@@ -192,226 +183,7 @@ impl Rules<'_> {
         );
         self.lag + self.lead == 0 || !is_aligned
     }
-}
 
-/// More than may be, in a window.
-pub fn too_much(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
-    counters.iter().find_map(|it| {
-        let Counter { own, counting, .. } = it;
-        let limit = &rules.limits[it.limit];
-        let early = |there: &[Record]| early::too_early(rules, limit, own, there);
-        let unpaid = || debts::unpaid(rules, limit, own.iter(), counting);
-        let rules = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let there = match rules.may_count_denied(limit) {
-            true => Cow::Owned(own.iter().copied().filter(|it| rules.counts(limit, it)).collect::<Vec<_>>()),
-            false => Cow::Borrowed(&counting[..]),
-        };
-        let found = in_windows(rules, limit, counting).or_else(|| on_top(rules, limit, own, &there));
-        found
-            .or_else(unpaid)
-            .or_else(|| in_spite(limit, own))
-            .or_else(|| early(&there))
-            .or_else(|| remembered::too_long(rules, limit, own))
-            .map(|found| it.named(found))
-    })
-}
-
-/// How many of these hits nodes may have admitted alone, in addition to the N that Redis admits: each node its share,
-/// as often as it was started. `None`: without a bound. `of`: so many percent of what may be.
-fn alone<'r>(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    of: impl Fn(u64) -> u64,
-    mut own: impl Iterator<Item = &'r Record>,
-) -> Option<u64> {
-    match limit.failure {
-        _ if !own.any(|it| rules.is_alone(limit, it)) => Some(0),
-        StoreFailure::Allow => None,
-        StoreFailure::Local => Some(rules.starts * of(rules.local_share_percent.into())),
-        StoreFailure::Error | StoreFailure::Deny => Some(0),
-    }
-}
-
-/// Hits of a window that servers may have forgotten: of each loss its sum, as they are added one after the other.
-struct Forgotten<'r> {
-    losses: SmallVec<[(&'r Loss, u64); 4]>,
-    /// Those of a lease are spent until its end.
-    later: Time,
-}
-
-impl<'r> Forgotten<'r> {
-    fn none(rules: &Rules<'r>, limit: &LimitSpec) -> Self {
-        let may_lack = |loss: &&Loss| loss.acknowledged || limit.is_candidate();
-        let losses = rules.losses.iter().filter(may_lack).map(|loss| (loss, 0));
-        Self { losses: losses.collect(), later: rules.leased_for(limit) }
-    }
-
-    fn add(&mut self, it: &Record) {
-        for (loss, hits) in &mut self.losses {
-            let is_in = it.answered >= loss.since && it.asked <= loss.until + self.later;
-            *hits += if is_in { it.hits } else { 0 };
-        }
-    }
-
-    /// How many these are, at most so many each time.
-    fn hits(&self, most: u64) -> u64 {
-        self.losses.iter().map(|&(_, hits)| most.min(hits)).sum()
-    }
-}
-
-/// A window that holds too much: of all hits, or of those of a class and all lower ones. The last of them that was charged
-/// fitted below its own threshold together with all others.
-fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    let mut shares: SmallVec<[u64; 4]> = own.iter().map(|it| it.share).collect();
-    shares.sort_unstable();
-    shares.dedup();
-    let highest = shares.pop()?;
-    let in_lower = |share: u64| {
-        let lower: Vec<Record> = own.iter().copied().filter(|it| it.share <= share).collect();
-        in_windows_up_to(rules, limit, &lower, share)
-    };
-    in_windows_up_to(rules, limit, own, highest).or_else(|| shares.into_iter().find_map(in_lower))
-}
-
-/// The same of hits that belong to classes of this share at most.
-fn in_windows_up_to(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], share: u64) -> Option<String> {
-    // What was reported may be beyond N. What was admitted is not.
-    let is_admitted = |it: &Record| it.outcome == Outcome::Admitted;
-    let admitted = limit.is_reported.then(|| own.iter().copied().filter(is_admitted).collect::<Vec<_>>());
-    let own = admitted.as_deref().unwrap_or(own);
-    let window = own.first()?.window.saturating_sub(rules.lead);
-    if !rules.knows_windows(limit) {
-        return None;
-    }
-    let places = own.iter().enumerate();
-    let mut windows = places.map(|(place, first)| (first.asked, &own[place..]));
-    match limit.algorithm {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-            windows.find_map(|(from, own)| too_many_until(rules, limit, own, (from, from + window)))
-        }
-        Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted | Algorithm::Calendar => {
-            windows.find_map(|(from, own)| {
-                let [_, end] = limit.window_around(window, from);
-                too_many_until(rules, limit, own, (from, end))
-            })
-        }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            windows.find_map(|(from, own)| too_fast(rules, limit, (own, share), from))
-        }
-        Algorithm::Concurrency | Algorithm::Ban | Algorithm::Holds => {
-            unreachable!("they have judges of their own")
-        }
-    }
-}
-
-/// More than N of these hits, which were asked in this order, that surely counted in a window.
-fn too_many_until(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    own: &[Record],
-    (from, end): (Time, Time),
-) -> Option<String> {
-    let within = own.iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
-    // The last of these that was charged fitted into its own N together with all others.
-    let of = |percent: u64| {
-        let part = |it: &Record| limit.capacity((u64::from(it.requests) * percent / 100) as u32, it.share);
-        within.clone().map(part).max()
-    };
-    let most = of(100)? + alone(rules, limit, |percent| of(percent).unwrap_or(0), within.clone())?;
-    let hits: u64 = within.clone().map(|it| it.hits).sum();
-    if hits <= most {
-        return None;
-    }
-    let mut forgotten = Forgotten::none(rules, limit);
-    within.for_each(|it| forgotten.add(it));
-    let max = most + forgotten.hits(most) + given_back_alone(rules, limit, &own[0]);
-    (hits > max).then(|| excess(hits, max, from, end - from))
-}
-
-/// Hits that may have gone back to a node alone, and to Redis too: they make room twice. Or they were charged nowhere.
-fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
-    let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
-    let may_make_room = matches!(limit.failure, StoreFailure::Local | StoreFailure::Allow);
-    own.filter(|_| may_make_room).map(|refund| refund.hits).sum()
-}
-
-/// Hits that may have gone back to the counter of a record between these times.
-fn given_back(rules: &Rules<'_>, it: &Record, [from, until]: [Time; 2]) -> u64 {
-    let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
-    own.filter(|refund| refund.asked <= until && refund.done >= from).map(|refund| refund.hits).sum()
-}
-
-/// More of these hits than a bucket holds, and lets through meanwhile.
-fn too_fast(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    (own, share): (&[Record], u64),
-    from: Time,
-) -> Option<String> {
-    let mut later: Vec<_> = own.iter().collect();
-    later.sort_by_key(|it| it.answered);
-    let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
-    let mut may_be_alone = Some(0);
-    let room = limit.own_burst().map_or(limit.most(), u64::from) * share / FULL;
-    later.iter().find_map(|it| {
-        if may_be_alone == Some(0) {
-            may_be_alone = alone(rules, limit, |percent| percent, std::iter::once(*it));
-        }
-        hits += it.hits;
-        forgotten.add(it);
-        let elapsed = it.answered - from;
-        let drained = limit.most() * (elapsed + rules.lead) / it.window + 1;
-        let most = (room + drained) * (100 + may_be_alone?) / 100;
-        if hits <= most {
-            return None;
-        }
-        let alone = given_back_alone(rules, limit, it);
-        let max = most + forgotten.hits(most) + alone + given_back(rules, it, [from, it.answered]);
-        (hits > max).then(|| excess(hits, max, from, elapsed))
-    })
-}
-
-fn excess(hits: u64, max: u64, from: Time, lasts: Time) -> String {
-    format!("{hits} hits where at most {max} may be, in the {} us from {} us", lasts / MICRO, from / MICRO)
-}
-
-/// Something that was admitted where nothing may pass.
-fn in_spite(limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    let is_closed = |it: &&Record| it.requests == 0 || limit.capacity(it.requests, it.share) == 0;
-    let mut admitted = own.iter().filter(is_closed).filter(|it| it.outcome == Outcome::Admitted);
-    let admitted = admitted.find(|it| it.hits > 0 || limit.algorithm != Algorithm::FixedWindow)?;
-    Some(format!("request {} was admitted {} hits of none", admitted.request, admitted.hits))
-}
-
-/// Something that was admitted although what was surely there before left no room. `own`: what was asked of the counter.
-/// `counting`: what surely counts of it.
-fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], counting: &[Record]) -> Option<String> {
-    own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
-        let before = before(rules, limit, counting, it)?.saturating_sub(given_back_alone(rules, limit, it));
-        // A lease was taken before others admitted the hits that it is judged with, perhaps by a larger N.
-        let requests = if limit.is_leased { limit.most() as u32 } else { it.requests };
-        let max = limit.capacity(requests, it.share);
-        // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
-        let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
-        let (answered, hits) = (it.answered / MICRO, it.hits);
-        // What a node has of leases is not left to others.
-        let leaves_too_much = !limit.is_leased && before + hits + it.remaining > max;
-        match before + wanted > max {
-            true => Some(format!(
-                "request {} was admitted {hits} hits at {answered} us, though {before} of {max} were there",
-                it.request
-            )),
-            false => leaves_too_much.then(|| {
-                format!(
-                    "request {} left {} at {answered} us with {hits} hits, though {before} of {max} were there",
-                    it.request, it.remaining
-                )
-            }),
-        }
-    })
-}
-
-impl Rules<'_> {
     /// Whether what this was admitted has to fit together with what was there before.
     fn judges(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.answered.saturating_sub(it.window);
@@ -434,34 +206,25 @@ impl Rules<'_> {
     }
 }
 
-/// The hits that were surely there when this was asked for. `None`: the window changed meanwhile.
-fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> Option<u64> {
-    // Hits may be leased before others are reported.
-    let surely = it.asked.saturating_sub(if limit.is_reported { rules.leased_for(limit) } else { 0 });
-    let since = match limit.algorithm {
-        Algorithm::FixedWindow | Algorithm::Calendar => {
-            let begins = |time: Time| limit.window_around(it.window, time)[0];
-            Some(begins(it.asked)).filter(|&since| since == begins(it.answered))?
-        }
-        _ => (it.answered + rules.lead + 1).saturating_sub(it.window),
-    };
-    let first = counting.partition_point(|other| other.asked < since);
-    let there = counting[first..].iter().take_while(|other| other.asked < it.asked);
-    let there = there.filter(|other| rules.counts_from(limit, other) < surely);
-    // Higher classes may have been admitted theirs when this class had its lease already.
-    let there = there.filter(|other| !limit.is_leased || other.share <= it.share);
-    if !limit.algorithm.is_bucket() {
-        return Some(there.map(|other| other.hits).sum());
-    }
-    // Each was charged when it was asked for at the earliest. What is there is rounded up.
-    let drained = |from: Time, to: Time| (to - from) as f64 * limit.most() as f64 / it.window as f64;
-    let (mut level, mut at) = (0.0_f64, 0);
-    for other in there {
-        level = (level - drained(at, other.asked)).max(0.0) + other.hits as f64;
-        (level, at) = (level.min(holds::level_max(limit)), other.asked);
-    }
-    let level = (level - drained(at, it.answered + rules.lead)).max(0.0) as u64;
-    Some(level.saturating_sub(1 + given_back(rules, it, [since, it.answered])))
+/// More that was admitted than may be, or denials that last too long or too short.
+pub fn too_much(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
+    counters.iter().find_map(|it| {
+        let Counter { own, counting, .. } = it;
+        let limit = &rules.limits[it.limit];
+        // What counts as full is not admitted once more: losses of it allow for nothing.
+        let strict = &Rules { losses: rules.losses_of(limit, own), ..*rules };
+        let there = match rules.may_count_denied(limit) {
+            true => Cow::Owned(own.iter().copied().filter(|it| rules.counts(limit, it)).collect::<Vec<_>>()),
+            false => Cow::Borrowed(&counting[..]),
+        };
+        windows::too_much(strict, limit, counting)
+            .or_else(|| room::on_top(strict, limit, own, &there))
+            .or_else(|| debts::unpaid(rules, limit, own.iter(), counting))
+            .or_else(|| room::in_spite(limit, own))
+            .or_else(|| early::too_early(rules, limit, own, &there))
+            .or_else(|| remembered::too_long(rules, limit, own))
+            .map(|found| it.named(found))
+    })
 }
 
 #[cfg(test)]

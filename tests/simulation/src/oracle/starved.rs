@@ -8,16 +8,13 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use super::debts::owed;
-use super::{Counter, LATE, Loss, Outcome, Record, Refund, Rules, SENT, before};
+use super::{Counter, LATE, Outcome, Record, Refund, Rules, SENT, before};
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 
 /// Leases of one counter that a node holds at most, and the part of the rest that each of them is.
 const LEASES_MAX: u32 = 4;
 const LEASE_PART: u64 = 8;
-
-/// A node knows of no losses before it has read the resets of a new server, which has none.
-const STARTS: Time = SECOND;
 
 /// More calls than are made while something fails.
 const MANY: u64 = 1_000;
@@ -58,24 +55,6 @@ impl Rules<'_> {
         let recent = own[own.partition_point(|other| other.asked < since)..].iter();
         let others = recent.take_while(|other| other.asked <= it.answered);
         others.map(|other| other.requests).fold(it.requests, u32::min).into()
-    }
-
-    /// A counter is cold: what a server has lost counts as full for a window, and as long as leases last.
-    pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
-        let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
-        self.denies_cold(limit, it) && (self.has_redis && since == 0 || self.losses.iter().any(lost))
-    }
-
-    /// The same, for as long as a node may take to notice.
-    pub(super) fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
-        let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
-        let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
-        self.denies_cold(limit, it)
-            && (self.has_redis && since <= STARTS
-                || self.losses.iter().any(lost)
-                || self.troubles.touch(since, it.answered))
     }
 
     /// How long hits count at most: a bucket of a sliding window counts as a whole, and is a sixtieth of it at most. A lease

@@ -7,7 +7,7 @@ mod slots;
 use super::*;
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ban, FULL, Shape};
-use crate::world::MILLI;
+use crate::world::{MICRO, MILLI};
 
 fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     super::too_much(rules, &Counter::all(rules.limits, records))

@@ -1,0 +1,44 @@
+//! Counters that are cold: with COLD_START=deny what may have been lost counts as full until it would be over.
+//!
+//! In: losses, and how nodes are set. Out: which losses may let hits pass once more, and which denials need no other cause.
+
+use tidegate_engine::limit::Algorithm;
+
+use super::{LATE, Loss, Record, Rules};
+use crate::scenario::LimitSpec;
+use crate::world::{SECOND, Time};
+
+/// A node knows of no losses before it has read the resets of a new server, which has none.
+const STARTS: Time = SECOND;
+
+impl Rules<'_> {
+    /// Losses by which this counter may have admitted hits once more.
+    pub(super) fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> &[Loss] {
+        let counts_as_full = self.knows_losses && own.first().is_some_and(|it| self.denies_cold(limit, it));
+        if counts_as_full { &[] } else { self.losses }
+    }
+
+    /// Whether what was lost of this counter counts as full. A budget would be full for a day: it starts at zero.
+    pub(super) fn denies_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+        limit.algorithm != Algorithm::Calendar
+            && self.cold_max.is_some_and(|max| limit.empties_in(it.window) <= max)
+    }
+
+    /// A counter is cold: what a server has lost counts as full for a window, and as long as leases last.
+    pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
+        let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
+        self.denies_cold(limit, it) && (self.has_redis && since == 0 || self.losses.iter().any(lost))
+    }
+
+    /// The same, for as long as a node may take to notice.
+    pub(super) fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
+        let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
+        let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
+        let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
+        self.denies_cold(limit, it)
+            && (self.has_redis && since <= STARTS
+                || self.losses.iter().any(lost)
+                || self.troubles.touch(since, it.answered))
+    }
+}
