@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use tidegate_simulation::oracle::Census;
+use tidegate_simulation::oracle::{Census, Tally};
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::Scenario;
@@ -97,9 +97,10 @@ fn main() -> ExitCode {
         "\n{runs} runs, {requests} requests ({admitted} admitted, {denied} denied, {failed} without an answer), \
          {commands} commands to Redis, {rate:.0} requests a second"
     );
-    let Census { answered, judged, of_classes, of_slots, of_bans, of_holds } = census;
-    println!("of {answered} descriptors that had an answer {judged} were judged: {} %", census.percent());
-    for (what, [answered, judged]) in [
+    let Census { all, of_classes, of_slots, of_bans, of_holds } = census;
+    let Tally { answered, judged } = all;
+    println!("of {answered} descriptors that had an answer {judged} were judged: {} %", all.percent());
+    for (what, Tally { answered, judged }) in [
         ("had classes", of_classes),
         ("had slots", of_slots),
         ("were denied by bans", of_bans),

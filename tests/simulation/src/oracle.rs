@@ -65,7 +65,7 @@ use tidegate_engine::rules::StoreFailure;
 use crate::scenario::LimitSpec;
 use crate::world::{SECOND, Time};
 pub use bans::wrong_bans;
-pub use census::{Census, census};
+pub use census::{Census, Tally, census};
 pub use counter::Counter;
 pub use holds::wrong_holds;
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
@@ -186,10 +186,8 @@ impl Rules<'_> {
 
     /// Whether what this was admitted has to fit together with what was there before.
     fn judges(&self, limit: &LimitSpec, it: &Record) -> bool {
-        let since = it.answered.saturating_sub(it.window);
-        let later = self.leased_for(limit);
-        let mut losses = self.losses.iter();
-        let forgot = losses.any(|loss| loss.since <= it.answered && loss.until + later >= since);
+        let since = it.answered.saturating_sub(it.window + self.leased_for(limit));
+        let forgot = self.losses.iter().any(|loss| loss.touches(since, it.answered));
         // When N changes, the level of a bucket does too.
         let is_steady = !limit.algorithm.is_bucket() || limit.is_steady();
         // A question of no hits passes a fixed window that is cold.

@@ -22,7 +22,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{BanChange, LATE, Loss, Outcome, Record, Rules, SENT};
+use super::census::Tally;
+use super::{BanChange, LATE, Outcome, Record, Rules, SENT};
 use crate::scenario::{Ban, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
 
@@ -46,15 +47,14 @@ pub fn wrong_bans(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 }
 
 /// How many answers said that a key is banned, and of how many the cause has to be seen.
-pub(super) fn census_of_bans(rules: &Rules<'_>, records: &[Record]) -> [u64; 2] {
-    let (mut answered, mut judged) = (0, 0);
+pub(super) fn census_of_bans(rules: &Rules<'_>, records: &[Record]) -> Tally {
+    let mut tally = Tally::default();
     for counter in counters(rules, records).into_values() {
         for seen in counter.seen().0 {
-            (answered, judged) =
-                (answered + seen.answers, judged + if seen.is_judged { seen.answers } else { 0 });
+            tally.count(seen.answers, seen.is_judged);
         }
     }
-    [answered, judged]
+    tally
 }
 
 /// What was asked of one ban, by the time at which it was asked.
@@ -130,8 +130,8 @@ impl<'r> Counter<'r> {
     /// is still there.
     fn may_be_lost(&self, [asked, answered]: [Time; 2], until: Time) -> bool {
         let since = asked.saturating_sub(self.reports_within());
-        let is_lost = |loss: &Loss| loss.since <= answered + LATE && loss.until >= since;
-        self.rules.losses.iter().any(|loss| is_lost(loss) && loss.since <= until)
+        let mut losses = self.rules.losses.iter();
+        losses.any(|loss| loss.touches(since, answered + LATE) && loss.since <= until)
     }
 
     /// When a ban ends that this answer says.

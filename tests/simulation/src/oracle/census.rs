@@ -1,44 +1,65 @@
 //! How much of what was answered is judged.
 
+use tidegate_engine::rules::StoreFailure;
+
 use super::bans::census_of_bans;
 use super::holds::census_of_holds;
 use super::slots::census_of_slots;
 use super::{Counter, Outcome, Record, Release, Rules, before};
 use crate::scenario::LimitSpec;
-use tidegate_engine::rules::StoreFailure;
 
-/// Descriptors of requests that had an answer.
+/// How many answers there were, and how many of them are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct Tally {
     /// All of them.
     pub answered: u64,
-    /// Those whose answer has to be right: it would have been a fault to admit them more, or to deny them; or they were
-    /// denied for a cause that is seen.
+    /// Those that have to be right: it would have been a fault to admit them more, or to deny them; or they were denied for a
+    /// cause that is seen.
     pub judged: u64,
-    /// The same two numbers of those with classes of importance.
-    pub of_classes: [u64; 2],
-    /// And of those with slots.
-    pub of_slots: [u64; 2],
-    /// And of denials by bans.
-    pub of_bans: [u64; 2],
-    /// And of reservations.
-    pub of_holds: [u64; 2],
 }
 
-impl Census {
+impl Tally {
+    /// Counts so many answers, which have to be right or not.
+    pub(super) fn count(&mut self, answers: u64, is_judged: bool) {
+        self.answered += answers;
+        self.judged += if is_judged { answers } else { 0 };
+    }
+
     /// Adds those of another run.
-    pub fn add(&mut self, other: Self) {
+    fn add(&mut self, other: Self) {
         self.answered += other.answered;
         self.judged += other.judged;
-        self.of_slots.iter_mut().zip(other.of_slots).for_each(|(sum, more)| *sum += more);
-        self.of_holds.iter_mut().zip(other.of_holds).for_each(|(sum, more)| *sum += more);
-        self.of_bans.iter_mut().zip(other.of_bans).for_each(|(sum, more)| *sum += more);
-        self.of_classes.iter_mut().zip(other.of_classes).for_each(|(sum, more)| *sum += more);
     }
 
     /// The share that was judged, in percent.
     pub fn percent(&self) -> u64 {
         100 * self.judged / self.answered.max(1)
+    }
+}
+
+/// Descriptors of requests that had an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// All of them.
+    pub all: Tally,
+    /// Those with classes of importance.
+    pub of_classes: Tally,
+    /// Those with slots.
+    pub of_slots: Tally,
+    /// Denials by bans.
+    pub of_bans: Tally,
+    /// Reservations.
+    pub of_holds: Tally,
+}
+
+impl Census {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: Self) {
+        self.all.add(other.all);
+        self.of_classes.add(other.of_classes);
+        self.of_slots.add(other.of_slots);
+        self.of_bans.add(other.of_bans);
+        self.of_holds.add(other.of_holds);
     }
 }
 
@@ -59,21 +80,17 @@ pub fn census(rules: &Rules<'_>, counters: &[Counter], records: &[Record], relea
                 // Another counter of the request denied it: that is judged.
                 Outcome::Denied { over: false } => true,
             };
-            census.answered += 1;
-            census.judged += u64::from(is_judged);
+            census.all.count(1, is_judged);
             if limit.shape.classes.is_some() {
-                census.of_classes[0] += 1;
-                census.of_classes[1] += u64::from(is_judged);
+                census.of_classes.count(1, is_judged);
             }
         }
     }
     census.of_bans = census_of_bans(rules, records);
     census.of_slots = census_of_slots(rules, records, releases);
     census.of_holds = census_of_holds(rules, records);
-    for [answered, judged] in [census.of_slots, census.of_holds] {
-        census.answered += answered;
-        census.judged += judged;
-    }
+    census.all.add(census.of_slots);
+    census.all.add(census.of_holds);
     census
 }
 

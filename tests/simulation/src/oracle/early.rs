@@ -19,7 +19,7 @@ pub(super) fn too_early(
     // What is remembered was answered a little earlier, for fewer hits perhaps; and before others reported theirs, passed by a
     // larger N, were admitted alone, or gave hits back at another node.
     let (slack, remembers) = (LATE + rules.timeout, rules.remembers_denials || limit.is_leased);
-    let goes_back = |it: &Record| rules.refunds.iter().any(|refund| refund.of == (it.limit, it.key));
+    let goes_back = |it: &Record| rules.refunds.iter().any(|refund| refund.is_of(it));
     let may_be_old = limit.is_reported || !limit.is_steady() || own.first().is_some_and(goes_back);
     if remembers && may_be_old {
         return None;

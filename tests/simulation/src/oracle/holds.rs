@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use tidegate_engine::limit::{Algorithm, Found};
 use tidegate_engine::rules::StoreFailure;
 
+use super::census::Tally;
 use super::debts::unpaid;
 use super::starved::Counted;
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
@@ -32,8 +33,8 @@ pub fn wrong_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 }
 
 /// How many reservations had an answer, and how many of these have to be right.
-pub(super) fn census_of_holds(rules: &Rules<'_>, records: &[Record]) -> [u64; 2] {
-    let (mut answered, mut judged) = (0, 0);
+pub(super) fn census_of_holds(rules: &Rules<'_>, records: &[Record]) -> Tally {
+    let mut tally = Tally::default();
     for counter in counters(rules, records).into_values() {
         for it in counter.own.iter().filter(|it| it.reserving.is_some()) {
             let is_judged = match it.outcome {
@@ -42,10 +43,10 @@ pub(super) fn census_of_holds(rules: &Rules<'_>, records: &[Record]) -> [u64; 2]
                 Outcome::Denied { over: true } => counter.explains(it),
                 Outcome::Denied { over: false } => true,
             };
-            (answered, judged) = (answered + 1, judged + u64::from(is_judged || counter.is_commit(it)));
+            tally.count(1, is_judged || counter.is_commit(it));
         }
     }
-    [answered, judged]
+    tally
 }
 
 /// What was asked of one counter and its holds.
@@ -126,7 +127,7 @@ impl Counter<'_> {
     }
 
     fn is_lost(&self, since: Time, until: Time) -> bool {
-        self.rules.losses.iter().any(|loss| loss.until >= since && loss.since <= until)
+        self.rules.losses.iter().any(|loss| loss.touches(since, until))
     }
 
     /// Whether this surely holds hits when it was answered.

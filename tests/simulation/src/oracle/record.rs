@@ -131,6 +131,13 @@ pub struct Loss {
     pub acknowledged: bool,
 }
 
+impl Loss {
+    /// Whether it concerns what was written at some time between these.
+    pub(super) fn touches(&self, from: Time, until: Time) -> bool {
+        self.since <= until && self.until >= from
+    }
+}
+
 /// Hits went back, or may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Refund {
@@ -146,6 +153,13 @@ pub struct Refund {
     pub asked: Time,
     /// When that was answered; [`Time::MAX`]: it was not.
     pub done: Time,
+}
+
+impl Refund {
+    /// Whether they went back to the counter of a record, after whichever resets.
+    pub(super) fn is_of(&self, it: &Record) -> bool {
+        self.of == (it.limit, it.key)
+    }
 }
 
 /// An operator banned a key or lifted its ban, or may have.

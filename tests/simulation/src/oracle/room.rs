@@ -83,13 +83,13 @@ pub(super) fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], 
 
 /// Hits that may have gone back to a node alone, and to Redis too: they make room twice. Or they were charged nowhere.
 pub(super) fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
-    let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
+    let own = rules.refunds.iter().filter(|refund| refund.is_of(it));
     let may_make_room = matches!(limit.failure, StoreFailure::Local | StoreFailure::Allow);
     own.filter(|_| may_make_room).map(|refund| refund.hits).sum()
 }
 
 /// Hits that may have gone back to the counter of a record between these times.
 pub(super) fn given_back(rules: &Rules<'_>, it: &Record, [from, until]: [Time; 2]) -> u64 {
-    let own = rules.refunds.iter().filter(|refund| refund.of == (it.limit, it.key));
+    let own = rules.refunds.iter().filter(|refund| refund.is_of(it));
     own.filter(|refund| refund.asked <= until && refund.done >= from).map(|refund| refund.hits).sum()
 }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_engine::limit::Algorithm;
 
+use super::census::Tally;
 use super::{LATE, Loss, Outcome, Record, Rules};
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, Time};
@@ -66,8 +67,8 @@ pub fn wrong_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) 
 }
 
 /// How many answers about slots there were, and how many of them have to be right.
-pub(super) fn census_of_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> [u64; 2] {
-    let (mut answered, mut judged) = (0, 0);
+pub(super) fn census_of_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Tally {
+    let mut tally = Tally::default();
     for counter in counters(rules, records, releases).into_values() {
         for (place, call) in counter.calls.iter().enumerate() {
             let is_judged = match call.it.outcome {
@@ -80,10 +81,10 @@ pub(super) fn census_of_slots(rules: &Rules<'_>, records: &[Record], releases: &
                 }
                 Outcome::Denied { over: false } => true,
             };
-            (answered, judged) = (answered + 1, judged + u64::from(is_judged));
+            tally.count(1, is_judged);
         }
     }
-    [answered, judged]
+    tally
 }
 
 /// The calls of each counter, by the time at which they were asked. Another `ttl` is no other counter.
@@ -144,7 +145,7 @@ impl Counter<'_> {
     /// From when to when a call surely holds its slot.
     fn holds(&self, call: &Call<'_>) -> Option<(Time, Time)> {
         let it = call.it;
-        let is_lost = |loss: &&Loss| loss.acknowledged && it.answered >= loss.since && it.asked <= loss.until;
+        let is_lost = |loss: &&Loss| loss.acknowledged && loss.touches(it.asked, it.answered);
         let lost = self.rules.losses.iter().filter(is_lost).map(|loss| loss.until).min();
         let is_sure = it.outcome == Outcome::Admitted
             && it.hits > 0

@@ -286,12 +286,11 @@ fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r R
     if limit.is_leased {
         return Vec::new();
     }
-    let of = (it.limit, it.key, it.epoch);
-    let own = rules.refunds.iter().filter(|refund| (refund.of.0, refund.of.1, refund.epoch) == of);
+    let own = rules.refunds.iter().filter(|refund| refund.is_of(it) && refund.epoch == it.epoch);
     // Where hits go back a node forgets its denials. Others remember theirs.
     let is_heard = |refund: &&Refund| !rules.remembers_denials || refund.node == it.node;
     // What was done since a checkpoint is lost with it: hits that went back count again.
-    let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.since <= done && done <= loss.until);
+    let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.touches(done, done));
     let own = own.filter(|refund| !is_lost(refund.done));
     let fails = |refund: &Refund| rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
     let own = own.filter(|refund| refund.done <= it.asked && !fails(refund));

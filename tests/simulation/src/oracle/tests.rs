@@ -260,7 +260,7 @@ fn what_goes_back_makes_room() {
         |node| is_fine(Rules { remembers_denials: true, refunds: &[Refund { node, ..refund(30) }], ..usual });
     assert_eq!([0, 1].map(remembers), [false, true], "only the node that was asked forgets its denials");
     let census = census(&usual, &records);
-    assert_eq!((census.answered, census.judged), (3, 3));
+    assert_eq!(census.all, Tally { answered: 3, judged: 3 });
 }
 
 #[test]

@@ -147,8 +147,9 @@ impl<'r> Forgotten<'r> {
 
     fn add(&mut self, it: &Record) {
         for (loss, hits) in &mut self.losses {
-            let is_in = it.answered >= loss.since && it.asked <= loss.until + self.later;
-            *hits += if is_in { it.hits } else { 0 };
+            if loss.touches(it.asked.saturating_sub(self.later), it.answered) {
+                *hits += it.hits;
+            }
         }
     }
 
