@@ -185,9 +185,8 @@ pub(crate) fn grown_capacity<T>(list: &Vec<T>, more: usize) -> usize {
 }
 
 /// The most hits that a report adds to a count of 32 bits.
-pub(crate) fn report_max_of_count(limit: &Limit, count: u64) -> u64 {
-    let room = u64::from(u32::MAX).saturating_sub(count);
-    if limit.carries_debt() { room.min(limit.debt_room(count)) } else { room }
+pub(crate) fn report_max_of_count(count: u64) -> u64 {
+    u64::from(u32::MAX).saturating_sub(count)
 }
 
 /// The preview of `hits` on a counter of `count` hits under a capacity. 0 hits ask whether 1 would fit.

@@ -5,14 +5,14 @@
 //! and no hit is admitted while a part of it waits: whenever one is, all that was charged in the k windows before is at
 //! most N × (k + 1). Calendar budgets subtract N at each end of a period instead.
 //!
-//! A counter holds at most N, and [`DEBT_WINDOWS`] times N of debts. What costs are beyond that is dropped. If N is 0, it
-//! counts as 1 here.
+//! A counter holds at most N, and [`DEBT_WINDOWS`] times N of debts. What costs are beyond that is not carried: it is charged
+//! with the newest hits, and counts as long as they do; a budget drops it. If N is 0, it counts as 1 here.
 
 use crate::limit::search::search;
 use crate::limit::{CARRYING_NANOS_MAX, COUNT_REQUESTS_MAX, Limit};
 use crate::time::SECOND_NANOS;
 
-/// A counter holds the debts of so many windows or periods; a bucket, above `burst`, what drains in them. More is dropped: a
+/// A counter holds the debts of so many windows or periods; a bucket, above `burst`, what drains in them. More is not owed: a
 /// cost that was reported by mistake could take a lifetime to pay.
 pub(super) const DEBT_WINDOWS: u64 = 16;
 
@@ -35,7 +35,7 @@ impl Limit {
         self.requests().max(1)
     }
 
-    /// The most hits that reported costs add to a count, if debts are carried.
+    /// The most hits of a reported cost that are carried where so many are there.
     pub(super) fn debt_room(&self, count: u64) -> u64 {
         ((1 + DEBT_WINDOWS) * self.paid_at_once()).min(COUNT_REQUESTS_MAX).saturating_sub(count)
     }
@@ -73,10 +73,10 @@ pub(super) trait Placed {
 }
 
 /// Charges a reported cost. What fits at the newest place goes there, and then pieces of at most N each to the first
-/// place at which that many fit.
+/// place at which that many fit. What is not carried goes to the last of these places.
 pub(super) fn charge(counter: &mut impl Placed, limit: &Limit, cost: u64) {
-    let (most, mut left) = (limit.paid_at_once(), cost);
-    let mut place = counter.place_now(limit);
+    let (most, mut left) = (limit.paid_at_once(), cost.min(limit.debt_room(counter.hits())));
+    let (beyond, mut place) = (cost - left, counter.place_now(limit));
     let is_gone = |gone: usize| counter.place_without(limit, gone as u64 + 1) <= place;
     let gone = search(counter.hits() as usize, is_gone) as u64;
     let mut piece = left.min(most.saturating_sub(counter.hits() - gone));
@@ -86,11 +86,14 @@ pub(super) fn charge(counter: &mut impl Placed, limit: &Limit, cost: u64) {
         }
         left -= piece;
         if left == 0 {
-            return;
+            break;
         }
         piece = left.min(most);
         let too_many = (counter.hits() + piece).saturating_sub(most);
         let fits_at = counter.place_without(limit, too_many).min(counter.last_place(limit));
         place = place.max(fits_at);
+    }
+    if beyond > 0 {
+        counter.put(limit, place, beyond);
     }
 }

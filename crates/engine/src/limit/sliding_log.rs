@@ -103,8 +103,8 @@ impl Counter for SlidingLog {
         if limit.carries_debt() { debt::charge(self, limit, hits) } else { self.charge(limit, hits) }
     }
 
-    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
-        report_max_of_count(limit, pending.on(self.stamps.total()))
+    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(pending.on(self.stamps.total()))
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {

@@ -99,8 +99,8 @@ impl Counter for SlidingWindowWeighted {
         }
     }
 
-    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
-        report_max_of_count(limit, self.without(pending.given_back).0.saturating_add(pending.taken))
+    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(self.without(pending.given_back).0.saturating_add(pending.taken))
     }
 
     fn refund(&mut self, limit: &Limit, hits: u64) {

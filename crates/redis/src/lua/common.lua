@@ -58,31 +58,28 @@ local function room_of_debt(c, count)
   return max(min((1 + DEBT_WINDOWS) * c.pays, MOST) - count, 0)
 end
 
--- The most hits that a reported cost adds to the counter of a strict algorithm.
-local function report_room(c, count)
-  local room = room_of_count(count)
-  return c.pays and min(room, room_of_debt(c, count)) or room
-end
-
 -- The place of the first entry with at least this sum.
 local function place_through(s, sum, reaching)
   return s.first_sum >= sum and s.first or reaching(s, sum)
 end
 
 -- Charges a reported cost: what fits at the newest place goes there, and then pieces of at most N each to the first
--- place at which that many fit. debts.count(s, c, place): the hits that still count there; debts.after(c, place): where
+-- place at which that many fit. What is not carried goes to the last of these places. debts.count(s, c, place): the hits that still count there; debts.after(c, place): where
 -- those of a place do not count any more; debts.put.
 local function charge_debt(s, c, cost, place, last, debts)
   place = max(place, s.newest or 0)
-  local piece = min(cost, max(c.pays - debts.count(s, c, place), 0))
+  local carried = min(cost, room_of_debt(c, s.sum - s.base))
+  local beyond = cost - carried
+  local piece = min(carried, max(c.pays - debts.count(s, c, place), 0))
   while true do
     if piece > 0 then debts.put(s, c, place, piece) end
-    cost = cost - piece
-    if cost <= 0 then return end
-    piece = min(cost, c.pays)
+    carried = carried - piece
+    if carried <= 0 then break end
+    piece = min(carried, c.pays)
     local gone = place_through(s, s.sum + piece - c.pays, debts.reaching)
     place = max(place, min(debts.after(c, gone), last))
   end
+  if beyond > 0 then debts.put(s, c, place, beyond) end
 end
 
 -- The state of both strict algorithms: the place whose end brings room for `hits` (-1: there is room already, -2:

@@ -66,8 +66,8 @@ kinds[SLIDING_LOG] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  function kind.report_max(s, c)
-    return report_room(c, after_ahead(s, s.sum - s.base))
+  function kind.report_max(s)
+    return room_of_count(after_ahead(s, s.sum - s.base))
   end
 
   -- Whether the counter has as many entries as it may have, `more` than N. Hits that fit find fewer.

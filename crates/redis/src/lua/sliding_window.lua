@@ -116,8 +116,8 @@ kinds[SLIDING_WINDOW] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  function kind.report_max(s, c)
-    return report_room(c, after_ahead(s, s.sum - s.base))
+  function kind.report_max(s)
+    return room_of_count(after_ahead(s, s.sum - s.base))
   end
 
   -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short.

@@ -2,7 +2,7 @@
 //! time on is at most N for each window that has begun since.
 //!
 //! What is allowed nevertheless, and for how long:
-//! - What exceeds 16 windows of N is dropped. Whatever was dropped, nothing is admitted for 15 windows: so no more than these are
+//! - What exceeds 16 windows of N is not carried. Wherever that was so, nothing is admitted for 15 windows: no more than these are
 //!   counted together.
 //! - What a node kept or admitted alone is charged later without being carried: it is left out.
 //! - What a server loses it loses with the debts: nothing before a loss is counted.

@@ -57,7 +57,7 @@ impl Entries {
 
     /// Charges a cost of which each window pays so many hits: what fits at the newest place, and then pieces where they
     /// fit first.
-    fn charge_debt(&mut self, check: &Check<'_>, mut cost: i64, pays: i64) -> Option<i64> {
+    fn charge_debt(&mut self, check: &Check<'_>, cost: i64, pays: i64) -> Option<i64> {
         let now = check.place_of(self.latest);
         let windows = match check.algorithm {
             Algorithm::SlidingLog => check.window,
@@ -67,16 +67,19 @@ impl Entries {
         let mut place = now.max(self.newest());
         let counts = |entry: &&Entry| entry.place + windows > place;
         let count: i64 = self.entries.iter().filter(counts).map(|entry| entry.hits).sum();
-        let (mut piece, mut kept) = (cost.min((pays - count).max(0)), None);
+        let mut left = check.room_of_debt(self.total).map_or(cost, |room| cost.min(room));
+        let beyond = cost - left;
+        let (mut piece, mut kept) = (left.min((pays - count).max(0)), None);
         loop {
             if piece > 0 {
                 kept = self.put(check, place, piece, DEBT_WINDOWS + 3).or(kept);
             }
-            cost -= piece;
-            if cost == 0 {
-                return kept;
+            left -= piece;
+            if left == 0 {
+                let more = if beyond > 0 { self.put(check, place, beyond, DEBT_WINDOWS + 3) } else { None };
+                return more.or(kept);
             }
-            piece = cost.min(pays);
+            piece = left.min(pays);
             let gone = self.reaching(self.total + piece - pays).unwrap_or(place);
             place = (gone + windows).min(last).max(place);
         }
@@ -121,9 +124,8 @@ impl Kind for Entries {
         Look::at_count(check.requests, ahead.after(self.total), hits)
     }
 
-    fn report_max(&self, check: &Check<'_>, ahead: Ahead) -> i64 {
-        let (count, room) = (ahead.after(self.total), room_of_count(ahead.after(self.total)));
-        check.room_of_debt(count).map_or(room, |debt| room.min(debt))
+    fn report_max(&self, _: &Check<'_>, ahead: Ahead) -> i64 {
+        room_of_count(ahead.after(self.total))
     }
 
     fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
