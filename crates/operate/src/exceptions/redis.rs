@@ -65,14 +65,18 @@ impl InRedis {
             true => MissingStream::Create,
             false => MissingStream::Await,
         };
-        let take = |followed| match (&mut ids, followed) {
-            (Some(ids), Followed::Keys(keys)) => {
-                ids.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
-            }
-            _ => ids = None,
-        };
-        self.values.follow(missing, take).await?;
+        self.values.follow(missing, |followed| add(&mut ids, followed)).await?;
         Ok(ids)
+    }
+}
+
+/// Adds what was read to the ids that changed. `None`: any may have changed.
+fn add(ids: &mut Option<Vec<String>>, followed: Followed) {
+    match (&mut *ids, followed) {
+        (Some(ids), Followed::Keys(keys)) => {
+            ids.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
+        }
+        _ => *ids = None,
     }
 }
 
@@ -114,5 +118,25 @@ impl ExceptionStore for InRedis {
 
     fn changed(&self) -> StoreCall<'_, Option<Vec<String>>> {
         Box::pin(self.read_changed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first exception of all makes the stream: who waited for that has not read it.
+    #[test]
+    fn where_the_stream_begins_any_exception_may_have_changed() {
+        let read = |all: Vec<Followed>| {
+            let mut ids = Some(Vec::new());
+            all.into_iter().for_each(|followed| add(&mut ids, followed));
+            ids
+        };
+        let keys = |keys: &[&[u8]]| Followed::Keys(keys.iter().map(|key| key.to_vec()).collect());
+        assert_eq!(read(vec![Followed::Begun]), None);
+        assert_eq!(read(vec![keys(&[b"a"]), Followed::Missed, keys(&[b"b"])]), None);
+        let known = ["a", "b"].map(str::to_owned).to_vec();
+        assert_eq!(read(vec![keys(&[b"a", b"\xff"]), keys(&[b"b"]), keys(&[])]), Some(known));
     }
 }

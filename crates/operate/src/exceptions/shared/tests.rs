@@ -217,6 +217,59 @@ async fn a_change_whose_value_could_not_be_read_is_read_later() {
     assert_eq!(nodes[1].limits()["a"], 5);
 }
 
+/// The second one finds another value than it has read, and is tried again with that.
+#[tokio::test]
+async fn two_nodes_change_one_exception_at_the_same_time() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    let (one, other) = tokio::join!(nodes[0].put("a", 5, NOW), nodes[1].put("a", 6, NOW));
+    let done = [one, other].map(|change| change.expect("Redis answers"));
+    assert!(done.contains(&Change::Made) && done.contains(&Change::Replaced), "{done:?}");
+    all_agree(&nodes, after(1)).await;
+    let [here, there] = nodes.map(|node| node.limits()["a"]);
+    assert_eq!(here, there);
+}
+
+/// The node that makes a change has a clock that is behind, and Redis has lost what was there before.
+#[tokio::test]
+async fn a_change_is_later_than_what_its_node_knows_though_redis_has_lost_that() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    nodes[0].put("a", 5, after(10)).await.expect("done");
+    all_agree(&nodes, after(10)).await;
+    *redis.held.lock() = Held::default();
+    nodes[1].put("a", 6, NOW).await.expect("done");
+    nodes.iter().for_each(Node::compares_all);
+    all_agree(&nodes, after(11)).await;
+    assert_eq!(nodes.map(|node| node.limits()["a"]), [6, 6]);
+}
+
+/// The clock of the runtime is paused: pauses pass at once.
+#[tokio::test(start_paused = true)]
+async fn a_change_right_after_a_copy_is_in_the_next_one() {
+    let (redis, folder) = (Arc::<Redis>::default(), tempfile::tempdir().expect("a folder"));
+    let path = folder.path().join("exceptions");
+    let link = Link::new(&redis);
+    let book = Book::open(path.clone(), Audit::in_memory(NOW)).expect("a new file");
+    let book = Arc::new(Book { shared: Some(Shared::new(link.clone())), ..book });
+    let node = Node { book: Arc::clone(&book), link };
+    let copying = tokio::spawn(Arc::clone(&book).keep_copy());
+    let has = |text: &str| std::fs::read_to_string(&path).is_ok_and(|file| file.contains(text));
+    while !path.exists() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    node.put("right-after", 5, NOW).await.expect("done");
+    assert!(!has("right-after"), "a copy is made once a second at most");
+    let copied = async {
+        while !has("right-after") {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), copied).await.expect("the next copy has it");
+    copying.abort();
+}
+
 /// Two nodes make them at the same time, and Redis loses the first before the second is made.
 #[tokio::test]
 async fn of_two_exceptions_with_one_number_the_one_in_redis_holds() {
