@@ -257,6 +257,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_redis_that_answers_no_more_is_not_up() {
+        use tidegate_redis::RedisOptions;
+        use tidegate_redis::address::{Address, Servers};
+        let nobody = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let records = RecordStore::in_redis(RedisStore::new(RedisOptions::new(nobody).without_counters()));
+        records.answers.store(true, Relaxed);
+        assert!(records.follow().await.is_err() && !records.is_up());
+    }
+
+    #[tokio::test]
     async fn who_listens_hears_of_every_change_once_it_is_in_force() {
         let temporary = tempfile::tempdir().expect("a folder for the test");
         let records = RecordStore::in_folder(temporary.path(), || {}).expect("threads");

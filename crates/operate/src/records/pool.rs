@@ -89,7 +89,19 @@ fn run(queued: &Mutex<Receiver<Job>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[tokio::test]
+    async fn each_thread_makes_a_call_while_others_make_theirs() {
+        let pool = Pool::new("test", 2, 2, || {}).expect("threads");
+        let (send, sent) = sync_channel::<()>(1);
+        let waits = pool.begin(move || sent.recv_timeout(Duration::from_secs(5)).is_ok());
+        let sends = pool.begin(move || send.send(()).is_ok());
+        let [waits, sends] = [waits, sends].map(|call| call.expect("there is room for two"));
+        assert_eq!((waits.await, sends.await), (Ok(true), Ok(true)));
+    }
 
     #[tokio::test]
     async fn a_queue_that_is_full_refuses_and_a_panic_ends_one_call() {

@@ -106,22 +106,46 @@ impl<R: Runtime> InRedis<R> {
     /// the first call.
     /// Fails when Redis does not answer.
     pub async fn follow(&self, take: impl Fn(Option<&RecordKey>)) -> Result<(), RedisError> {
-        let each = |followed| match followed {
-            Followed::Keys(keys) => {
-                keys.iter()
-                    .filter_map(|key| RecordKey::from_bytes(key).ok())
-                    .for_each(|key| take(Some(&key)));
-            }
-            Followed::Begun | Followed::Reconnected => take(None),
-            Followed::Missed => {
-                tracing::warn!("records: changes were missed; cached records are dropped");
-                take(None);
-            }
-        };
-        Ok(self.values.follow(MissingStream::Create, each).await?)
+        Ok(self.values.follow(MissingStream::Create, |followed| hand_out(followed, &take)).await?)
+    }
+}
+
+/// Calls `take` with the records of these keys, or with `None` if any may have changed.
+fn hand_out(followed: Followed, take: &impl Fn(Option<&RecordKey>)) {
+    match followed {
+        Followed::Keys(keys) => {
+            keys.iter().filter_map(|key| RecordKey::from_bytes(key).ok()).for_each(|key| take(Some(&key)));
+        }
+        Followed::Begun | Followed::Reconnected => take(None),
+        Followed::Missed => {
+            tracing::warn!("records: changes were missed; cached records are dropped");
+            take(None);
+        }
     }
 }
 
 fn read(key: &RecordKey, value: &[u8]) -> Result<Record, RedisError> {
     decode(value).map_err(|why| RedisError::Damaged { key: key.clone(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// A node may have fetched records before it knows where the stream ends.
+    #[test]
+    fn where_the_stream_begins_or_has_a_gap_any_record_may_have_changed() {
+        let key = RecordKey::of("d", [("tenant", "a")]).expect("a key");
+        let taken = |followed| {
+            let all = RefCell::new(Vec::new());
+            hand_out(followed, &|key| all.borrow_mut().push(key.cloned()));
+            all.into_inner()
+        };
+        assert_eq!(taken(Followed::Begun), [None]);
+        assert_eq!(taken(Followed::Missed), [None]);
+        let keys = vec![b"of another program".to_vec(), key.as_bytes().to_vec()];
+        assert_eq!(taken(Followed::Keys(keys)), [Some(key)]);
+    }
 }
