@@ -1,6 +1,10 @@
 //! Which complete files of other processes a start accepts, and what it takes from them.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
 use super::*;
+use crate::Machine;
 
 /// A node whose ring grew has seen every hit of the keys that it still has; any other change brings it keys of
 /// others.
@@ -63,5 +67,115 @@ fn without_counters_the_clock_goes_on_if_counters_were_lost_by_it() {
         let begun = begin(Some(&held), &options()).expect("it can begin");
         let off = secs(&Clock::start()) - secs(&begun.clock);
         assert!(begun.outcome == Outcome::Clean && expected.contains(&off), "{lost_since:?}: {off}");
+    }
+}
+
+/// The folder of a process that counts its starts in this file.
+fn counted(folder: &Path, starts: &Path) -> Folder {
+    let held = Folder::lock(folder).expect("a folder of ours");
+    held.counted_in(Some(starts)).expect("a number, or no file")
+}
+
+/// A process that is killed before its first checkpoint leaves that of the process before it.
+#[test]
+fn a_checkpoint_from_before_the_last_start_is_taken() {
+    let (folder, other) = (folder(), folder());
+    let starts = other.path().join("starts");
+    let started = |hits: usize| {
+        let held = counted(folder.path(), &starts);
+        let begun = begin(Some(&held), &options()).expect("it can begin");
+        let (store, clock) = (Arc::new(begun.store), begun.clock);
+        let checkpoints = Checkpoints::new(held, begun.author, Arc::clone(&store), clock);
+        checkpoints.mark(begun.outcome).expect("it can be marked");
+        let passed = (0..hits).filter(|_| take(&store, &clock)).count();
+        if passed > 0 {
+            checkpoints.write().expect("it is written");
+        }
+        passed
+    };
+    assert_eq!([started(4), started(0), started(20)], [4, 0, 6]);
+}
+
+/// Somebody declares that there is no history, where processes were started before.
+#[test]
+fn a_declared_beginning_is_no_earlier_than_the_last_start() {
+    let (folder, other) = (folder(), folder());
+    let starts = other.path().join("starts");
+    fs::write(&starts, "5").expect("ours");
+    let held = counted(folder.path(), &starts);
+    init(&held, None, 0, ShardName::default(), Arc::new(ThisMachine)).expect("there is no history");
+    let begun = begin(Some(&held), &options()).expect("it can begin");
+    assert_eq!((begun.outcome, begun.author.sequence), (Outcome::Clean, 6));
+}
+
+#[test]
+fn counters_of_a_node_with_a_name_are_not_those_of_one_without() {
+    let folder = folder();
+    let (held, clock) = (Folder::lock(folder.path()).expect("a folder of ours"), Clock::start());
+    let author = Author { name: ShardName::of(Some("node-1")), ..author() };
+    let checkpoints = Checkpoints::new(held, author, store(4, &clock), clock);
+    assert_eq!(checkpoints.finish().expect("it is written"), 1);
+    drop(checkpoints);
+    assert_eq!(found(folder.path(), &options()), (Outcome::OtherName, 10));
+}
+
+/// A machine that stands still for a second before each reading of a clock.
+#[derive(Debug)]
+struct Halting {
+    began: Instant,
+    secs: AtomicU64,
+    boot_id: u8,
+}
+
+impl Halting {
+    fn next(&self) -> u64 {
+        self.secs.fetch_add(1, Relaxed) + 1
+    }
+}
+
+impl Machine for Halting {
+    fn monotonic(&self) -> Instant {
+        self.began + Duration::from_secs(self.next())
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_secs(1_800_000_000 + self.next())
+    }
+
+    fn since_boot(&self) -> u64 {
+        self.next() * SECOND_NANOS
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        [self.boot_id; 16]
+    }
+}
+
+/// On the same boot, and on another one whose wall clock is right. A clock that is ahead would forget hits too early.
+#[test]
+fn a_clock_goes_on_and_is_never_ahead_however_long_readings_take() {
+    for boot_id in [1, 2] {
+        let folder = folder();
+        let first = Halting { began: monotonic(), secs: AtomicU64::new(0), boot_id: 1 };
+        let clock = Clock::new(first.began, Timestamp::from_secs(1_800_000_000));
+        let secs = |machine: &Halting| AtomicU64::new(machine.secs.load(Relaxed));
+        let next = |before: &Halting, boot_id| Arc::new(Halting { secs: secs(before), boot_id, ..*before });
+        let writer = next(&first, 1);
+        let author = Author { machine: Arc::clone(&writer) as Arc<dyn Machine>, ..author() };
+        let at_once = Timestamp::from_secs(1_800_000_000);
+        let store = MemoryStore::new(MemoryOptions::new(64 << 20));
+        assert!(!store.take(&limit(), Key(1), 1, at_once).over);
+        let held = Folder::lock(folder.path()).expect("a folder of ours");
+        Checkpoints::new(held, author, Arc::new(store), clock).finish().expect("it is written");
+        let reader = next(&writer, boot_id);
+        let machine = Arc::clone(&reader) as Arc<dyn Machine>;
+        let options = StartOptions { machine, skew: Duration::ZERO, ..options() };
+        let held = Folder::lock(folder.path()).expect("a folder of ours");
+        let begun = begin(Some(&held), &options).expect("it can begin");
+        assert_eq!(begun.outcome, Outcome::Clean);
+        let now = first.began + Duration::from_secs(reader.secs.load(Relaxed));
+        let behind = clock.at(now).as_nanos() as i64 - begun.clock.at(now).as_nanos() as i64;
+        let readings = 10 * SECOND_NANOS as i64;
+        assert!((0..=readings).contains(&behind), "boot {boot_id}: {behind} ns behind");
     }
 }
