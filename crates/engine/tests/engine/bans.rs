@@ -248,6 +248,7 @@ fn only_denials_by_this_limit_count() {
         with(&|check| check.shadow = true, Modes::default(), 1);
         with(&|check| check.limit = check.limit.with_requests(0), Modes::default(), 1);
         with(&|check| check.hits = Hits::GiveBack(0), Modes::default(), 1);
+        with(&|check| check.reported = true, Modes::default(), 1);
     }
     assert_eq!(banned_for(&rules, &store, "a", 1.0), None);
     assert_eq!([1.0, 2.0].map(|second| ask(&rules, &store, "a", second)), [Code::OverLimit; 2]);

@@ -179,7 +179,7 @@ fn what_only_holds_deny_waits_for_retry() {
     assert!(reserve(of, "x", 10, 0.0).0);
     assert_eq!(wait(of, 1.0), Some(7));
     assert_eq!(commit(of, "x", 10, 1.0), Some(Found::Open));
-    assert_eq!(wait(of, 2.0), Some(59), "hits say when they leave");
+    assert_eq!([2.0, 58.0].map(|second| wait(of, second)), [Some(59), Some(3)], "hits say when they leave");
 }
 
 /// What is held for a call of this amount.
