@@ -565,6 +565,20 @@ fn a_slot_that_is_renewed_under_a_lowered_ttl_ends_no_earlier() {
     assert_eq!([is_over(10, 2, 11), is_over(10, 2, 59), is_over(10, 2, 60)], [true, true, false]);
 }
 
+/// The key has to stay as long as the slot that ends last.
+#[test]
+fn slots_do_not_end_with_one_that_was_taken_later_under_a_lowered_ttl() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for (ttl_secs, id) in [(60, 1), (10, 2)] {
+        let limit = Limit::concurrency(2, ttl_secs * 1_000_000_000).for_slot(Slot::of(id, id));
+        let plan = plan([check(limit, key(1), Hits::Take(1))]);
+        assert!(!asked.apply(&plan, |_| "lowered".to_owned(), TODAY)[0].expect("a verdict").over);
+    }
+    let millis: i64 = redis::cmd("PTTL").arg("lowered").query(asked.connection()).expect("an answer");
+    assert!(millis - SHIFT_MILLIS > 30_000, "it lives {millis} ms");
+}
+
 /// No stamp knows how much of a bucket has drained under another N.
 #[test]
 fn hits_of_a_bucket_whose_n_has_changed_do_not_go_back() {

@@ -74,6 +74,8 @@ async fn behaves(kind: Servers) {
         let below: Vec<_> = below.map(|(key, value)| (key.clone(), value.clone())).collect();
         assert_eq!(pages(&values, prefix).await, below, "{prefix:?}");
     }
+    let after_itself = values.page(b"b", Some(b"b"), 2, |key, _| Some(key.to_vec())).await;
+    assert_eq!(after_itself, Ok(Vec::new()), "a page goes on behind the key that is its prefix");
     let changes = values.changes(&began).await.expect("an answer");
     let names =
         [b"a\0", &b"a\0b"[..], hostile, b"a\0", b"b", b"nothing", b"b", b"\xff", b"c"].map(<[u8]>::to_vec);
@@ -235,4 +237,27 @@ async fn nobody_waits_for_a_server_that_is_not_there() {
     let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
     let values = Values::new(RedisStore::new(RedisOptions::new(kind).without_counters()), "test");
     assert_eq!(values.get(b"a").await, Err(ConnectError::NoConnection));
+}
+
+/// Whoever begins to follow forgets all keys. One that changes at that very time is in the stream.
+#[tokio::test]
+async fn what_changes_while_all_keys_are_forgotten_is_read_from_the_stream() {
+    let server = Server::start(&[]);
+    let values = connected(Servers::Single(address(&server))).await;
+    let mut other = server.connect();
+    let mut announce = redis::cmd("XADD");
+    announce.arg("test:changes").arg("*").arg("k").arg("late");
+    let forget = |found| {
+        assert_eq!(found, Followed::Begun);
+        announce.exec(&mut other).expect("Redis answers");
+    };
+    values.follow(MissingStream::Create, forget).await.expect("an answer");
+    let mut changed = Vec::new();
+    let hear = |found| {
+        if let Followed::Keys(keys) = found {
+            changed.extend(keys)
+        }
+    };
+    values.follow(MissingStream::Create, hear).await.expect("an answer");
+    assert_eq!(changed, [b"late"]);
 }
