@@ -15,9 +15,13 @@ pub const EPOCH_MICROS: u64 = 1_790_035_160_000_000;
 /// All slots of a Cluster.
 pub const SLOTS: RangeInclusive<u16> = 0..=16_383;
 
-/// What a server does to every command, if it does not answer them as usual.
+/// Commands that write nothing.
+const READS: [&[u8]; 9] =
+    [b"GET", b"EXISTS", b"HGET", b"HLEN", b"HGETALL", b"TIME", b"XRANGE", b"XREVRANGE", b"ZRANGEBYLEX"];
+
+/// Why a server refuses commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Refusal {
     /// It reads its data from disk.
     Loading,
     /// It became a replica.
@@ -49,8 +53,8 @@ pub struct Server {
     pub is_replica: bool,
     /// It is a sentinel: it knows the name of the master.
     pub master: Option<String>,
-    /// What is the matter with it.
-    pub trouble: Option<Trouble>,
+    /// Why it refuses commands, if it does.
+    pub refuses: Option<Refusal>,
     /// Replicas that have everything at once.
     pub replicas: u32,
     /// Its clock is ahead of those of others by so much.
@@ -88,7 +92,7 @@ impl Server {
             moving: None,
             is_replica: false,
             master: None,
-            trouble: None,
+            refuses: None,
             replicas: 1,
             ahead: 0,
             run_by: RunBy::default(),
@@ -193,13 +197,42 @@ impl Server {
         let Some((name, arguments)) = command.split_first() else {
             return Reply::error("ERR", "empty command");
         };
-        let text = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
+        if let Some(reply) = self.says_of_itself(map, name, arguments) {
+            return reply;
+        }
+        if self.refuses == Some(Refusal::Loading) {
+            return Reply::error("LOADING", "Redis is loading the dataset in memory");
+        }
         match (*name, arguments) {
-            (b"PING", []) => return self.when_loaded(Reply::Status("PONG")),
-            (b"SENTINEL", _) => {
-                let Some(master) = &self.master else { return Reply::error("ERR", "unknown command") };
-                return Reply::Array(vec![text(master), text("6379")]);
+            (b"PING", []) => Reply::Status("PONG"),
+            (b"EVALSHA" | b"EVAL", [script, count, rest @ ..]) => {
+                let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+                let (keys, arguments) = rest.split_at(count);
+                let is_together = |two: &[&[u8]]| slot_of(two[0]) == slot_of(two[1]);
+                let is_one_slot = self.slots.is_none() || keys.windows(2).all(is_together);
+                assert!(is_one_slot, "a Cluster refuses a call whose keys are in several slots (CROSSSLOT)");
+                let moved = keys.first().and_then(|key| self.moved(map, key, asks));
+                moved.or_else(|| self.denies_write()).unwrap_or_else(|| {
+                    let evaluates = *name == b"EVAL";
+                    self.evaluate(scripts, (script, evaluates), (keys, arguments), now_micros)
+                })
             }
+            _ => {
+                let moved = arguments.first().and_then(|key| self.moved(map, key, asks));
+                let denied = if READS.contains(name) { None } else { self.denies_write() };
+                moved.or(denied).unwrap_or_else(|| self.database.run(now_micros, command))
+            }
+        }
+    }
+
+    /// What it answers about itself, also while it loads.
+    fn says_of_itself(&self, map: &Map, name: &[u8], arguments: &[&[u8]]) -> Option<Reply> {
+        let text = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
+        Some(match (name, arguments) {
+            (b"SENTINEL", _) => match &self.master {
+                Some(master) => Reply::Array(vec![text(master), text("6379")]),
+                None => Reply::error("ERR", "unknown command"),
+            },
             (b"INFO", _) => {
                 let mode = match (&self.slots, &self.master) {
                     (Some(_), _) => "cluster",
@@ -207,65 +240,27 @@ impl Server {
                     (None, None) => "standalone",
                 };
                 let (name, restarts) = (&self.name, self.restarts);
-                return text(&format!(
+                text(&format!(
                     "redis_version:7.2.0\r\nredis_mode:{mode}\r\nrun_id:{name}.{restarts}\r\n\
                      master_replid:{name}\r\nmaster_replid2:0000\r\n"
-                ));
+                ))
             }
-            (b"CONFIG", _) => return Reply::Array(vec![text("maxmemory-policy"), text("noeviction")]),
-            (b"ROLE", _) => {
-                return Reply::Array(vec![text(if self.is_replica { "slave" } else { "master" })]);
-            }
-            (b"WAIT", [_, _]) => return Reply::Int(self.replicas.into()),
-            (b"CLUSTER", _) => return slots(map),
-            _ => {}
-        }
-        if self.trouble == Some(Trouble::Loading) {
-            return Reply::error("LOADING", "Redis is loading the dataset in memory");
-        }
-        match (*name, arguments) {
-            (b"EVALSHA" | b"EVAL", [script, count, rest @ ..]) => {
-                let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
-                let (keys, arguments) = rest.split_at(count);
-                let is_together = |two: &[&[u8]]| slot_of(two[0]) == slot_of(two[1]);
-                let is_one_slot = self.slots.is_none() || keys.windows(2).all(is_together);
-                assert!(is_one_slot, "a Cluster refuses a call whose keys are in several slots (CROSSSLOT)");
-                let denied = self.denies_write();
-                let moved = keys.first().and_then(|key| self.moved(map, key, asks));
-                moved.or(denied).unwrap_or_else(|| {
-                    let evaluates = *name == b"EVAL";
-                    self.evaluate(scripts, (script, evaluates), (keys, arguments), now_micros)
-                })
-            }
-            (b"GET" | b"EXISTS" | b"HGET" | b"HLEN" | b"HGETALL" | b"TIME", _)
-            | (b"XRANGE" | b"XREVRANGE" | b"ZRANGEBYLEX", _) => {
-                let key = arguments.first();
-                let moved = key.and_then(|key| self.moved(map, key, asks));
-                moved.unwrap_or_else(|| self.database.run(now_micros, command))
-            }
-            _ => {
-                let moved = arguments.first().and_then(|key| self.moved(map, key, asks));
-                let refused = moved.or_else(|| self.denies_write());
-                refused.unwrap_or_else(|| self.database.run(now_micros, command))
-            }
-        }
-    }
-
-    fn when_loaded(&self, reply: Reply) -> Reply {
-        match self.trouble {
-            Some(Trouble::Loading) => Reply::error("LOADING", "Redis is loading the dataset in memory"),
-            _ => reply,
-        }
+            (b"CONFIG", _) => Reply::Array(vec![text("maxmemory-policy"), text("noeviction")]),
+            (b"ROLE", _) => Reply::Array(vec![text(if self.is_replica { "slave" } else { "master" })]),
+            (b"WAIT", [_, _]) => Reply::Int(self.replicas.into()),
+            (b"CLUSTER", _) => slots(map),
+            _ => return None,
+        })
     }
 
     fn denies_write(&self) -> Option<Reply> {
-        let trouble = if self.is_replica { Some(Trouble::ReadOnly) } else { self.trouble };
-        match trouble? {
-            Trouble::ReadOnly => {
+        let refusal = if self.is_replica { Some(Refusal::ReadOnly) } else { self.refuses };
+        match refusal? {
+            Refusal::ReadOnly => {
                 Some(Reply::error("READONLY", "You can't write against a read only replica."))
             }
-            Trouble::Full => Some(Reply::error("OOM", "command not allowed when used memory > 'maxmemory'.")),
-            Trouble::Loading => None,
+            Refusal::Full => Some(Reply::error("OOM", "command not allowed when used memory > 'maxmemory'.")),
+            Refusal::Loading => None,
         }
     }
 

@@ -26,7 +26,7 @@ impl Run {
             What::LoseOne { node, server } => network.lose_one(node, server),
             What::Stop { server, lasts } => network.stop(server, now + lasts),
             What::Refuse { server, lasts, why } => {
-                network.server(server, |it| it.trouble = Some(why));
+                network.server(server, |it| it.refuses = Some(why));
                 later(lasts, Self::heal);
             }
             What::Flush { server } => {
@@ -100,7 +100,7 @@ impl Run {
     /// A fault is over.
     fn heal(self: &Arc<Self>, what: What) {
         match what {
-            What::Refuse { server, .. } => self.network.server(server, |it| it.trouble = None),
+            What::Refuse { server, .. } => self.network.server(server, |it| it.refuses = None),
             What::Restart { server, .. } => self.network.set_gone(server, false),
             What::Pause { node, .. } => self.world.thaw(node),
             What::Crash { node, .. }

@@ -134,7 +134,7 @@ impl Run {
     fn set_outages(&self) {
         let all: Vec<_> = self.scenario.outages(self.world.now()).map(|(what, _)| what).collect();
         let why = |what: &Outage| if let Outage::Refuse(why) = what { Some(*why) } else { None };
-        self.network.server(self.of_records(), |it| it.trouble = all.iter().find_map(why));
+        self.network.server(self.of_records(), |it| it.refuses = all.iter().find_map(why));
         self.network.set_gone(self.of_records(), all.contains(&Outage::Restart));
     }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::node::NodeClock;
 use crate::random::Random;
 use crate::redis::scripts::RunBy;
-use crate::redis::server::Trouble;
+use crate::redis::server::Refusal;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
 /// Kinds of faults.
@@ -290,7 +290,7 @@ fn what(random: &mut Random, scenario: &Scenario, kind: u64) -> What {
         2 => What::Lose { node, server },
         3 => What::Stop { server, lasts },
         4 => {
-            let why = random.pick(&[Trouble::Loading, Trouble::ReadOnly, Trouble::Full]);
+            let why = random.pick(&[Refusal::Loading, Refusal::ReadOnly, Refusal::Full]);
             What::Refuse { server, lasts, why }
         }
         5 => What::Flush { server },

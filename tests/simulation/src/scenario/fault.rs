@@ -3,7 +3,7 @@
 use tidegate_engine::overlay::Effect;
 
 use super::Terms;
-use crate::redis::server::Trouble;
+use crate::redis::server::Refusal;
 use crate::world::Time;
 
 /// Something that goes wrong, or is changed.
@@ -62,7 +62,7 @@ pub enum What {
         /// For so long.
         lasts: Time,
         /// Why.
-        why: Trouble,
+        why: Refusal,
     },
     /// FLUSHALL.
     Flush {
@@ -225,7 +225,7 @@ pub enum Outage {
     /// It is away, and comes back with its data.
     Restart,
     /// It refuses what it is asked.
-    Refuse(Trouble),
+    Refuse(Refusal),
     /// Connections of this node are open at one end only.
     Lose(usize),
     /// FLUSHALL.

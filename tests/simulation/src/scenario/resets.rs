@@ -5,7 +5,7 @@
 
 use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;
-use crate::redis::server::Trouble;
+use crate::redis::server::Refusal;
 use crate::world::{MILLI, SECOND, Time};
 
 /// Some scenarios have resets of counters of the same limit. In half of those that have resets and Redis they go through it.
@@ -71,7 +71,7 @@ fn add_failures(random: &mut Random, scenario: &mut Scenario) {
             let lacks = random.pick(&[50, 150, 250]) * MILLI;
             let refuses = |server| {
                 let lasts = random.pick(&[SECOND, 3 * SECOND]);
-                (lacks + MILLI, What::Refuse { server, lasts, why: Trouble::Full })
+                (lacks + MILLI, What::Refuse { server, lasts, why: Refusal::Full })
             };
             let mut failures: Vec<(Time, What)> = (0..servers).map(refuses).collect();
             failures.push((0, What::FailOver { server, lacks }));

@@ -7,7 +7,7 @@ use tidegate_engine::limit::Algorithm;
 
 use super::{ASKED, Ask, Fault, Item, LimitSpec, Outage, RecordsIn, Scenario, Shape, What, records};
 use crate::random::Random;
-use crate::redis::server::Trouble;
+use crate::redis::server::Refusal;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
 /// What a record of a plot allows at most.
@@ -67,7 +67,7 @@ fn add_outage(random: &mut Random, scenario: &mut Scenario) {
     let what = match random.below(9) {
         0 | 1 => Outage::Stop,
         2 => Outage::Restart,
-        3 => Outage::Refuse(random.pick(&[Trouble::Loading, Trouble::ReadOnly, Trouble::Full])),
+        3 => Outage::Refuse(random.pick(&[Refusal::Loading, Refusal::ReadOnly, Refusal::Full])),
         4 => Outage::Lose(node),
         5 | 6 => Outage::Flush,
         _ => Outage::FailOver,
