@@ -171,7 +171,7 @@ impl Rules<'_> {
     fn may_count_denied(&self, limit: &LimitSpec) -> bool {
         let is_fixed = limit.algorithm == Algorithm::FixedWindow && limit.failure == StoreFailure::Error;
         let is_asked = !self.remembers_denials && self.cold_max.is_none();
-        let is_own = limit.excepted.is_none() && limit.recorded.is_none();
+        let is_own = !limit.is_operated();
         is_fixed && is_asked && is_own && !self.stops_increment
     }
 

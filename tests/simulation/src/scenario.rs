@@ -254,14 +254,29 @@ impl LimitSpec {
         self.candidate == Some(self.requests[0])
     }
 
+    /// Whether operators change it, by an exception or a record.
+    pub fn is_operated(&self) -> bool {
+        self.excepted.or(self.recorded).is_some()
+    }
+
     /// Whether an exception, a record or a candidate has another N.
     pub fn has_another_n(&self) -> bool {
-        self.excepted.or(self.recorded).or(self.candidate).is_some()
+        self.is_operated() || self.candidate.is_some()
+    }
+
+    /// Whether it counts calls in flight.
+    pub fn is_slots(&self) -> bool {
+        self.algorithm == Algorithm::Concurrency
+    }
+
+    /// Whether it is a further limit of the rule of this one.
+    pub fn is_further_of(&self, first: usize) -> bool {
+        self.further.is_some_and(|(of, _)| of == first)
     }
 
     /// Whether N is always the same.
     pub fn is_steady(&self) -> bool {
-        self.requests[0] == self.requests[1] && self.excepted.is_none() && self.recorded.is_none()
+        self.requests[0] == self.requests[1] && !self.is_operated()
     }
 
     /// Whether W is always the same, and so each counter.
@@ -391,6 +406,17 @@ impl Scenario {
             ..*limit
         };
         self.limits.iter().map(own).chain(self.limits.iter().map(candidate)).collect()
+    }
+
+    /// Whether a rule replaces this limit.
+    pub fn is_replaced(&self, limit: usize) -> bool {
+        self.unlimited_replaces == Some(limit)
+            || self.limits.iter().any(|other| other.shape.replaces == Some(limit))
+    }
+
+    /// The descriptors that ask this limit.
+    fn items_of(&mut self, limit: usize) -> impl Iterator<Item = &mut Item> {
+        self.asks.iter_mut().flat_map(|ask| &mut ask.items).filter(move |item| item.limit == limit)
     }
 
     /// The settings of a node, before its upgrade or after it.

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_engine::limit::Algorithm;
-
 use super::Record;
 use crate::scenario::LimitSpec;
 use crate::world::Time;
@@ -25,7 +23,7 @@ impl Counter {
     /// The counters of these records. Slots have a judge of their own, and so have reservations.
     pub fn all(limits: &[LimitSpec], records: &[Record]) -> Vec<Self> {
         let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<&Record>> = BTreeMap::new();
-        let is_slot = |it: &Record| limits[it.limit].algorithm == Algorithm::Concurrency;
+        let is_slot = |it: &Record| limits[it.limit].is_slots();
         for it in records.iter().filter(|it| !is_slot(it) && it.reserving.is_none()) {
             let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
             counters.entry(counter).or_default().push(it);

@@ -14,8 +14,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_engine::limit::Algorithm;
-
 use super::census::Tally;
 use super::{LATE, Loss, Outcome, Record, Rules};
 use crate::scenario::LimitSpec;
@@ -98,7 +96,7 @@ fn counters<'r>(
     let mut counters = BTreeMap::new();
     for (place, it) in records.iter().enumerate() {
         let limit = &rules.limits[it.limit];
-        if limit.algorithm != Algorithm::Concurrency {
+        if !limit.is_slots() {
             continue;
         }
         let new = || Counter { limit, rules: *rules, full_for: 0, longest: 0, calls: Vec::new() };

@@ -178,17 +178,17 @@ impl Run {
         let is_wrong = |what: String| {
             self.wrong(Kind::WrongAnswer, format!("request {}: the candidate {what}", record.request));
         };
-        let LimitSpec { candidate, excepted, recorded, failure, .. } = self.scenario.limits[item.limit];
+        let limit = &self.scenario.limits[item.limit];
         let Some(Trial { passes: said, counter, .. }) = trial else {
             // Where Redis says what its limit does, it says this too, unless replicas lack what only the candidate charged.
-            let has_answer = failure == StoreFailure::Error && self.scenario.wait_replicas == 0;
-            let is_due = has_answer && excepted.or(recorded).is_none();
+            let has_answer = limit.failure == StoreFailure::Error && self.scenario.wait_replicas == 0;
+            let is_due = has_answer && !limit.is_operated();
             if is_due {
                 is_wrong("was not asked".to_owned());
             }
             return;
         };
-        if (counter.rule, Some(counter.by.requests)) != (decided.counters[place].rule, candidate) {
+        if (counter.rule, Some(counter.by.requests)) != (decided.counters[place].rule, limit.candidate) {
             is_wrong(format!("is one of {} hits", counter.by.requests));
         }
         // All candidates of the rule stand in together. Where one did not answer, nobody knows what would have become.

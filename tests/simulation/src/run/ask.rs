@@ -144,7 +144,7 @@ impl Run {
                 let refund = |it: &Record| {
                     // Nobody asks a candidate where an exception or a record holds.
                     let limit = &limits[it.limit % limits.len()];
-                    let is_left = it.limit >= limits.len() && limit.excepted.or(limit.recorded).is_some();
+                    let is_left = it.limit >= limits.len() && limit.is_operated();
                     let done = if is_left { Time::MAX } else { done };
                     Refund { of: (it.limit, it.key), epoch: it.epoch, hits: it.hits, node, asked, done }
                 };

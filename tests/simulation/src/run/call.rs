@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_engine::limit::Algorithm;
 use tidegate_serve::service::ServiceError;
 
 use super::batch::{Asked, Together};
@@ -170,7 +169,7 @@ impl Run {
                 answered: asked + timeout + LATE_MAX,
                 requests: candidate.unwrap_or(limit.requests[front.version]),
                 share: limit.share(item.last),
-                id: item.last.filter(|_| limit.algorithm == Algorithm::Concurrency),
+                id: item.last.filter(|_| limit.is_slots()),
                 renews: it.renews.map(|(of, _)| of),
                 reserving: it.reserves.as_ref().map(|(_, reserves)| Reserving {
                     id: reserves.id,

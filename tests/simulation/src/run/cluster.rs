@@ -112,9 +112,8 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
         limit.requests[version],
         replaces(limit.shape.replaces),
     );
-    let further = |other: &&LimitSpec| other.further.is_some_and(|(of, _)| of == number);
-    let further: Vec<&LimitSpec> = limits.iter().filter(further).collect();
-    let more = further.iter().filter(|other| other.algorithm == Algorithm::Concurrency);
+    let further: Vec<&LimitSpec> = limits.iter().filter(|other| other.is_further_of(number)).collect();
+    let more = further.iter().filter(|other| other.is_slots());
     let more: String = more.map(|slots| format!("{}, ", concurrency(slots, number, version))).collect();
     let says = match limit.algorithm {
         Algorithm::Concurrency => {

@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_engine::limit::Algorithm;
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::rules::{Reach, ResetPath, RuleSet};
 
@@ -99,9 +98,7 @@ pub(super) fn entries_of_item(limits: &[LimitSpec], item: &Item) -> Entries {
 
 /// Whether the last entry of a descriptor names a call.
 pub(super) fn has_calls(limits: &[LimitSpec], limit: usize) -> bool {
-    let is_slots = |limit: &LimitSpec| limit.algorithm == Algorithm::Concurrency;
-    is_slots(&limits[limit])
-        || limits.iter().any(|other| is_slots(other) && other.further.is_some_and(|(of, _)| of == limit))
+    limits[limit].is_slots() || limits.iter().any(|other| other.is_slots() && other.is_further_of(limit))
 }
 
 /// The entries of a descriptor without a limit.

@@ -39,8 +39,7 @@ impl Run {
 
     /// How long it takes until all of N is there again, of all limits of a rule.
     fn recovers_with_further(&self, number: usize) -> Time {
-        let is_further =
-            |other: &usize| self.scenario.limits[*other].further.is_some_and(|(of, _)| of == number);
+        let is_further = |other: &usize| self.scenario.limits[*other].is_further_of(number);
         let all = (0..self.scenario.limits.len()).filter(is_further).chain([number]);
         all.map(|number| self.recovers_after(number)).max().unwrap_or(0)
     }

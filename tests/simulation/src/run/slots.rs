@@ -5,15 +5,13 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::limit::Algorithm;
-
 use super::batch::Asked;
 use super::call::Call;
 use super::decided::Decided;
 use super::names::CALLS;
 use super::{Kind, Run};
 use crate::oracle::{self, Outcome};
-use crate::scenario::{ADDRESSES, Item, Release, Renewal};
+use crate::scenario::{ADDRESSES, Item, LimitSpec, Release, Renewal};
 use crate::world::{Time, lock};
 
 /// Renewals have the number of their request, and this more.
@@ -32,8 +30,7 @@ struct Ended {
 impl Run {
     pub(super) fn has_slots(&self, limit: usize) -> bool {
         // Behind the limits are their candidates.
-        let limit = self.scenario.limits.get(limit);
-        limit.is_some_and(|limit| limit.algorithm == Algorithm::Concurrency)
+        self.scenario.limits.get(limit).is_some_and(LimitSpec::is_slots)
     }
 
     /// Judges which slots an answer has tokens of: those that were taken, and no others.

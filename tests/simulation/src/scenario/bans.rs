@@ -3,8 +3,6 @@
 //! In: a scenario that was drawn. Out: the same with a ban in the rule of one of its limits: short ones, so that many begin and end while
 //! clients ask. Operators of some begin and lift bans too.
 
-use tidegate_engine::limit::Algorithm;
-
 use super::{ASKED, Fault, Layout, LimitSpec, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
@@ -41,7 +39,7 @@ impl Ban {
 /// A quarter of all scenarios have a ban.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let may = |limit: &LimitSpec| {
-        let is_rate = !limit.is_override && limit.algorithm != Algorithm::Concurrency;
+        let is_rate = !limit.is_override && !limit.is_slots();
         is_rate && !limit.shape.is_quota && limit.shape.classes.is_none()
     };
     // With QUOTA_MODE the limit of a rule may pass what its ban denies without an answer.

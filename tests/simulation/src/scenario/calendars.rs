@@ -66,7 +66,7 @@ pub(super) fn end(random: &mut Random, scenario: &mut Scenario) {
     let is_steady = scenario.replicas_ahead == 0 && !scenario.faults.iter().any(|fault| steps(fault.what));
     let is_wanted = random.one_in(6) && is_steady && !has_budget;
     let may = |limit: &&mut LimitSpec| {
-        let is_window = !limit.algorithm.is_bucket() && limit.algorithm != Algorithm::Concurrency;
+        let is_window = !limit.algorithm.is_bucket() && !limit.is_slots();
         let is_changed = limit.has_another_n() || limit.burst.is_some() || limit.further.is_some();
         let shape = &limit.shape;
         let is_plain =

@@ -56,8 +56,7 @@ fn may_carry(limit: &LimitSpec) -> bool {
 /// Makes most reports questions: when all were costs, debts would be as large as they can be all the time.
 fn ask_more(random: &mut Random, scenario: &mut Scenario, number: usize) {
     let reports = random.pick(&[5, 20, 100]);
-    let items = scenario.asks.iter_mut().flat_map(|ask| &mut ask.items);
-    for item in items.filter(|item| item.limit == number) {
+    for item in scenario.items_of(number) {
         item.hits *= u64::from(random.one_in(reports));
     }
 }

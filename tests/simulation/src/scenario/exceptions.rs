@@ -11,8 +11,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     if !random.one_in(8) {
         return;
     }
-    let of_rule = |further: Option<(usize, Further)>| further.is_some_and(|(of, _)| of == number);
-    let has_further = scenario.limits.iter().any(|limit| of_rule(limit.further));
+    let has_further = scenario.limits.iter().any(|limit| limit.is_further_of(number));
     let whom = match scenario.limits[number].shape.has_prefix {
         true => &[Whom::All][..],
         false if has_further => &[Whom::All, Whom::Pattern],
@@ -24,7 +23,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
     scenario.faults.sort_by_key(|fault| fault.at);
     let most = scenario.limits[number].excepted.unwrap_or(0);
-    for limit in scenario.limits.iter_mut().filter(|limit| of_rule(limit.further)) {
+    for limit in scenario.limits.iter_mut().filter(|limit| limit.is_further_of(number)) {
         limit.excepted = Some(match limit.further {
             Some((_, Further::Shorter { factor, .. })) => most * factor,
             _ => 0,
@@ -35,9 +34,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 /// Whether exceptions may be made for a limit. What is renewed is not asked of its first limit, and so by no exception.
 fn may_have(scenario: &Scenario, number: usize) -> bool {
     let limit = &scenario.limits[number];
-    let is_replaced = scenario.limits.iter().any(|other| other.shape.replaces == Some(number));
     let is_first = !limit.is_override && limit.further.is_none() && limit.recorded.is_none();
-    let is_alone =
-        !is_replaced && limit.shape.replaces.is_none() && scenario.unlimited_replaces != Some(number);
+    let is_alone = limit.shape.replaces.is_none() && !scenario.is_replaced(number);
     is_first && is_alone && scenario.asks.iter().all(|ask| ask.renewed.is_none())
 }

@@ -36,16 +36,17 @@ impl Further {
 /// A half of the rules with a prefix have several lengths, and a quarter of the scenarios have a rule with a rate and slots.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     for number in 0..scenario.limits.len() {
-        let LimitSpec { shape, algorithm, .. } = scenario.limits[number];
-        let may = shape.has_prefix && !shape.is_quota && algorithm != Algorithm::Concurrency;
+        let limit = &scenario.limits[number];
+        let may = limit.shape.has_prefix && !limit.shape.is_quota && !limit.is_slots();
         if may && is_plain(scenario, number) && random.one_in(2) {
             add_lengths(random, scenario, number);
         }
     }
     let may_have_slots = |&number: &usize| {
-        let LimitSpec { shape, algorithm, is_override, further, .. } = scenario.limits[number];
-        let is_first = !is_override && further.is_none() && algorithm != Algorithm::Concurrency;
-        is_first && !shape.is_quota && shape.classes.is_none() && is_plain(scenario, number)
+        let limit = &scenario.limits[number];
+        let is_first = !limit.is_override && limit.further.is_none() && !limit.is_slots();
+        let is_usual = !limit.shape.is_quota && limit.shape.classes.is_none();
+        is_first && is_usual && is_plain(scenario, number)
     };
     let number = (0..scenario.limits.len()).find(may_have_slots);
     if let Some(number) = number.filter(|_| random.one_in(4)) {
@@ -56,11 +57,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 /// Whether no operator changes a limit, and no rule replaces another by it.
 fn is_plain(scenario: &Scenario, number: usize) -> bool {
     let limit = &scenario.limits[number];
-    let is_replaced = scenario.limits.iter().any(|other| other.shape.replaces == Some(number));
-    limit.excepted.or(limit.recorded).is_none()
-        && !is_replaced
-        && limit.shape.replaces.is_none()
-        && scenario.unlimited_replaces != Some(number)
+    !limit.is_operated() && limit.shape.replaces.is_none() && !scenario.is_replaced(number)
 }
 
 fn add_lengths(random: &mut Random, scenario: &mut Scenario, number: usize) {
@@ -97,7 +94,7 @@ fn add_slots(random: &mut Random, scenario: &mut Scenario, number: usize) {
         further: Some((number, Further::Slots)),
         ..limit
     });
-    for item in scenario.asks.iter_mut().flat_map(|ask| &mut ask.items).filter(|item| item.limit == number) {
+    for item in scenario.items_of(number) {
         item.last = (!random.one_in(4)).then(|| random.below(IDS) as u8);
     }
     report_ends(random, scenario, number);

@@ -38,7 +38,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 /// The first of three limits replaces the second, and that the third, which may replace the first. What replaces is known without what
 /// operators do.
 fn replace_in_turn(random: &mut Random, scenario: &mut Scenario) {
-    let is_plain = |limit: &LimitSpec| !limit.is_override && limit.excepted.or(limit.recorded).is_none();
+    let is_plain = |limit: &LimitSpec| !limit.is_override && !limit.is_operated();
     let [first, second, third] = &mut scenario.limits[..] else { return };
     if [&*first, &*second, &*third].into_iter().all(is_plain) {
         (first.shape.replaces, second.shape.replaces) = (Some(1), Some(2));

@@ -14,13 +14,13 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let limits = &scenario.limits;
     let is_above = |number: usize| limits.iter().any(|limit| limit.shape.below == Some(number));
     let is_free = |limit: &LimitSpec| {
-        let is_plain = limit.excepted.is_none() && limit.recorded.is_none() && !limit.is_override;
+        let is_plain = !limit.is_operated() && !limit.is_override;
         is_plain && !limit.shape.has_nodes && limit.shape.below.is_none()
     };
     let number = (0..limits.len()).find(|&number| is_free(&limits[number]) && !is_above(number));
     let Some(number) = number.filter(|_| random.one_in(4)) else { return };
     scenario.limits[number].shape.has_prefix = true;
-    for item in scenario.asks.iter_mut().flat_map(|ask| &mut ask.items).filter(|item| item.limit == number) {
+    for item in scenario.items_of(number) {
         item.address = random.below(ADDRESSES) as u8;
     }
 }

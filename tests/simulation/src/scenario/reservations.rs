@@ -76,20 +76,17 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 fn may_reserve(scenario: &Scenario, number: usize) -> bool {
     let limit = &scenario.limits[number];
     let LimitSpec { algorithm, shape, .. } = limit;
-    let others = || scenario.limits.iter();
-    let is_replaced = others().any(|other| other.shape.replaces == Some(number))
-        || scenario.unlimited_replaces == Some(number);
-    let has_further = others().any(|other| other.further.is_some_and(|(of, _)| of == number));
+    let has_further = scenario.limits.iter().any(|other| other.is_further_of(number));
     !limit.is_override
         && !matches!(algorithm, Algorithm::Concurrency | Algorithm::SlidingWindowWeighted)
         && limit.further.is_none()
-        && limit.excepted.or(limit.recorded).is_none()
+        && !limit.is_operated()
         && !shape.is_quota
         && !shape.has_prefix
         && shape.classes.is_none()
         && shape.ban.is_none()
         && shape.replaces.is_none()
-        && !is_replaced
+        && !scenario.is_replaced(number)
         && !has_further
 }
 

@@ -59,7 +59,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
     if let (true, Some((limit, other))) = (random.one_in(3), two(random, scenario)) {
         // What replaces it is known without what operators do.
-        let is_plain = scenario.limits[other].excepted.is_none() && scenario.limits[other].recorded.is_none();
+        let is_plain = !scenario.limits[other].is_operated();
         scenario.limits[limit].shape.replaces = Some(other).filter(|_| is_plain);
         scenario.unlimited_replaces = Some(other).filter(|_| is_plain && random.one_in(2));
     }

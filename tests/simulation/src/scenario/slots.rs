@@ -62,7 +62,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         shape: Shape { is_quota: false, classes: None, ..limit.shape },
         ..*limit
     };
-    for item in scenario.asks.iter_mut().flat_map(|ask| &mut ask.items).filter(|item| item.limit == number) {
+    for item in scenario.items_of(number) {
         item.hits = random.pick(&[0, 1, 1, 1, 1, 2]);
         item.last = (!random.one_in(4)).then(|| random.below(IDS) as u8);
     }
@@ -88,7 +88,7 @@ pub(super) fn report_ends(random: &mut Random, scenario: &mut Scenario, number: 
 
 /// In a half of the scenarios with slots clients renew the slots of some calls.
 pub(super) fn renew(random: &mut Random, scenario: &mut Scenario) {
-    let has_slots = scenario.limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrency);
+    let has_slots = scenario.limits.iter().any(|limit| limit.is_slots());
     if !has_slots || random.one_in(2) {
         return;
     }

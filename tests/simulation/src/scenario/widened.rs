@@ -42,10 +42,7 @@ pub(super) fn again(random: &mut Random, scenario: &mut Scenario) {
     if !scenario.faults.iter().any(|fault| matches!(fault.what, What::Reset { .. })) {
         return;
     }
-    let is_free = |limit: &&mut LimitSpec| {
-        let is_plain = limit.excepted.is_none() && limit.recorded.is_none() && limit.candidate.is_none();
-        is_plain && !limit.is_override && !limit.is_leased
-    };
+    let is_free = |limit: &&mut LimitSpec| !limit.has_another_n() && !limit.is_override && !limit.is_leased;
     if let (true, Some(limit)) = (random.one_in(2), scenario.limits.iter_mut().find(is_free)) {
         limit.candidate = candidate(random, limit);
     }
