@@ -15,10 +15,12 @@ mod front;
 mod leases;
 mod ledger;
 mod names;
+mod nodes;
 mod recovery;
 mod record_writes;
 mod records;
 mod resets;
+mod rules;
 mod shared_records;
 mod shelf;
 mod slots;
@@ -28,28 +30,22 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
-use tidegate_engine::rules::{Epochs, RuleSet};
-use tidegate_operate::records::RecordStore;
-use tidegate_operate::resets::Resets;
-use tidegate_redis::Contact;
+use tidegate_engine::rules::RuleSet;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture::metrics;
-use tidegate_serve::service::{Counters, KnownRecords, Service};
-use tokio::sync::Notify;
 
-use crate::network::{Latencies, Network, Reads};
-use crate::node::Node;
+use crate::network::{Latencies, Network};
 use crate::oracle::{BanChange, Census, Loss, Record, Refund, Release, Troubles};
 use crate::scenario::Scenario;
 use crate::world::{MILLI, SECOND, Span, Time, World, lock};
 use alone::Home;
-use decider::Excepted;
 use ledger::Ledger;
 use names::RuleIds;
-use resets::{EpochNumbers, Operated};
+use nodes::State;
+use resets::Operated;
 use shelf::Shelf;
 use sums::Sums;
 
@@ -164,37 +160,6 @@ struct Run {
     lag: AtomicU64,
 }
 
-/// A node, as clients see it.
-#[derive(Default)]
-struct State {
-    service: Option<Arc<Service<Node>>>,
-    /// All of its processes. Those that are stopped end later.
-    lives: Vec<Weak<Service<Node>>>,
-    /// It has the settings that it did not begin with.
-    is_upgraded: bool,
-    records: Option<Arc<KnownRecords<Node>>>,
-    /// Their store, if it is in Redis.
-    record_store: Option<Arc<RecordStore<Node>>>,
-    /// The machine of a node without Redis.
-    home: Option<Home>,
-    /// Notified when the node stops: one for each worker.
-    stopping: Vec<Arc<Notify>>,
-    version: usize,
-    /// Its resets, if it follows them through Redis.
-    resets: Option<Arc<Resets<Node>>>,
-    /// The resets that it has received. They survive a crash, because they are in Redis, or in STATE_DIR. A process that
-    /// follows them begins without any.
-    epochs: Epochs,
-    /// The same as a number for each counter.
-    epoch_numbers: EpochNumbers,
-    excepted: Excepted,
-    starts: u64,
-    /// When it was started last.
-    started: Time,
-    /// Requests to its store that wait for an answer.
-    asking: Arc<AtomicU64>,
-}
-
 /// Plays a scenario. `keeps_story`: what happens is written down.
 pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
     let world = World::new(keeps_story);
@@ -205,7 +170,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
     };
     let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
-    let rules = [0, 1].map(|version| cluster::rules(scenario, version, cluster::secret(scenario.layout)));
+    let rules = [0, 1].map(|version| rules::rules(scenario, version, cluster::secret(scenario.layout)));
     let nodes = scenario.clocks.iter().map(|_| State { home: Home::of(scenario), ..State::default() });
     let run = Arc::new(Run {
         world,
@@ -274,110 +239,6 @@ impl Run {
         self.check_recovered();
         self.check_leases();
         self.sums.check(&self.metrics).into_iter().for_each(|what| self.wrong(Kind::WrongSum, what));
-    }
-
-    /// Starts a node, perhaps again.
-    fn start(self: &Arc<Self>, number: usize) {
-        let mut nodes = lock(&self.nodes);
-        let state = &mut nodes[number];
-        if state.service.is_some() {
-            return;
-        }
-        state.starts += 1;
-        let (started, starts) = (self.world.now(), state.starts);
-        let seed = self.scenario.seed ^ (number as u64) << 32 ^ starts;
-        let wall_ahead = state.home.as_ref().map(|home| Arc::clone(&home.wall_ahead)).unwrap_or_default();
-        let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
-        let mut node = node.on_machine(wall_ahead);
-        if self.scenario.follows_resets {
-            let servers = self.scenario.layout.servers();
-            node = node.following(Reads::new(servers, self.scenario.timeout));
-            (state.epochs, state.epoch_numbers) = Default::default();
-        }
-        let begun = match &mut state.home {
-            Some(home) => self.begin(home, &node),
-            None => {
-                let settings = self.scenario.settings_of(number, state.is_upgraded);
-                Some(cluster::counters(&self.scenario, settings, &node))
-            }
-        };
-        let Some((counters, clock)) = begun else {
-            drop(nodes);
-            return self.after(STARTED_AGAIN, move |run| run.start(number));
-        };
-        if let Counters::Memory(store) = &counters {
-            self.keep((number, starts), Arc::clone(store), clock, &node);
-        }
-        if let Some(home) = &mut state.home {
-            self.open_book(home);
-            state.epochs = self.kept_resets(home, &state.epochs);
-            state.epoch_numbers = self.epochs_of(&state.epochs);
-        }
-        state.started = started;
-        let (records, store) = self.records_of(number, &node, seed).unzip();
-        (state.records, state.record_store) = (records, store.flatten());
-        let modes = self.scenario.modes;
-        let runtime = node.clone();
-        let service = Service::on(node, counters, Arc::clone(&self.metrics), clock, modes);
-        let service = service.recorded(state.records.clone());
-        let service = Arc::new(service);
-        service.begin_epochs(&state.epochs);
-        service.except(state.excepted.all(&self.scenario.limits));
-        service.install(self.rules[state.version].clone());
-        state.lives.push(Arc::downgrade(&service));
-        state.service = Some(Arc::clone(&service));
-        state.asking = Arc::default();
-        state.stopping = (0..self.scenario.workers).map(|_| Arc::default()).collect();
-        let (stopping, asking) = (state.stopping.clone(), Arc::clone(&state.asking));
-        drop(nodes);
-        self.put_in_force(number);
-        self.world.note(|| format!("node {number} starts"));
-        self.note_found((number, started), &service);
-        self.follow_records(number, runtime.clone());
-        self.follow_resets(number, runtime, &service);
-        let working = Arc::new(AtomicUsize::new(stopping.len()));
-        for (worker, stopping) in stopping.into_iter().enumerate() {
-            let (run, service, working) = (Arc::clone(self), Arc::clone(&service), Arc::clone(&working));
-            let asking = Arc::clone(&asking);
-            self.world.spawn_on((number, worker), async move {
-                service.work(stopping.notified()).await;
-                // A request that still waits may hold leased hits. All of them end within their budgets.
-                while asking.load(Relaxed) > 0 {
-                    run.world.until(run.world.now() + MILLI).await;
-                }
-                if working.fetch_sub(1, Relaxed) == 1 {
-                    run.check_accounts((number, started), &service);
-                    run.end_life(number);
-                }
-            });
-        }
-    }
-
-    /// Notes when a node that starts has found all of its servers.
-    fn note_found(self: &Arc<Self>, (number, started): (usize, Time), service: &Service<Node>) {
-        let Some(store) = service.counters().shared() else { return };
-        let mut starts = lock(&self.starts);
-        let before = starts.iter_mut().filter(|before| before.node == number);
-        before.for_each(|before| before.until = started.min(before.until));
-        let place = starts.len();
-        starts.push(Span { node: number, from: started, until: Time::MAX });
-        let contacts: Vec<_> = store.stores().map(|(_, store)| store.contact()).collect();
-        let run = Arc::clone(self);
-        self.world.spawn(number, async move {
-            for mut contact in contacts {
-                if contact.wait_for(|contact| *contact == Contact::Up).await.is_err() {
-                    return;
-                }
-            }
-            lock(&run.starts)[place].until = run.world.now();
-        });
-    }
-
-    /// A node serves nobody any more, and gives back what it has of leases.
-    fn stop_node(&self, node: usize) {
-        let state = &mut lock(&self.nodes)[node];
-        (state.service, state.resets, state.record_store) = (None, None, None);
-        state.stopping.iter().for_each(|worker| worker.notify_one());
     }
 
     /// Whether a node stood still at some time since then.

@@ -37,8 +37,14 @@ const SWEEP_INTERVAL: Time = 250 * MILLI;
 /// The file of resets in STATE_DIR.
 const RESETS: &str = "resets";
 
-/// The next thing that a process writes ends after so many steps of the disk; its machine dies then, or not.
-pub(super) type Dies = (usize, bool);
+/// How the next thing that a process writes ends.
+#[derive(Clone, Copy)]
+pub(super) struct Death {
+    /// After so many steps of the disk.
+    pub(super) steps: usize,
+    /// Its machine dies then, too.
+    pub(super) with_machine: bool,
+}
 
 /// The secret of keys, as of KEY_SECRET_FILE: what a seed means does not depend on chance.
 pub(super) fn secret() -> KeySource {
@@ -67,7 +73,7 @@ pub(super) struct Home {
     clock_ahead: i128,
     /// The same of those by which the counters may have been made that are in a file: the least, and the most.
     saved_ahead: [i128; 2],
-    dies: Option<Dies>,
+    death: Option<Death>,
     life: Option<Life>,
 }
 
@@ -133,14 +139,14 @@ impl Home {
             wall_ahead: Arc::default(),
             clock_ahead: 0,
             saved_ahead: [0; 2],
-            dies: None,
+            death: None,
             life: None,
         })
     }
 
     /// What is written next ends so.
-    pub(super) fn will_die(&mut self, dies: Dies) {
-        self.dies = Some(dies);
+    pub(super) fn will_die(&mut self, death: Death) {
+        self.death = Some(death);
     }
 
     /// The wall clock steps. The one of a process that runs has read it.
@@ -189,9 +195,9 @@ impl Home {
         self.boot = (self.boot.0 + 1, now);
     }
 
-    /// How many steps the disk does, and whether the machine dies then.
-    fn steps(&mut self) -> Dies {
-        self.dies.take().unwrap_or((usize::MAX, false))
+    /// How what is written now ends: after all steps, unless somebody wants it otherwise.
+    fn steps(&mut self) -> Death {
+        self.death.take().unwrap_or(Death { steps: usize::MAX, with_machine: false })
     }
 
     fn options(&self, node: &Node) -> StartOptions {
@@ -218,7 +224,7 @@ impl Run {
         if home.life.is_some() {
             return None;
         }
-        let (now, (steps, with_machine)) = (self.world.now(), home.steps());
+        let (now, Death { steps, with_machine }) = (self.world.now(), home.steps());
         let begun = self.begin_life(home, node, steps);
         if begun.is_none() && with_machine {
             home.lose_power(now);
@@ -339,7 +345,7 @@ impl Run {
         let mut nodes = lock(&self.nodes);
         let Some(home) = nodes.get_mut(number).and_then(|state| state.home.as_mut()) else { return };
         let Some(Life { checkpoints }) = home.life.take() else { return };
-        let (steps, with_machine) = home.steps();
+        let Death { steps, with_machine } = home.steps();
         if let Some(checkpoints) = checkpoints {
             home.folder.disk(steps);
             home.clean = match checkpoints.finish() {

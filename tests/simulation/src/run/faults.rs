@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 use super::Run;
-use super::alone::{Dies, Home};
+use super::alone::{Death, Home};
 use super::decider::{Excepted, Made};
 use crate::node::world_time;
 use crate::oracle::Loss;
@@ -52,7 +52,7 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Die { node, during, steps, with_machine, lasts } => {
-                self.die(node, during, (steps, with_machine));
+                self.die(node, during, Death { steps, with_machine });
                 later(lasts, Self::heal);
             }
             What::StepWall { node, ahead } => {
@@ -125,34 +125,22 @@ impl Run {
         matches!(self.scenario.layout, Layout::Alone(_))
     }
 
-    /// The process of a node ends where it is.
-    fn kill(&self, node: usize) {
-        let process = {
-            let state = &mut lock(&self.nodes)[node];
-            (state.service.take(), state.resets.take(), state.record_store.take())
-        };
-        self.world.kill(Some(node));
-        drop(process);
-        self.network.close_all(node);
-        lock(&self.nodes)[node].home.iter_mut().for_each(Home::killed);
-    }
-
     /// A node without Redis dies, after so many steps of its disk, and its machine perhaps.
-    fn die(self: &Arc<Self>, node: usize, during: During, dies: Dies) {
+    fn die(self: &Arc<Self>, node: usize, during: During, death: Death) {
         let with_home =
             |act: &mut dyn FnMut(&mut Home)| lock(&self.nodes)[node].home.iter_mut().for_each(act);
         match during {
             During::End => {
-                with_home(&mut |home| home.will_die(dies));
+                with_home(&mut |home| home.will_die(death));
                 return self.stop_node(node);
             }
-            During::Checkpoint => with_home(&mut |home| home.checkpoint(dies.0, self.world.now())),
+            During::Checkpoint => with_home(&mut |home| home.checkpoint(death.steps, self.world.now())),
             During::Serving | During::Start => {}
         }
         self.kill(node);
         match during {
-            During::Start => with_home(&mut |home| home.will_die(dies)),
-            _ if dies.1 => with_home(&mut |home| home.lose_power(self.world.now())),
+            During::Start => with_home(&mut |home| home.will_die(death)),
+            _ if death.with_machine => with_home(&mut |home| home.lose_power(self.world.now())),
             _ => {}
         }
     }
