@@ -45,6 +45,14 @@ struct Call<'r> {
     is_named_before: bool,
 }
 
+/// A call that surely holds its slot.
+#[derive(Clone, Copy)]
+struct Held<'c> {
+    from: Time,
+    until: Time,
+    call: &'c Call<'c>,
+}
+
 /// The slots of one counter.
 struct Counter<'r> {
     limit: &'r LimitSpec,
@@ -141,7 +149,7 @@ impl Counter<'_> {
     }
 
     /// From when to when a call surely holds its slot.
-    fn holds(&self, call: &Call<'_>) -> Option<(Time, Time)> {
+    fn holds<'c>(&self, call: &'c Call<'c>) -> Option<Held<'c>> {
         let it = call.it;
         let is_lost = |loss: &&Loss| loss.acknowledged && loss.touches(it.asked, it.answered);
         let lost = self.rules.losses.iter().filter(is_lost).map(|loss| loss.until).min();
@@ -155,7 +163,8 @@ impl Counter<'_> {
         let ends = ends.saturating_sub(self.rules.lead);
         let may_free = call.releases.iter().filter(|release| release.done >= it.asked);
         let released = may_free.map(|release| release.asked).min().unwrap_or(Time::MAX);
-        Some((it.answered, ends.min(released))).filter(|(from, until)| is_sure && from < until)
+        let held = Held { from: it.answered, until: ends.min(released), call };
+        (is_sure && held.from < held.until).then_some(held)
     }
 
     /// More calls than there are slots, or two of one id.
@@ -166,30 +175,26 @@ impl Counter<'_> {
             let known = largest.entry(*slot).or_default();
             *known = it.requests.max(*known);
         }
-        let mut held: Vec<(Time, Time, &Call<'_>)> = self
-            .calls
-            .iter()
-            .filter_map(|call| self.holds(call).map(|(from, until)| (from, until, call)))
-            .collect();
-        held.sort_by_key(|(from, ..)| *from);
-        let mut now: Vec<(Time, Time, &Call<'_>)> = Vec::new();
-        for own @ (from, _, Call { it, slot, .. }) in held {
-            now.retain(|(_, until, _)| *until > from);
-            let same = |(since, until, other): &&(Time, Time, &Call<'_>)| {
-                let is_same = it.id.is_some() && other.it.id == it.id && other.slot != *slot;
-                is_same && *since < it.asked && *until > it.answered
+        let mut held: Vec<Held<'_>> = self.calls.iter().filter_map(|call| self.holds(call)).collect();
+        held.sort_by_key(|held| held.from);
+        let mut now: Vec<Held<'_>> = Vec::new();
+        for own @ Held { from, call: Call { it, slot, .. }, .. } in held {
+            now.retain(|other| other.until > from);
+            let same = |other: &&Held<'_>| {
+                let is_same = it.id.is_some() && other.call.it.id == it.id && other.call.slot != *slot;
+                is_same && other.from < it.asked && other.until > it.answered
             };
-            if let Some((_, _, other)) = now.iter().find(same) {
-                let (repeated, first) = (it.request, other.it.request);
+            if let Some(other) = now.iter().find(same) {
+                let (repeated, first) = (it.request, other.call.it.request);
                 return Some(format!(
                     "request {repeated} was admitted, though request {first} of its id held a slot"
                 ));
             }
             now.push(own);
-            let slots: BTreeSet<usize> = now.iter().map(|(_, _, call)| call.slot).collect();
+            let slots: BTreeSet<usize> = now.iter().map(|held| held.call.slot).collect();
             let most = slots.iter().map(|slot| u64::from(largest[slot])).max()?;
             if slots.len() as u64 > most {
-                let requests: Vec<_> = now.iter().map(|(_, _, call)| call.it.request).collect();
+                let requests: Vec<_> = now.iter().map(|held| held.call.it.request).collect();
                 return Some(format!("requests {requests:?} hold {most} slots at {} us", from / MICRO));
             }
         }
@@ -221,7 +226,7 @@ impl Counter<'_> {
         let it = self.calls[place].it;
         let recent = self.recent(it.asked).map(|(_, call)| call).take_while(|call| call.it.asked <= it.asked);
         recent.filter(|call| {
-            self.holds(call).is_some_and(|(from, until)| from < it.asked && until > it.answered)
+            self.holds(call).is_some_and(|held| held.from < it.asked && held.until > it.answered)
         })
     }
 

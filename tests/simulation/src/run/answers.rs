@@ -67,7 +67,8 @@ impl Run {
             self.check_rule(record, counter, decided);
             self.check_limit(record, counter, is_patient);
             let over = counter.over && !is_hidden(counter, decided);
-            self.settle(record, (passes, any_over, over), counter, decided.is_full);
+            let outcome = self.outcome(record, over, passes, any_over);
+            self.settle(record, counter, outcome, decided.is_full);
             self.note_bans(record, counter, decided, passes);
         }
         let with_candidates = items.iter().enumerate().filter(|(_, item)| self.candidate_of(item).is_some());
@@ -108,26 +109,28 @@ impl Run {
         })
     }
 
-    /// Notes what a counter was charged. `passes`: with it the request does.
-    fn settle(
-        &self,
-        record: &mut Record,
-        (passes, any_over, over): (bool, bool, bool),
-        counter: &Counter,
-        is_full: bool,
-    ) {
-        let limit = &self.scenario.limits[record.limit % self.scenario.limits.len()];
+    /// What becomes of hits that are over, or not, in a request that passes, or not. `any_over`: one of its counters is over.
+    fn outcome(&self, record: &Record, over: bool, passes: bool, any_over: bool) -> Outcome {
         let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
-        record.outcome = match over {
-            false if passes && !(is_stopped && limit.algorithm == Algorithm::FixedWindow) => {
-                Outcome::Admitted
-            }
+        match over {
+            false if passes && !(is_stopped && self.is_fixed(record)) => Outcome::Admitted,
             over => Outcome::Denied { over },
-        };
+        }
+    }
+
+    fn is_fixed(&self, record: &Record) -> bool {
+        let limits = &self.scenario.limits;
+        limits[record.limit % limits.len()].algorithm == Algorithm::FixedWindow
+    }
+
+    /// Notes what a counter was charged.
+    fn settle(&self, record: &mut Record, counter: &Counter, outcome: Outcome, is_full: bool) {
         let Decider { requests, window, .. } = counter.by;
+        record.outcome = outcome;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
         // Nor how often a fixed window has no room that counts what it denies.
-        let lacks_room = over && limit.algorithm == Algorithm::FixedWindow && self.may_lack_room();
+        let is_over = outcome == Outcome::Denied { over: true };
+        let lacks_room = is_over && self.is_fixed(record) && self.may_lack_room();
         if let Some(reserving) = &mut record.reserving {
             reserving.found = counter.found;
         }
@@ -211,7 +214,8 @@ impl Run {
         let any_over = counters.into_iter().any(|counter| counter.over);
         // Nobody counts how often there is no room for candidates.
         record.bans.is_banned = is_banned;
-        self.settle(record, (passes, any_over, counter.over), counter, self.may_lack_room());
+        let outcome = self.outcome(record, counter.over, passes, any_over);
+        self.settle(record, counter, outcome, self.may_lack_room());
     }
 
     /// Whether memory may have no room for a counter.
