@@ -42,20 +42,27 @@
 //! - A failure may leave hits that count longer than they should, but those of a call without an answer are charged
 //!   before its deadline or never.
 
-mod bans;
-mod census;
-mod cold;
+// What is known.
+mod record;
 mod counter;
+mod trouble;
+mod cold;
+
+// The judges of a counter.
+mod windows;
+mod room;
 mod debts;
 mod early;
-mod holds;
-mod record;
 mod remembered;
-mod room;
-mod slots;
 mod starved;
-mod trouble;
-mod windows;
+
+// Those of what several counters share.
+mod slots;
+mod bans;
+mod holds;
+
+// How much was judged.
+mod census;
 
 use std::borrow::Cow;
 

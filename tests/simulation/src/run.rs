@@ -1,31 +1,40 @@
 //! One run: a scenario is played, and judged.
 
-mod alone;
-mod answers;
-mod ask;
-mod bans;
-mod batch;
-mod book;
-mod call;
-mod cluster;
-mod decided;
-mod decider;
-mod faults;
-mod front;
-mod leases;
-mod ledger;
-mod names;
+// What there is: nodes, their servers and rules, and a machine where there is no Redis.
 mod nodes;
-mod recovery;
-mod record_writes;
-mod records;
-mod resets;
+mod cluster;
 mod rules;
-mod shared_records;
-mod shelf;
+mod names;
+mod alone;
+
+// What clients do, and what becomes of it.
+mod ask;
+mod batch;
+mod call;
+mod front;
+mod decided;
 mod slots;
-mod sums;
+
+// What operators do: exceptions, bans, resets, and records in a list or in Redis.
+mod book;
+mod bans;
+mod resets;
+mod records;
+mod shelf;
+mod shared_records;
+mod record_writes;
+mod ledger;
+
+// What goes wrong.
+mod faults;
 mod troubles;
+
+// What is judged: each answer, and all of them at the end.
+mod answers;
+mod decider;
+mod sums;
+mod leases;
+mod recovery;
 mod verdict;
 
 use std::collections::BTreeMap;

@@ -2,30 +2,39 @@
 //!
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
-mod alone;
-mod bans;
-mod batches;
-mod calendars;
-mod classes;
-mod debts;
+// How all of it is drawn.
 mod drawn;
-mod exceptions;
 mod fault;
-mod fleet;
-mod further;
-mod long_logs;
-mod mixed;
-mod operators;
-mod plots;
-mod prefixes;
-mod records;
-mod reservations;
-mod resets;
-mod shapes;
-mod shared_records;
-mod slots;
+
+// Scenarios of a kind: made for one plot, or without Redis.
 mod stage;
+mod plots;
+mod alone;
+
+// What limits and their rules may be.
+mod shapes;
 mod widened;
+mod further;
+mod classes;
+mod slots;
+mod prefixes;
+mod calendars;
+mod bans;
+mod reservations;
+mod debts;
+mod long_logs;
+
+// What clients and nodes do.
+mod batches;
+mod mixed;
+mod fleet;
+
+// What operators do.
+mod operators;
+mod exceptions;
+mod records;
+mod shared_records;
+mod resets;
 
 use std::fmt::{self, Display, Formatter};
 
