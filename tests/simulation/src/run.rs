@@ -62,6 +62,9 @@ use sums::Sums;
 const LATE_MAX: Time = 2 * MILLI;
 /// A process that could not begin is started again after so long.
 const STARTED_AGAIN: Time = 20 * MILLI;
+/// An operator sends a change again after so long, if it is not done, and so long after the last question at most.
+const SENT_AGAIN: Time = SECOND;
+const SENT_FOR: Time = 4 * SECOND;
 /// After this all connections are there again, and Redis has received what it missed.
 const RECOVERED: Time = 8 * SECOND;
 

@@ -287,11 +287,6 @@ impl LimitSpec {
     pub fn is_steady(&self) -> bool {
         self.requests[0] == self.requests[1] && !self.is_operated()
     }
-
-    /// Whether W is always the same, and so each counter.
-    pub fn has_one_window(&self) -> bool {
-        self.window_secs[0] == self.window_secs[1] && self.recorded.is_none()
-    }
 }
 
 /// What one client asks.

@@ -150,6 +150,27 @@ impl Run {
         });
     }
 
+    /// What the first node has that serves operators: one after the other, beginning with another one each time.
+    pub(super) fn serving<T>(&self, turn: u64, has: impl Fn(usize) -> Option<T>) -> Option<T> {
+        let nodes = self.scenario.clocks.len() as u64;
+        let mut places = (0..nodes).map(|place| ((place + self.scenario.seed + turn) % nodes) as usize);
+        places.find_map(|node| if self.world.is_frozen(node) { None } else { has(node) })
+    }
+
+    /// All nodes hear of something, one after the other, within so long. Not always in the same order.
+    pub(super) fn heard_by_all(
+        self: &Arc<Self>,
+        turn: u64,
+        within: Time,
+        hear: impl Fn(&Arc<Self>, usize) + Copy + Send + 'static,
+    ) {
+        let nodes = self.scenario.clocks.len() as u64;
+        for node in 0..nodes {
+            let place = (node + self.scenario.seed + turn) % nodes;
+            self.after(within * place / nodes, move |run| hear(run, node as usize));
+        }
+    }
+
     /// A node serves nobody any more, and gives back what it has of leases.
     pub(super) fn stop_node(&self, node: usize) {
         let state = &mut lock(&self.nodes)[node];

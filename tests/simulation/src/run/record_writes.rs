@@ -13,14 +13,11 @@ use super::ledger::{Counter, Done, Process};
 use super::names::entries;
 use super::records::record;
 use super::shared_records::ASKED_MAX;
-use super::{Kind, Run};
+use super::{Kind, Run, SENT_AGAIN, SENT_FOR};
 use crate::node::Node;
 use crate::scenario::Terms;
-use crate::world::{MILLI, SECOND, Time, lock};
+use crate::world::{MILLI, Time, lock};
 
-/// An operator sends a change again after so long, if it is not done, and so long after the last question at most.
-const SENT_AGAIN: Time = SECOND;
-const SENT_FOR: Time = 4 * SECOND;
 /// Whoever thinks for less has not read the record before.
 const THINKS_MIN: Time = 50 * MILLI;
 
@@ -36,16 +33,12 @@ pub(super) struct Change {
 impl Run {
     /// An operator has a node do a change that does not stand still, and another one if it fails, until it is done.
     pub(super) fn send_change(self: &Arc<Self>, change: Change) {
-        let now = self.world.now();
-        let nodes = self.scenario.clocks.len() as u64;
-        let places = (0..nodes).map(|place| ((place + self.scenario.seed + now) % nodes) as usize);
-        let mut serving = places.filter(|&node| !self.world.is_frozen(node));
         let store = |node: usize| {
             let state = &lock(&self.nodes)[node];
             Some(((node, state.starts), state.record_store.clone()?))
         };
         let done = Arc::new(AtomicBool::new(false));
-        if let Some((process, store)) = serving.find_map(store) {
+        if let Some((process, store)) = self.serving(self.world.now(), store) {
             let (run, done) = (Arc::clone(self), Arc::clone(&done));
             self.world.spawn(process.0, async move {
                 let is_done = match change.terms {

@@ -11,7 +11,7 @@ use tidegate_operate::resets::{ResetError, Resets};
 use tidegate_serve::service::Service;
 
 use super::names::{KEYS, LIMITS_MAX, leading_to, resets, resets_of};
-use super::{Kind, Run};
+use super::{Kind, Run, SENT_AGAIN, SENT_FOR};
 use crate::node::{Node, world_time};
 use crate::oracle::{Loss, Troubles};
 use crate::scenario::{Fault, What};
@@ -20,10 +20,6 @@ use crate::world::{MILLI, SECOND, Span, Time, lock};
 /// More resets than a scenario has.
 const EPOCHS_MAX: u64 = 1_000;
 
-/// An operator sends a reset again after so long, if it is not done.
-const SENT_AGAIN: Time = SECOND;
-/// And so long after the last question at most.
-const SENT_FOR: Time = 4 * SECOND;
 /// Where nothing fails a reset is in force everywhere within half a second.
 const IN_FORCE_AFTER: Time = 500 * MILLI;
 
@@ -60,14 +56,7 @@ impl Run {
         if self.scenario.follows_resets {
             return self.send_reset(which, epoch);
         }
-        let nodes = self.scenario.clocks.len() as u64;
-        for node in 0..nodes {
-            // Not always in the same order.
-            let place = (node + self.scenario.seed + epoch) % nodes;
-            let run = Arc::clone(self);
-            let at = self.world.now() + heard_within * place / nodes;
-            self.world.at(at, move |_| run.hear(node as usize, which, epoch));
-        }
+        self.heard_by_all(epoch, heard_within, move |run, node| run.hear(node, which, epoch));
     }
 
     fn hear(&self, node: usize, which: Which, epoch: u64) {
@@ -105,11 +94,8 @@ impl Run {
                 run.send_reset(which, epoch);
             }
         });
-        let nodes = self.scenario.clocks.len() as u64;
-        let places = (0..nodes).map(|place| ((place + self.scenario.seed + epoch + now) % nodes) as usize);
-        let mut serving = places.filter(|&node| !self.world.is_frozen(node));
         let resets = |node: usize| Some((node, lock(&self.nodes)[node].resets.clone()?));
-        let Some((node, resets)) = serving.find_map(resets) else { return };
+        let Some((node, resets)) = self.serving(epoch + now, resets) else { return };
         self.world.note(|| format!("node {node} is sent reset {epoch}"));
         let (run, service) = (Arc::clone(self), lock(&self.nodes)[node].service.clone());
         let Some(service) = service else { return };

@@ -115,11 +115,7 @@ impl Run {
     pub(super) fn shelve(self: &Arc<Self>, counter: (usize, u64), terms: Option<Terms>, heard_within: Time) {
         let now = self.world.now();
         lock(&self.shelf.histories).entry(counter).or_insert_with(|| vec![(0, None)]).push((now, terms));
-        let nodes = self.scenario.clocks.len() as u64;
-        for node in 0..nodes {
-            let place = (node + self.scenario.seed + now) % nodes;
-            self.after(heard_within * place / nodes, move |run| run.hear_of_record(node as usize, counter));
-        }
+        self.heard_by_all(now, heard_within, move |run, node| run.hear_of_record(node, counter));
     }
 
     fn hear_of_record(self: &Arc<Self>, node: usize, (limit, key): (usize, u64)) {

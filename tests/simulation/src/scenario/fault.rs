@@ -15,161 +15,69 @@ pub struct Fault {
     pub what: What,
 }
 
-/// What goes wrong.
+/// What goes wrong: at which node or server, and for how long.
+#[allow(missing_docs, reason = "most fields say what they are by their names")]
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// Messages between a node and a server wait.
-    Cut {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-        /// For so long.
-        lasts: Time,
-    },
+    Cut { node: usize, server: usize, lasts: Time },
     /// Connections between a node and a server break.
-    Break {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-    },
+    Break { node: usize, server: usize },
     /// Connections between a node and a server are open at one end only.
-    Lose {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-    },
+    Lose { node: usize, server: usize },
     /// The oldest connection between a node and a server is open at one end only.
-    LoseOne {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-    },
+    LoseOne { node: usize, server: usize },
     /// A server stands still.
-    Stop {
-        /// Which.
-        server: usize,
-        /// For so long.
-        lasts: Time,
-    },
+    Stop { server: usize, lasts: Time },
     /// A server refuses what it is asked.
-    Refuse {
-        /// Which.
-        server: usize,
-        /// For so long.
-        lasts: Time,
-        /// Why.
-        why: Refusal,
-    },
+    Refuse { server: usize, lasts: Time, why: Refusal },
     /// FLUSHALL.
-    Flush {
-        /// Which.
-        server: usize,
-    },
-    /// A server is restarted without its data.
-    Restart {
-        /// Which.
-        server: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
+    Flush { server: usize },
+    /// A server is restarted without its data, and is away meanwhile.
+    Restart { server: usize, lasts: Time },
     /// A replica takes over that lacks what was written last.
     FailOver {
-        /// Which.
         server: usize,
         /// It lacks what was written in so long.
         lacks: Time,
     },
     /// A node stands still, while its clock goes on.
-    Pause {
-        /// Which.
-        node: usize,
-        /// For so long.
-        lasts: Time,
-    },
+    Pause { node: usize, lasts: Time },
     /// A node dies, and comes back.
-    Crash {
-        /// Which.
-        node: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
+    Crash { node: usize, lasts: Time },
     /// A node is stopped, and comes back.
-    StopNode {
-        /// Which.
-        node: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
+    StopNode { node: usize, lasts: Time },
     /// A node is stopped, and comes back with other settings.
-    Upgrade {
-        /// Which.
-        node: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
+    Upgrade { node: usize, lasts: Time },
     /// The clocks of all servers step.
-    StepServers {
-        /// By so much.
-        by: Time,
-        /// Ahead, not back.
-        is_ahead: bool,
-    },
-    /// A node without Redis dies, and comes back.
+    StepServers { by: Time, is_ahead: bool },
+    /// A node without Redis dies in the middle of something, after so many steps of its disk, and comes back.
     Die {
-        /// Which.
         node: usize,
-        /// In the middle of this.
         during: During,
-        /// After so many steps of its disk.
         steps: usize,
         /// Its machine dies too: what was not synced may be lost.
         with_machine: bool,
-        /// It is away for so long.
         lasts: Time,
     },
     /// The wall clock of a node without Redis steps.
     StepWall {
-        /// Which.
         node: usize,
         /// It is ahead of the world by so much then.
         ahead: Time,
     },
-    /// Half of a master's slots move to another one.
-    MoveSlots {
-        /// From this server.
-        server: usize,
-        /// To that one.
-        to: usize,
-        /// It takes so long.
-        lasts: Time,
-    },
+    /// Half of a master's slots move to another one, and take so long.
+    MoveSlots { server: usize, to: usize, lasts: Time },
     /// A node takes other rules.
     Reload {
-        /// Which.
         node: usize,
         /// The N and W of each limit that are in force then.
         version: usize,
     },
     /// A node makes an exception.
-    Except {
-        /// Which.
-        node: usize,
-        /// Of this limit.
-        limit: usize,
-        /// For whom.
-        whom: Whom,
-        /// What it does.
-        effect: Effect,
-        /// For so long.
-        lasts: Time,
-    },
+    Except { node: usize, limit: usize, whom: Whom, effect: Effect, lasts: Time },
     /// An operator bans a key at a node, or lifts its ban.
     Ban {
-        /// The node.
         node: usize,
         /// The limit whose rule has the ban.
         limit: usize,
@@ -180,9 +88,7 @@ pub enum What {
     },
     /// The record of a counter is put into the store of records, or removed.
     Record {
-        /// The limit.
         limit: usize,
-        /// Which counter of it.
         key: u64,
         /// What it says; `None`: it is removed.
         terms: Option<Terms>,
@@ -192,18 +98,12 @@ pub enum What {
     },
     /// Something happens to the server that has records.
     OfRecords {
-        /// What.
         what: Outage,
         /// For so long, or it lacks what was written in so long.
         lasts: Time,
     },
     /// A node does not reach the store of records.
-    RecordsAway {
-        /// Which.
-        node: usize,
-        /// For so long.
-        lasts: Time,
-    },
+    RecordsAway { node: usize, lasts: Time },
     /// A reset of a counter, of all counters of a limit, or of all limits: from then on they are other counters.
     Reset {
         /// Of which limit; `None`: all.
