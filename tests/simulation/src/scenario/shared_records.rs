@@ -117,7 +117,7 @@ fn add_change_in_part(random: &mut Random, scenario: &mut Scenario) {
     let (at, thinks) = (at + SECOND, 60 * MILLI);
     add_change(scenario, at, (limit, key), (1 + random.below(REQUESTS_MAX.into()) as u32, thinks));
     let refuses = at + thinks + random.between(500 * MICRO, 1_300 * MICRO);
-    let what = What::OfRecords { what: Outage::Refuse(Trouble::Full), lasts: 300 * MILLI };
+    let what = What::OfRecords { what: Outage::Refuse(Refusal::Full), lasts: 300 * MILLI };
     scenario.faults.push(Fault { at: refuses, what });
     ask_twice(random, scenario, (limit, key), [(at - 100 * MILLI, at), (at + 3 * SECOND, at + 6 * SECOND)]);
 }
