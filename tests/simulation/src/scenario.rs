@@ -2,8 +2,10 @@
 //!
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
-// How all of it is drawn.
+// How all of it is drawn, and its parts.
 mod drawn;
+mod limit;
+mod ask;
 mod fault;
 
 // Scenarios of a kind: made for one plot, or without Redis.
@@ -38,17 +40,15 @@ mod resets;
 
 use std::fmt::{self, Display, Formatter};
 
-use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::Modes;
-use tidegate_engine::request::Override;
 use tidegate_engine::rules::StoreFailure;
-use tidegate_engine::unit::{Unit, Window};
 use tidegate_serve::service::StaleMode;
 
 use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use alone::Alone;
+pub use ask::{Ask, Cancelled, Form, Item};
 pub use bans::Ban;
 pub use calendars::{DAY_ENDS, DAY_SECS, Ending};
 pub use classes::{Classes, FULL};
@@ -56,6 +56,7 @@ pub use debts::DEBT_WINDOWS;
 pub use fault::{During, Fault, Outage, What, Whom};
 pub use fleet::Settings;
 pub use further::Further;
+pub use limit::LimitSpec;
 pub use prefixes::ADDRESSES;
 pub use records::{HEARD_MAX, Terms};
 pub use reservations::{Hold, Reservation, Reserve};
@@ -159,235 +160,6 @@ impl Layout {
     /// How many masters the Cluster has, if it is one.
     pub fn masters(self) -> Option<usize> {
         if let Self::Cluster(masters) = self { Some(masters) } else { None }
-    }
-}
-
-/// One limit, under the key `l0`, `l1`, …
-#[derive(Clone, Copy, Debug)]
-pub struct LimitSpec {
-    /// How it counts.
-    pub algorithm: Algorithm,
-    /// N, before and after a reload.
-    pub requests: [u32; 2],
-    /// W in seconds, before and after a reload: another W is another counter.
-    pub window_secs: [u64; 2],
-    /// Requests bring it along, and no rule has it.
-    pub is_override: bool,
-    /// `shadow_mode`.
-    pub is_shadow: bool,
-    /// `sync: leased`.
-    pub is_leased: bool,
-    /// `cost: reported`.
-    pub is_reported: bool,
-    /// `on_store_failure`.
-    pub failure: StoreFailure,
-    /// The size of a bucket, where it is not N.
-    pub burst: Option<u32>,
-    /// The N of its candidate, which decides nothing.
-    pub candidate: Option<u32>,
-    /// The largest N that an exception gives it, 0 if they all do something else. `None`: it has no exceptions.
-    pub excepted: Option<u32>,
-    /// The largest N that a record gives it. `None`: no counter of it has a record.
-    pub recorded: Option<u32>,
-    /// The shape of its rule.
-    pub shape: Shape,
-    /// It is a further limit of the rule of this one.
-    pub further: Option<(usize, Further)>,
-}
-
-impl LimitSpec {
-    /// A limit with the defaults of a rule.
-    pub fn new(algorithm: Algorithm, requests: u32, window_secs: u64) -> Self {
-        Self {
-            algorithm,
-            requests: [requests; 2],
-            window_secs: [window_secs; 2],
-            is_override: false,
-            is_shadow: false,
-            is_leased: false,
-            is_reported: false,
-            failure: StoreFailure::Error,
-            burst: None,
-            candidate: None,
-            excepted: None,
-            recorded: None,
-            shape: Shape::default(),
-            further: None,
-        }
-    }
-
-    /// The largest N that is ever in force.
-    pub fn most(&self) -> u64 {
-        let others = [self.excepted, self.recorded].map(Option::unwrap_or_default);
-        u64::from(self.requests.into_iter().chain(others).max().unwrap_or(0))
-    }
-
-    /// How many hits fit at once where N is this.
-    pub fn room(&self, requests: u32) -> u64 {
-        self.own_burst().unwrap_or(requests).into()
-    }
-
-    /// The size of a bucket, where it stays when an exception changes N: one that equals N follows N, as where a rule has none.
-    pub fn own_burst(&self) -> Option<u32> {
-        self.burst.filter(|&burst| burst != self.requests[0])
-    }
-
-    /// How many of them fit for a class of this share: its threshold, rounded down.
-    pub fn capacity(&self, requests: u32, share: u64) -> u64 {
-        self.room(requests) * share / FULL
-    }
-
-    /// The share of a descriptor with this last entry, in millionths. A class that is not known, or not named, is the lowest.
-    pub fn share(&self, last: Option<u8>) -> u64 {
-        let Some(shares) = self.shape.classes else { return FULL };
-        let known = last.and_then(|place| shares.get(usize::from(place)));
-        known.or(shares.iter().min()).copied().unwrap_or(FULL)
-    }
-
-    /// How long a full counter of this window takes until it is empty. A bucket may be larger than what drains in a window.
-    pub fn empties_in(&self, window: Time) -> Time {
-        let (room, requests) = (self.room(self.requests[0]), u64::from(self.requests[0]).max(1));
-        // A month times a large burst is more than fits.
-        let empty = u128::from(window) * u128::from(room) / u128::from(requests);
-        window.max(Time::try_from(empty).unwrap_or(Time::MAX / 2))
-    }
-
-    /// The limit that requests bring along.
-    pub fn brought(&self, version: usize) -> Override {
-        let window = Window { unit: Unit::Second, multiplier: self.window_secs[version] as u32 };
-        Override { requests_per_unit: self.requests[version], window }
-    }
-
-    /// Whether it stands for a candidate, which has another N than its limit.
-    pub fn is_candidate(&self) -> bool {
-        self.candidate == Some(self.requests[0])
-    }
-
-    /// Whether operators change it, by an exception or a record.
-    pub fn is_operated(&self) -> bool {
-        self.excepted.or(self.recorded).is_some()
-    }
-
-    /// Whether an exception, a record or a candidate has another N.
-    pub fn has_another_n(&self) -> bool {
-        self.is_operated() || self.candidate.is_some()
-    }
-
-    /// Whether it counts calls in flight.
-    pub fn is_slots(&self) -> bool {
-        self.algorithm == Algorithm::Concurrency
-    }
-
-    /// Whether it is a further limit of the rule of this one.
-    pub fn is_further_of(&self, first: usize) -> bool {
-        self.further.is_some_and(|(of, _)| of == first)
-    }
-
-    /// Whether N is always the same.
-    pub fn is_steady(&self) -> bool {
-        self.requests[0] == self.requests[1] && !self.is_operated()
-    }
-}
-
-/// What one client asks.
-#[derive(Clone, Debug)]
-pub struct Ask {
-    /// When.
-    pub at: Time,
-    /// Which node.
-    pub node: usize,
-    /// A descriptor each.
-    pub items: Vec<Item>,
-    /// One that comes before them.
-    pub limitless: Option<Limitless>,
-    /// How long it waits.
-    pub deadline: Option<Time>,
-    /// When it goes away without waiting for the answer.
-    pub cancelled: Option<Cancelled>,
-    /// How much later it gives back what it was admitted, at another node perhaps.
-    pub refunded: Option<(Time, usize)>,
-    /// How the end of its calls is reported, if it is.
-    pub released: Option<Release>,
-    /// How its slots are renewed, if they are.
-    pub renewed: Option<Renewal>,
-    /// The reservation that it makes or ends.
-    pub reserves: Option<Reservation>,
-    /// The worker that reads it.
-    pub worker: usize,
-    /// A worker reads requests of the same batch together, up to eight. `None`: it comes alone.
-    pub batch: Option<u32>,
-    /// What is unusual about it.
-    pub form: Form,
-}
-
-impl Ask {
-    /// A request that comes alone, of a client that waits for its answer.
-    pub fn new(at: Time, node: usize, items: Vec<Item>) -> Self {
-        let (limitless, deadline, cancelled, refunded, released, renewed) = Default::default();
-        Self {
-            at,
-            node,
-            items,
-            limitless,
-            deadline,
-            cancelled,
-            refunded,
-            released,
-            renewed,
-            reserves: None,
-            worker: 0,
-            batch: None,
-            form: Form::Usual,
-        }
-    }
-
-    /// Whether a worker reads this request together with another.
-    pub fn is_read_with(&self, other: &Self) -> bool {
-        self.batch.is_some() && (self.at, self.node, self.batch) == (other.at, other.node, other.batch)
-    }
-}
-
-/// What a front makes of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A request that is decided.
-    Usual,
-    /// A request of another domain, which has no rules.
-    Elsewhere,
-    /// A request that is refused when a part of it was read.
-    Refused,
-    /// Nothing: its client went away, or its message is not there yet.
-    Nothing,
-}
-
-/// When a client goes away.
-#[derive(Clone, Copy, Debug)]
-pub enum Cancelled {
-    /// After so long.
-    After(Time),
-    /// When its request has waited so many times.
-    Waiting(u32),
-}
-
-/// One descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// Which limit.
-    pub limit: usize,
-    /// Which counter of it.
-    pub key: u64,
-    /// How many hits.
-    pub hits: u64,
-    /// The value of one more entry, by its place: a class of the limit or a name that is none, or the id of a call.
-    pub last: Option<u8>,
-    /// Which address of its prefix asks, where the limit has one.
-    pub address: u8,
-}
-
-impl Item {
-    /// So many hits of a counter.
-    pub fn new(limit: usize, key: u64, hits: u64) -> Self {
-        Self { limit, key, hits, last: None, address: 0 }
     }
 }
 
