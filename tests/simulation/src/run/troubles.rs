@@ -15,13 +15,14 @@ pub(super) const STARTED_WITHIN: Time = 3 * SECOND;
 const OPENED_LATE: Time = 8 * SECOND;
 
 impl Run {
-    /// When nodes may have had no answer from Redis.
-    pub(super) fn troubles(&self) -> Troubles {
+    /// When nodes may have had no answer from Redis, if these of its faults are why.
+    pub(super) fn troubles(&self, may_fail: impl Fn(What) -> bool) -> Troubles {
         let at_node =
             |&Span { node, from, until }: &Span| Trouble { node: Some(node), from, until, forgets: false };
         let slow = lock(&self.network.slow);
         let slow = slow.iter().take(self.scenario.layout.servers()).flatten().map(at_node);
-        let failed = self.scenario.faults.iter().filter_map(|fault| {
+        let faults = self.scenario.faults.iter().filter(|fault| may_fail(fault.what));
+        let failed = faults.filter_map(|fault| {
             let (node, lasts, forgets) = match fault.what {
                 What::Cut { node, lasts, .. } | What::Pause { node, lasts } => (Some(node), lasts, false),
                 What::Break { node, .. } | What::Lose { node, .. } | What::LoseOne { node, .. } => {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::troubles::STARTED_WITHIN;
 use super::{Kind, Run, Violation};
 use crate::oracle::{
-    Census, Counter, Rules, Troubles, census, starved, too_much, wrong_bans, wrong_holds, wrong_slots,
+    Census, Counter, Rules, census, starved, too_much, wrong_bans, wrong_holds, wrong_slots,
 };
 use crate::scenario::What;
 use crate::world::{MICRO, SECOND, Span, lock};
@@ -15,12 +15,12 @@ use crate::world::{MICRO, SECOND, Span, lock};
 impl Run {
     /// What may not happen and did, by all that was answered; and how much of it could be judged.
     pub(super) fn judged(&self) -> (Option<Violation>, Census) {
-        let troubles = self.troubles();
+        let troubles = self.troubles(|_| true);
         let losses = lock(&self.losses);
         let of_kind = |kind| move |what| Violation { kind, what };
         let undue = lock(&self.network.undue).take();
         let found = undue.or_else(|| self.late_reset(&troubles, &losses)).map(of_kind(Kind::WrongReset));
-        let found = found.or_else(|| self.error(&troubles));
+        let found = found.or_else(|| self.error());
         if found.is_some() {
             return (found, Census::default());
         }
@@ -55,8 +55,10 @@ impl Run {
         (found, census(&rules, &counters, &records, &releases))
     }
 
-    /// An error for an answer, though nothing failed. A node has the time to find its servers first.
-    fn error(&self, troubles: &Troubles) -> Option<Violation> {
+    /// An error for an answer, though nothing failed. A node has the time to find its servers first. While slots of a
+    /// Cluster move, the server that is asked sends the node to the other one.
+    fn error(&self) -> Option<Violation> {
+        let troubles = self.troubles(|what| !matches!(what, What::MoveSlots { .. }));
         let errors = lock(&self.errors);
         let error = errors.iter().find(|(Span { node, from, until }, _)| {
             let is_early = *from < STARTED_WITHIN.max(troubles.far_until(*node));
