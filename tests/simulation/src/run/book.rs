@@ -17,7 +17,7 @@ use super::{Kind, Run, STARTED_AGAIN};
 use crate::scenario::Whom;
 use crate::world::{MILLI, Time, lock};
 
-/// How often a node looks whether the wall clock is where an exception ends.
+/// How often a node looks whether the wall clock is where an exception begins or ends.
 const TICK: Time = 250 * MILLI;
 /// The file of exceptions in STATE_DIR.
 const EXCEPTIONS: &str = "exceptions";
@@ -127,7 +127,7 @@ impl Run {
             self.wrong(Kind::WrongStart, what);
         }
         if let Some(until) = compiled.until {
-            self.after(TICK, move |run| run.pass(node, puts, until));
+            self.after(look_after(wall, until), move |run| run.pass(node, puts, until));
         }
     }
 
@@ -137,7 +137,7 @@ impl Run {
             _ => return,
         };
         match wall < until {
-            true => self.after(TICK, move |run| run.pass(node, puts, until)),
+            true => self.after(look_after(wall, until), move |run| run.pass(node, puts, until)),
             false => self.put_in_force(node),
         }
     }
@@ -153,4 +153,9 @@ impl Run {
             left(node).into_iter().for_each(|which| self.change_book(node, which, None));
         }
     }
+}
+
+/// How long a node waits before it looks again: until that very time, unless the wall clock is stepped meanwhile.
+fn look_after(wall: Timestamp, until: Timestamp) -> Time {
+    until.nanos_since(wall).min(TICK)
 }
