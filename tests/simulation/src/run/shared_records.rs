@@ -180,8 +180,13 @@ impl Run {
             What::OfRecords { what: Outage::Stop | Outage::Restart, lasts } => Some(lasts),
             _ => None,
         };
+        // A server that is gone refuses at once, and no call hangs.
+        let noticed_after = |fault: &Fault| match fault.what {
+            What::OfRecords { what: Outage::Restart, .. } => STALE_AFTER - ASKED_MAX,
+            _ => STALE_AFTER,
+        };
         let is_long = |fault: &Fault| {
-            lasts(fault).is_some_and(|it| fault.at + STALE_AFTER < asked && now < fault.at + it)
+            lasts(fault).is_some_and(|it| fault.at + noticed_after(fault) < asked && now < fault.at + it)
         };
         !self.stood_still(node, asked.saturating_sub(STALE_AFTER)) && self.scenario.faults.iter().any(is_long)
     }
