@@ -8,7 +8,7 @@ use tidegate_redis::script::{Answered, Call, CounterAnswered, RequestSummary};
 
 use crate::asking::{check, key, plan, store};
 use crate::random::Random;
-use crate::script::Asked;
+use crate::script::{Asked, SHIFT_MILLIS};
 use crate::server::Server;
 
 const SECOND: u64 = 1_000_000;
@@ -189,4 +189,20 @@ fn only_reports_are_owed_after_a_period() {
     assert_eq!(before(&mut asked, "report"), [25, 15, 5, 0]);
     assert_eq!(before(&mut asked, "alone"), [12, 0, 0, 0]);
     assert_eq!(before(&mut asked, "both"), [37, 25, 15, 5]);
+}
+
+/// A month may be longer than months are in the mean: the key has to stay until a long one is over.
+#[test]
+fn a_debt_is_remembered_until_the_end_of_a_long_month() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let months = Periods::named("months of 1970", || vec![2_678_400, 5_097_600, 7_776_000, 10_368_000]);
+    let months = months.expect("there is room");
+    let limit = Limit::calendar(10, 31 * 86_400 * 1_000_000_000, months).carrying_debt();
+    let report = Check { reported: true, ..check(limit, key(1), Hits::Take(15)) };
+    let february = 5_000_000;
+    ask(&mut asked, "owed", &report, february * SECOND, february * SECOND);
+    let millis: i64 = redis::cmd("PTTL").arg("owed").query(asked.connection()).expect("an answer");
+    let april = (7_776_000 - february as i64) * 1_000;
+    assert!(millis - SHIFT_MILLIS > april - 60_000, "it lives {millis} ms");
 }
