@@ -51,6 +51,22 @@ fn asked(store: &MemoryStore, checks: &[Check<'static>], seconds: f64) -> (Code,
     (conclude(&plan, &verdicts).code, verdicts.iter().map(|verdict| verdict.expect("a verdict")).collect())
 }
 
+/// Some counters are restored without the hits that came last, and windows that are too long to be cold are exempt.
+#[test]
+fn of_two_counters_that_are_there_either_may_be_cold() {
+    let limit = |secs| Limit::new(Algorithm::SlidingWindow, 5, secs * SECOND_NANOS);
+    let minute = check(limit(60), key(1), Hits::Take(1));
+    let day = check(limit(24 * 3_600), key(2), Hits::Take(1));
+    for (checks, over) in [([minute, day], [true, false]), ([day, minute], [false, true])] {
+        let store = MemoryStore::new(MemoryOptions::new(64 << 20));
+        assert_eq!(asked(&store, &checks, 600.0).0, Code::Ok);
+        let store = store.cold(Cold::since(at(600.0), HOUR));
+        let (code, verdicts) = asked(&store, &checks, 600.5);
+        assert_eq!((code, [verdicts[0].over, verdicts[1].over]), (Code::OverLimit, over));
+        assert_eq!(asked(&store, &checks, 660.0).0, Code::Ok);
+    }
+}
+
 #[test]
 fn a_cold_counter_answers_as_a_full_one_until_its_window_is_over() {
     for algorithm in Algorithm::NAMED {
