@@ -154,6 +154,12 @@ impl Together {
         });
         let is_full = self.front.full() != full;
         all.iter_mut().flatten().for_each(|decided| decided.is_full = is_full);
+        if self.front.full().0 != full.0 && !run.may_lack_room() {
+            run.wrong(
+                Kind::WrongAnswer,
+                "a counter found no room in memory, though there is room".to_owned(),
+            );
+        }
         if is_wrong || due.contains(&true) {
             let numbers: Vec<_> = self.asked.iter().map(|it| it.number).collect();
             run.wrong(Kind::WrongAnswer, format!("of requests {numbers:?} not each has its own answer"));

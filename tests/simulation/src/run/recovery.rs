@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
+use tidegate_redis::Contact;
 
 use super::batch::Asked;
 use super::{Kind, Run};
@@ -28,6 +29,21 @@ impl Run {
         for (after, number) in limits {
             self.world.run_until(self.world.now().max(calm + after));
             self.check_recovered_limit(number);
+        }
+        self.check_contacts();
+    }
+
+    /// Every node has found all of its servers again.
+    fn check_contacts(&self) {
+        for (node, state) in lock(&self.nodes).iter().enumerate() {
+            let Some(store) = state.service.as_ref().and_then(|service| service.counters().shared()) else {
+                continue;
+            };
+            let contacts: Vec<_> =
+                store.stores().map(|(_, store)| store.contact().borrow().clone()).collect();
+            if contacts.iter().any(|contact| *contact != Contact::Up) {
+                self.wrong(Kind::NotRecovered, format!("node {node} reaches its servers: {contacts:?}"));
+            }
         }
     }
 

@@ -210,7 +210,7 @@ impl Run {
         };
         // A node that is far away gives connections up whose calls have no answer in time.
         let Span { node, from, until } = operated.late.iter().find(|Span { node, from, until }| {
-            let fails = troubles.touch(from.saturating_sub(SECOND), *until);
+            let fails = troubles.of(*node, from.saturating_sub(SECOND), *until).is_some();
             !fails && *from >= troubles.far_until(*node) && !may_be_gone(*until)
         })?;
         let millis = (until - from) / MILLI;
