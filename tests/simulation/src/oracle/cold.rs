@@ -26,15 +26,20 @@ impl Rules<'_> {
 
     /// A counter is cold: what a server has lost counts as full for a window, and as long as leases last.
     pub(super) fn is_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        let since = it.asked.saturating_sub(limit.empties_in(it.window.min(it.rule_window)));
+        let window = it.window.min(it.rule_window);
+        let for_sure = limit.empties_in(window).min(limit.empties_by(window, it.requests));
+        let since = it.asked.saturating_sub(for_sure);
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it) && (self.has_redis && since == 0 || self.losses.iter().any(lost))
     }
 
     /// The same, for as long as a node may take to notice.
     pub(super) fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
-        let for_long = limit.empties_in(it.rule_window.max(it.window)) + self.lease_time + LATE + self.lag;
-        let since = if self.knows_late { 0 } else { it.asked.saturating_sub(for_long + SECOND) };
+        let window = it.rule_window.max(it.window);
+        let empties = limit.empties_in(window).max(limit.empties_by(window, it.requests));
+        let for_long = empties.saturating_add(self.lease_time + LATE + self.lag);
+        let since =
+            if self.knows_late { 0 } else { it.asked.saturating_sub(for_long.saturating_add(SECOND)) };
         let lost = |loss: &Loss| loss.until >= since && loss.until <= it.answered;
         self.denies_cold(limit, it)
             && (self.has_redis && since <= STARTS

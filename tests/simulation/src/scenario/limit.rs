@@ -92,9 +92,13 @@ impl LimitSpec {
 
     /// How long a full counter of this window takes until it is empty. A bucket may be larger than what drains in a window.
     pub fn empties_in(&self, window: Time) -> Time {
-        let (room, requests) = (self.room(self.requests[0]), u64::from(self.requests[0]).max(1));
+        self.empties_by(window, self.requests[0])
+    }
+
+    /// The same where an operator has changed N, but not `burst`.
+    pub fn empties_by(&self, window: Time, requests: u32) -> Time {
         // A month times a large burst is more than fits.
-        let empty = u128::from(window) * u128::from(room) / u128::from(requests);
+        let empty = u128::from(window) * u128::from(self.room(requests)) / u128::from(requests.max(1));
         window.max(Time::try_from(empty).unwrap_or(Time::MAX / 2))
     }
 
