@@ -26,8 +26,9 @@
 //! - `local`: a node may admit its share of N alone, while it may have had no answer from Redis and until it has
 //!   recovered, or when its client waited for a shorter time than the answer took. Afterwards these hits count at
 //!   Redis, for a window, unless the node died.
-//! - A request that gives hits back while a node decides alone may make room there and at Redis, also for hits that
-//!   `allow` charged nowhere.
+//! - A request that gives hits back may make room twice, at a node and at Redis, while the node may have had no answer from
+//!   Redis; and so may one of hits that a node admitted alone, because they may have been charged nowhere. What goes are the
+//!   hits of the window before it.
 //! - A report without an answer is sent until there is one, and may count each time.
 //! - A node without Redis that was killed may admit once more what it admitted since its last checkpoint.
 //! - When the memory of a node is full, requests that need more of it are denied, or admitted and not counted. Counters
@@ -146,9 +147,21 @@ impl Rules<'_> {
     /// Whether a node may have decided this without Redis.
     fn is_alone(&self, limit: &LimitSpec, it: &Record) -> bool {
         let decides = limit.failure != StoreFailure::Error;
-        let is_far = it.asked < self.troubles.far_until(it.node);
         let was_short = || it.deadline.is_some_and(|deadline| it.answered - it.asked + LATE >= deadline);
-        decides && (is_far || was_short() || self.troubles.of(it.node, it.asked, it.answered).is_some())
+        decides && (was_short() || self.may_lack_answer(it.node, it.asked, it.answered))
+    }
+
+    /// Whether a node may have had no answer from Redis between these times, though it waited for one.
+    fn may_lack_answer(&self, node: usize, from: Time, until: Time) -> bool {
+        from < self.troubles.far_until(node) || self.troubles.of(node, from, until).is_some()
+    }
+
+    /// When hits have gone back, or never will. Redis may do so when the node has given up.
+    fn refunded_until(&self, refund: &Refund) -> Time {
+        let answered = if refund.done < Time::MAX { refund.done } else { refund.asked + self.timeout };
+        let until = answered + self.timeout + LATE;
+        let trouble = self.troubles.of(refund.node, refund.asked, until).filter(|_| refund.done == Time::MAX);
+        trouble.map_or(until, |trouble| trouble.until.max(until))
     }
 
     /// When Redis has surely counted these hits.

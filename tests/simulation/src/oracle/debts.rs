@@ -40,7 +40,8 @@ pub(super) fn unpaid<'r>(
         let mut before = 0;
         earlier.filter(|first| first.answered < it.asked && !first.is_kept && !rules.is_alone(limit, first)).find_map(|first| {
             before += first.hits;
-            let there = before.min(WINDOWS_MAX * most).saturating_sub(given_back_alone(rules, limit, it));
+            let back = given_back_alone(rules, limit, it, [first.asked, it.answered]);
+            let there = before.min(WINDOWS_MAX * most).saturating_sub(back);
             let windows = (it.answered + rules.lead - first.asked) / it.window + 1;
             (there + it.hits.max(1) > windows * most).then(|| {
                 format!(

@@ -48,7 +48,9 @@ pub(super) fn too_early(
         }
         let (room, wanted) = (limit.capacity(it.requests, it.share), if is_of_one { 1 } else { it.hits.max(1) });
         let at = Record { answered: until + slack, ..*it };
-        let there = before(rules, limit, counting, &at)?.saturating_sub(given_back_alone(rules, limit, it));
+        let window = [it.asked.saturating_sub(it.window), it.answered];
+        let there = before(rules, limit, counting, &at)?;
+        let there = there.saturating_sub(given_back_alone(rules, limit, it, window));
         (wanted <= room && there + wanted > room).then(|| {
             format!(
                 "request {} was denied {wanted} hits at {} us for {} us, though {there} of {room} are there still",

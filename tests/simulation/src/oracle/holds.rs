@@ -199,8 +199,9 @@ impl Counter<'_> {
         let is_new = |it: &Record| !self.is_commit(it) && self.found(it) != Some(Found::Open);
         let admitted = || self.own.iter().filter(|it| it.outcome == Outcome::Admitted && is_new(it));
         let found = admitted().filter(|it| rules.judges(self.limit, it)).find_map(|it| {
-            let before = before(rules, self.limit, &counting, it)?
-                .saturating_sub(given_back_alone(rules, self.limit, it));
+            let window = [it.asked.saturating_sub(it.window), it.answered];
+            let before = before(rules, self.limit, &counting, it)?;
+            let before = before.saturating_sub(given_back_alone(rules, self.limit, it, window));
             self.bounds(it).find_map(|(max, each)| {
                 let held = self.held(it, |own, of_id, at| own.held_at_least(of_id, at).min(each));
                 let hits = if it.reserving.is_some() { it.hits.min(each) } else { it.hits };

@@ -141,13 +141,9 @@ impl Loss {
 /// Hits went back, or may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Refund {
-    /// To this counter of this limit.
-    pub of: (usize, u64),
-    /// After which resets.
-    pub epoch: u64,
-    /// How many.
-    pub hits: u64,
-    /// The node that was asked.
+    /// Those that this was admitted.
+    pub taken: Record,
+    /// The node that was asked to take them back.
     pub node: usize,
     /// When it was asked for.
     pub asked: Time,
@@ -158,7 +154,7 @@ pub struct Refund {
 impl Refund {
     /// Whether they went back to the counter of a record, after whichever resets.
     pub(super) fn is_of(&self, it: &Record) -> bool {
-        self.of == (it.limit, it.key)
+        (self.taken.limit, self.taken.key) == (it.limit, it.key)
     }
 }
 

@@ -6,7 +6,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{Outcome, Record, Rules, holds};
+use super::{Outcome, Record, Refund, Rules, holds};
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, Time};
 
@@ -27,7 +27,9 @@ pub(super) fn on_top(
     counting: &[Record],
 ) -> Option<String> {
     own.iter().filter(|it| it.outcome == Outcome::Admitted && rules.judges(limit, it)).find_map(|it| {
-        let before = before(rules, limit, counting, it)?.saturating_sub(given_back_alone(rules, limit, it));
+        let window = [it.asked.saturating_sub(it.window), it.answered];
+        let before = before(rules, limit, counting, it)?;
+        let before = before.saturating_sub(given_back_alone(rules, limit, it, window));
         // A lease was taken before others admitted the hits that it is judged with, perhaps by a larger N.
         let requests = if limit.is_leased { limit.most() as u32 } else { it.requests };
         let max = limit.capacity(requests, it.share);
@@ -81,15 +83,32 @@ pub(super) fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], 
     Some(level.saturating_sub(1 + given_back(rules, it, [since, it.answered])))
 }
 
-/// Hits that may have gone back to a node alone, and to Redis too: they make room twice. Or they were charged nowhere.
-pub(super) fn given_back_alone(rules: &Rules<'_>, limit: &LimitSpec, it: &Record) -> u64 {
-    let own = rules.refunds.iter().filter(|refund| refund.is_of(it));
-    let may_make_room = matches!(limit.failure, StoreFailure::Local | StoreFailure::Allow);
-    own.filter(|_| may_make_room).map(|refund| refund.hits).sum()
+/// Hits that may have gone back to a node alone between these times, and to Redis too: they make room twice. Or they were charged
+/// nowhere, because a node alone had admitted them. The oldest hits go, so what is asked for later stays; but a lease may have been
+/// taken before.
+pub(super) fn given_back_alone(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    it: &Record,
+    [from, until]: [Time; 2],
+) -> u64 {
+    if !matches!(limit.failure, StoreFailure::Local | StoreFailure::Allow) {
+        return 0;
+    }
+    let may_make_room = |refund: &&Refund| {
+        let done = rules.refunded_until(refund);
+        refund.is_of(it)
+            && refund.taken.epoch == it.epoch
+            && refund.asked <= until
+            && done + rules.leased_for(limit) >= from
+            && (rules.may_lack_answer(refund.node, refund.asked, done)
+                || rules.is_alone(limit, &refund.taken))
+    };
+    rules.refunds.iter().filter(may_make_room).map(|refund| refund.taken.hits).sum()
 }
 
 /// Hits that may have gone back to the counter of a record between these times.
 pub(super) fn given_back(rules: &Rules<'_>, it: &Record, [from, until]: [Time; 2]) -> u64 {
     let own = rules.refunds.iter().filter(|refund| refund.is_of(it));
-    own.filter(|refund| refund.asked <= until && refund.done >= from).map(|refund| refund.hits).sum()
+    own.filter(|refund| refund.asked <= until && refund.done >= from).map(|refund| refund.taken.hits).sum()
 }

@@ -286,7 +286,7 @@ fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r R
     if limit.is_leased {
         return Vec::new();
     }
-    let own = rules.refunds.iter().filter(|refund| refund.is_of(it) && refund.epoch == it.epoch);
+    let own = rules.refunds.iter().filter(|refund| refund.is_of(it) && refund.taken.epoch == it.epoch);
     // Where hits go back a node forgets its denials. Others remember theirs.
     let is_heard = |refund: &&Refund| !rules.remembers_denials || refund.node == it.node;
     // What was done since a checkpoint is lost with it: hits that went back count again.
@@ -299,7 +299,7 @@ fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r R
 
 /// How many hits went back.
 fn sum_of(back: &[&Refund]) -> u64 {
-    back.iter().map(|refund| refund.hits).sum()
+    back.iter().map(|refund| refund.taken.hits).sum()
 }
 
 /// Takes out the hits that went back. The oldest ones go first: those that had left the window may have been there still.
@@ -307,7 +307,7 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, refunds: &[&Refu
     there.sort_by_key(|there| there.charged);
     for refund in refunds {
         let since = refund.asked.saturating_sub(rules.counts_for(limit, it));
-        let mut left = refund.hits;
+        let mut left = refund.taken.hits;
         for there in there.iter_mut().filter(|there| there.charged >= since) {
             let taken = left.min(there.hits);
             (there.hits, left) = (there.hits - taken, left - taken);
@@ -339,7 +339,7 @@ fn drained(limit: &LimitSpec, it: &Record, elapsed: Time) -> f64 {
 /// found hits there.
 fn level(limit: &LimitSpec, there: impl Iterator<Item = There>, back: &[&Refund], it: &Record) -> u64 {
     let charged = there.map(|there| (there.charged.min(it.asked), there.hits as f64));
-    let back = back.iter().map(|refund| (refund.asked, -(refund.hits as f64)));
+    let back = back.iter().map(|refund| (refund.asked, -(refund.taken.hits as f64)));
     let mut changes: Vec<(Time, f64)> = back.chain(charged).collect();
     changes.sort_by_key(|&(at, _)| at);
     let (mut level, mut since) = (0.0_f64, 0);

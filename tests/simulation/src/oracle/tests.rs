@@ -231,6 +231,29 @@ fn alone_a_node_admits_its_share_or_whatever_it_is_asked() {
 }
 
 #[test]
+fn hits_go_back_twice_only_where_something_fails_and_soon_after() {
+    let limits = [LimitSpec { failure: StoreFailure::Local, ..limit(Algorithm::SlidingWindow) }];
+    let admitted = |at: Time| record((at, at + 1), Outcome::Admitted);
+    let fails = [Trouble { node: Some(0), from: 0, until: SECOND, forgets: true }];
+    let is_fine = |all: &[Trouble], (taken, asked): (Time, Time), at: Time| {
+        let troubles = Troubles::new(vec![0], all);
+        let refunds = [Refund { taken: admitted(taken), node: 0, asked, done: asked + 1 }];
+        let three: Vec<_> = [at, at + MILLI, at + 2 * MILLI].map(admitted).into();
+        too_much(&Rules { refunds: &refunds, troubles: &troubles, ..rules(&limits, &[], false) }, &three)
+            .is_none()
+    };
+    let (late, now) = (10 * SECOND, MILLI / 2);
+    assert!(!is_fine(&[], (late, late + now), late), "nothing failed");
+    assert!(!is_fine(&fails, (0, 10), late), "that was long ago");
+    assert!(
+        is_fine(&fails, (0, late + now), late),
+        "the node that admitted them has died, and charged nothing"
+    );
+    let again = [Trouble { from: late, until: late, ..fails[0] }];
+    assert!(is_fine(&again, (late - SECOND, late + now), late), "perhaps twice");
+}
+
+#[test]
 fn a_bucket_holds_its_burst_and_a_weighted_window_n() {
     let at_once: Vec<_> = (0..4).map(|at| record((at, at + 1), Outcome::Admitted)).collect();
     let holds = |burst, records: &[Record]| {
@@ -250,7 +273,7 @@ fn what_goes_back_makes_room() {
     let two = [(0, 1), (5, 6)].map(|times| record(times, Outcome::Admitted));
     let denied = record((100, 101), Outcome::Denied { over: true });
     let records = [two[0], two[1], denied];
-    let refund = |done: Time| Refund { of: (0, 0), epoch: 0, hits: 1, node: 0, asked: 20, done };
+    let refund = |done: Time| Refund { taken: two[0], node: 0, asked: 20, done };
     let usual = rules(&limits, &[], true);
     let is_fine = |rules: Rules<'_>| starved(&rules, &records).is_none();
     assert!(is_fine(usual));

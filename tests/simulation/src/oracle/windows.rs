@@ -77,7 +77,7 @@ fn too_many_until(
     }
     let mut forgotten = Forgotten::none(rules, limit);
     within.for_each(|it| forgotten.add(it));
-    let max = most + forgotten.hits(most) + given_back_alone(rules, limit, &own[0]);
+    let max = most + forgotten.hits(most) + given_back_alone(rules, limit, &own[0], [from, end]);
     (hits > max).then(|| excess(hits, max, from, end - from))
 }
 
@@ -105,7 +105,7 @@ fn too_fast(
         if hits <= most {
             return None;
         }
-        let alone = given_back_alone(rules, limit, it);
+        let alone = given_back_alone(rules, limit, it, [from, it.answered]);
         let max = most + forgotten.hits(most) + alone + given_back(rules, it, [from, it.answered]);
         (hits > max).then(|| excess(hits, max, from, elapsed))
     })

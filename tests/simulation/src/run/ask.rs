@@ -146,7 +146,7 @@ impl Run {
                     let limit = &limits[it.limit % limits.len()];
                     let is_left = it.limit >= limits.len() && limit.is_operated();
                     let done = if is_left { Time::MAX } else { done };
-                    Refund { of: (it.limit, it.key), epoch: it.epoch, hits: it.hits, node, asked, done }
+                    Refund { taken: *it, node, asked, done }
                 };
                 let own: Vec<_> = lock(&run.records)[run.places_of(number)].iter().map(refund).collect();
                 lock(&run.refunds).extend(own);
