@@ -24,8 +24,8 @@
 //! - `allow`: a node admits every request while it may have had no answer from Redis, so such windows are not judged.
 //!   What it admitted then counts nowhere.
 //! - `local`: a node may admit its share of N alone, while it may have had no answer from Redis and until it has
-//!   recovered, or when its client waited for a shorter time than the answer took. Afterwards these hits count at
-//!   Redis, for a window, unless the node died.
+//!   recovered, or when its client waited for a shorter time than the answer took; and once more each time that it was
+//!   started. Afterwards these hits count at Redis, for a window, unless the node died.
 //! - A request that gives hits back may make room twice, at a node and at Redis, while the node may have had no answer from
 //!   Redis; and so may one of hits that a node admitted alone, because they may have been charged nowhere. What goes are the
 //!   hits of the window before it.
@@ -71,7 +71,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use crate::scenario::LimitSpec;
-use crate::world::{SECOND, Time};
+use crate::world::{SECOND, Span, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, Tally, census};
 pub use counter::Counter;
@@ -94,8 +94,8 @@ pub struct Rules<'s> {
     pub limits: &'s [LimitSpec],
 
     // What happened.
-    /// How often a node was started: each time with no hits of its own.
-    pub starts: u64,
+    /// When nodes were started, by time: each process begins with no hits of its own.
+    pub starts: &'s [Span],
     /// What servers forgot.
     pub losses: &'s [Loss],
     /// Hits that went back.
@@ -149,6 +149,12 @@ impl Rules<'_> {
         let decides = limit.failure != StoreFailure::Error;
         let was_short = || it.deadline.is_some_and(|deadline| it.answered - it.asked + LATE >= deadline);
         decides && (was_short() || self.may_lack_answer(it.node, it.asked, it.answered))
+    }
+
+    /// The process that was asked for this: its node, and how often that had been started.
+    fn process_of(&self, it: &Record) -> (usize, usize) {
+        let before = self.starts.iter().take_while(|start| start.from <= it.asked);
+        (it.node, before.filter(|start| start.node == it.node).count())
     }
 
     /// Whether a node may have had no answer from Redis between these times, though it waited for one.

@@ -7,7 +7,7 @@ mod slots;
 use super::*;
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ban, FULL, Shape};
-use crate::world::{MICRO, MILLI};
+use crate::world::{MICRO, MILLI, Span};
 
 fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     super::too_much(rules, &Counter::all(rules.limits, records))
@@ -71,7 +71,7 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
     static NO_TROUBLES: std::sync::LazyLock<Troubles> = std::sync::LazyLock::new(Troubles::default);
     Rules {
         limits,
-        starts: 1,
+        starts: &[],
         losses,
         refunds: &[],
         ban_changes: &[],
@@ -228,6 +228,27 @@ fn alone_a_node_admits_its_share_or_whatever_it_is_asked() {
     let calm: Vec<_> =
         (0..3).map(|at| 10 * SECOND + at).map(|at| record((at, at + 1), Outcome::Admitted)).collect();
     assert!(!is_fine(StoreFailure::Allow, 100, &calm), "where nothing fails it is strict");
+}
+
+#[test]
+fn only_a_process_that_may_be_alone_adds_its_share() {
+    let limits = [LimitSpec { failure: StoreFailure::Local, ..limit(Algorithm::SlidingWindow) }];
+    let fails = [Trouble { node: Some(1), from: 0, until: SECOND, forgets: false }];
+    let troubles = Troubles::new(vec![0; 2], &fails);
+    let start = |node, from| Span { node, from, until: from };
+    // At the same time: nobody knows what was there before each.
+    let of_node = |node: usize, at: Time| Record { node, ..record((at, 50), Outcome::Admitted) };
+    let is_fine = |last: Time, records: &[Record]| {
+        let starts = [start(0, 0), start(1, 0), start(1, last)];
+        too_much(&Rules { troubles: &troubles, starts: &starts, ..rules(&limits, &[], false) }, records)
+            .is_none()
+    };
+    let late = 20 * SECOND;
+    let five = [of_node(0, 1), of_node(0, 2), of_node(1, 3), of_node(1, 4), of_node(0, 5)];
+    assert!(is_fine(late, &five[..4]));
+    assert!(!is_fine(late, &five), "the other node asked Redis");
+    assert!(!is_fine(2, &five), "both were asked of the second process");
+    assert!(is_fine(4, &five), "each process admits its share");
 }
 
 #[test]

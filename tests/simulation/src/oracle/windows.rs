@@ -70,11 +70,14 @@ fn too_many_until(
         let part = |it: &Record| limit.capacity((u64::from(it.requests) * percent / 100) as u32, it.share);
         within.clone().map(part).max()
     };
-    let most = of(100)? + alone(rules, limit, |percent| of(percent).unwrap_or(0), within.clone())?;
     let hits: u64 = within.clone().map(|it| it.hits).sum();
+    let most = of(100)?;
     if hits <= most {
         return None;
     }
+    let mut alone = Alone::none(rules, limit);
+    within.clone().for_each(|it| alone.add(it));
+    let most = most + alone.share(|percent| of(percent).unwrap_or(0))?;
     let mut forgotten = Forgotten::none(rules, limit);
     within.for_each(|it| forgotten.add(it));
     let max = most + forgotten.hits(most) + given_back_alone(rules, limit, &own[0], [from, end]);
@@ -91,22 +94,20 @@ fn too_fast(
     let mut later: Vec<_> = own.iter().collect();
     later.sort_by_key(|it| it.answered);
     let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
-    let mut may_be_alone = Some(0);
+    let mut alone = Alone::none(rules, limit);
     let room = limit.own_burst().map_or(limit.most(), u64::from) * share / FULL;
     later.iter().find_map(|it| {
-        if may_be_alone == Some(0) {
-            may_be_alone = alone(rules, limit, |percent| percent, std::iter::once(*it));
-        }
         hits += it.hits;
+        alone.add(it);
         forgotten.add(it);
         let elapsed = it.answered - from;
         let drained = limit.most() * (elapsed + rules.lead) / it.window + 1;
-        let most = (room + drained) * (100 + may_be_alone?) / 100;
+        let most = (room + drained) * (100 + alone.share(|percent| percent)?) / 100;
         if hits <= most {
             return None;
         }
-        let alone = given_back_alone(rules, limit, it, [from, it.answered]);
-        let max = most + forgotten.hits(most) + alone + given_back(rules, it, [from, it.answered]);
+        let back = given_back_alone(rules, limit, it, [from, it.answered]);
+        let max = most + forgotten.hits(most) + back + given_back(rules, it, [from, it.answered]);
         (hits > max).then(|| excess(hits, max, from, elapsed))
     })
 }
@@ -115,19 +116,36 @@ fn excess(hits: u64, max: u64, from: Time, lasts: Time) -> String {
     format!("{hits} hits where at most {max} may be, in the {} us from {} us", lasts / MICRO, from / MICRO)
 }
 
-/// How many of these hits nodes may have admitted alone, in addition to the N that Redis admits: each node its share,
-/// as often as it was started. `None`: without a bound. `of`: so many percent of what may be.
-fn alone<'r>(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    of: impl Fn(u64) -> u64,
-    mut own: impl Iterator<Item = &'r Record>,
-) -> Option<u64> {
-    match limit.failure {
-        _ if !own.any(|it| rules.is_alone(limit, it)) => Some(0),
-        StoreFailure::Allow => None,
-        StoreFailure::Local => Some(rules.starts * of(rules.local_share_percent.into())),
-        StoreFailure::Error | StoreFailure::Deny => Some(0),
+/// What nodes may have admitted alone, in addition to the N that Redis admits: each process its share.
+struct Alone<'r> {
+    rules: &'r Rules<'r>,
+    limit: &'r LimitSpec,
+    /// Those that may have decided some of the hits alone.
+    processes: SmallVec<[(usize, usize); 4]>,
+}
+
+impl<'r> Alone<'r> {
+    fn none(rules: &'r Rules<'r>, limit: &'r LimitSpec) -> Self {
+        Self { rules, limit, processes: SmallVec::new() }
+    }
+
+    fn add(&mut self, it: &Record) {
+        let admits = matches!(self.limit.failure, StoreFailure::Local | StoreFailure::Allow);
+        if admits && self.rules.is_alone(self.limit, it) {
+            let process = self.rules.process_of(it);
+            if !self.processes.contains(&process) {
+                self.processes.push(process);
+            }
+        }
+    }
+
+    /// How many hits these are at most. `None`: without a bound. `of`: so many percent of what may be.
+    fn share(&self, of: impl Fn(u64) -> u64) -> Option<u64> {
+        match self.processes.len() as u64 {
+            0 => Some(0),
+            _ if self.limit.failure == StoreFailure::Allow => None,
+            processes => Some(processes * of(self.rules.local_share_percent.into())),
+        }
     }
 }
 
