@@ -2,8 +2,8 @@
 //!
 //! In windows the hits of a debt are charged at places in the future: the first at which they would have fitted. A hit
 //! counts from its charge until its place has left the window. So the debt takes exactly the room that earlier hits leave,
-//! and no hit is admitted while a part of it waits: whenever one is, all that was charged in the k windows before is at
-//! most N × (k + 1). Calendar budgets subtract N at each end of a period instead.
+//! and no hit is admitted while a part of it waits: whenever one is, all that was charged and carried in the k windows before
+//! is at most N × (k + 1). Calendar budgets subtract N at each end of a period instead.
 //!
 //! A counter holds at most N, and [`DEBT_WINDOWS`] times N of debts. What costs are beyond that is not carried: it is charged
 //! with the newest hits, and counts as long as they do; a budget drops it. If N is 0, it counts as 1 here.
