@@ -71,7 +71,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use crate::scenario::LimitSpec;
-use crate::world::{SECOND, Span, Time};
+use crate::world::{MICRO, MILLI, SECOND, Span, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, Tally, census};
 pub use counter::Counter;
@@ -84,6 +84,8 @@ pub use trouble::{Trouble, Troubles};
 
 /// A message, and what a server takes.
 const LATE: Time = SECOND / 100;
+/// A node waits so much shorter for Redis than its client waits for the node, by its own clock.
+const HEAD_START: Time = 3 * MILLI + MICRO;
 /// What a node admitted alone is at Redis after so long, if nothing fails meanwhile.
 const SENT: Time = 2 * SECOND;
 
@@ -147,7 +149,8 @@ impl Rules<'_> {
     /// Whether a node may have decided this without Redis.
     fn is_alone(&self, limit: &LimitSpec, it: &Record) -> bool {
         let decides = limit.failure != StoreFailure::Error;
-        let was_short = || it.deadline.is_some_and(|deadline| it.answered - it.asked + LATE >= deadline);
+        let was_short =
+            || it.deadline.is_some_and(|deadline| it.answered - it.asked + HEAD_START >= deadline);
         decides && (was_short() || self.may_lack_answer(it.node, it.asked, it.answered))
     }
 

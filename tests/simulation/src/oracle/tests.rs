@@ -7,7 +7,6 @@ mod slots;
 use super::*;
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ban, FULL, Shape};
-use crate::world::{MICRO, MILLI, Span};
 
 fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     super::too_much(rules, &Counter::all(rules.limits, records))
@@ -228,6 +227,20 @@ fn alone_a_node_admits_its_share_or_whatever_it_is_asked() {
     let calm: Vec<_> =
         (0..3).map(|at| 10 * SECOND + at).map(|at| record((at, at + 1), Outcome::Admitted)).collect();
     assert!(!is_fine(StoreFailure::Allow, 100, &calm), "where nothing fails it is strict");
+}
+
+#[test]
+fn a_node_decides_alone_when_the_time_of_its_client_is_over() {
+    let limits = [LimitSpec { failure: StoreFailure::Local, ..limit(Algorithm::SlidingWindow) }];
+    let is_fine = |deadline: Time, took: Time| {
+        let denied = record((0, took), Outcome::Denied { over: true });
+        starved(&rules(&limits, &[], true), &[Record { deadline: Some(deadline), ..denied }]).is_none()
+    };
+    assert!(is_fine(MILLI, 0), "it has no time to ask Redis");
+    assert!(is_fine(5 * MILLI, 2 * MILLI));
+    assert!(!is_fine(5 * MILLI, MILLI), "Redis has answered");
+    assert!(is_fine(20 * MILLI, 17 * MILLI));
+    assert!(!is_fine(20 * MILLI, 16 * MILLI), "Redis has answered");
 }
 
 #[test]
