@@ -17,6 +17,8 @@
 //! - No request is denied for whose hits there is room, even if everything counted that may have counted.
 //! - No node remembers for long that a leased counter is full: other nodes may give hits back.
 //! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
+//! - No request is asked to wait for longer than until there is room, even if everything counted that may have counted. This is
+//!   asked of windows. Leases count for a window from when they end, and a reported cost waits until it leaves itself.
 //!
 //! What is allowed nevertheless, and for how long:
 //! - What a server loses may be admitted once more, and no more than that: everything that it counted before FLUSHALL,

@@ -121,10 +121,11 @@ pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
         let counted = Counted::new(rules, limit, (own, counting));
         let denied = own.iter().enumerate().filter(|(_, it)| it.is_over());
         let found = denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
-            let room = limit.own_burst().map_or_else(|| rules.requests_of_denial(own, it), u64::from);
-            let most = room * it.share / FULL;
-            let wanted = it.hits.max(1);
-            let there = counted.fewer_than((most + 1).saturating_sub(wanted), place)?;
+            let (most, wanted) = (counted.most_of_denial(it), it.hits.max(1));
+            let enough = (most + 1).saturating_sub(wanted);
+            let Some(there) = counted.fewer_than(enough, place) else {
+                return counted.too_late(enough, place);
+            };
             Some(format!(
                 "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
                 it.request,
@@ -179,6 +180,48 @@ impl<'o> Counted<'o> {
             _ => self.in_window(enough, place)? + self.leased_at_most(it),
         };
         (hits < enough).then_some(hits)
+    }
+
+    /// The most that was there where this was denied.
+    fn most_of_denial(&self, it: &Record) -> u64 {
+        let by = || self.rules.requests_of_denial(self.own, it);
+        self.limit.own_burst().map_or_else(by, u64::from) * it.share / FULL
+    }
+
+    /// A denial that says too late when there is room: at a time at which fewer than `enough` of all hits are there that may count.
+    /// Debts, buckets and budgets are not judged.
+    fn too_late(&self, enough: u64, place: usize) -> Option<String> {
+        let Self { rules, limit, .. } = *self;
+        let it = &self.own[place];
+        // Who begins a ban waits for its end.
+        if limit.shape.carries_debt || it.bans.left.is_some() {
+            return None;
+        }
+        // A node knows the time of Redis no better than by what a call took there.
+        let until = (it.asked + it.reset_nanos).saturating_sub(LATE + rules.timeout);
+        let since = until.saturating_sub(rules.counts_for(limit, it));
+        let is_late = match limit.algorithm {
+            Algorithm::FixedWindow => until > limit.window_around(it.window, it.answered)[1],
+            // Nobody knows when leases were taken, and what is more than N never fits: a window is enough.
+            Algorithm::SlidingLog | Algorithm::SlidingWindow if limit.is_leased || enough == 0 => {
+                since > it.answered
+            }
+            Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+                // A reported cost counts, and who reports it waits for that too.
+                let own = if it.is_reported && since <= it.answered { it.hits } else { 0 };
+                own < enough && sum_below(enough - own, self.others(place, since)).is_some()
+            }
+            _ => false,
+        };
+        is_late.then(|| {
+            format!(
+                "request {} was denied {} hits at {} us for {} us, though there is room before",
+                it.request,
+                it.hits,
+                it.answered / MICRO,
+                it.reset_nanos / MICRO
+            )
+        })
     }
 
     /// Those in a bucket.

@@ -95,8 +95,8 @@ fn a_call_without_an_answer_is_done_in_time_or_never() {
     let (denied, timeout) = (Outcome::Denied { over: true }, SECOND / 10);
     let unknown = [record((0, timeout), Outcome::Unknown), record((1, timeout), Outcome::Unknown)];
     let is_fine = |at: Time| {
-        let (records, limits) =
-            ([unknown[0], unknown[1], record((at, at + 1), denied)], [limit(Algorithm::SlidingWindow)]);
+        let denied = Record { reset_nanos: 0, ..record((at, at + 1), denied) };
+        let (records, limits) = ([unknown[0], unknown[1], denied], [limit(Algorithm::SlidingWindow)]);
         starved(&rules(&limits, &[], false), &records).is_none()
     };
     assert!(is_fine(SECOND / 2), "both may count");
@@ -333,6 +333,26 @@ fn whoever_is_asked_to_come_back_too_early_is_found() {
     assert!(is_fine(SECOND / 2, &[first, second]), "the first hit leaves then");
     assert!(!is_fine(SECOND / 3, &[first, second]), "both are there still");
     assert!(is_fine(SECOND / 3, &[first]), "nobody knows what it was denied by");
+}
+
+#[test]
+fn whoever_is_asked_to_come_back_too_late_is_found() {
+    let [first, second] =
+        [(0, 1), (SECOND / 2, SECOND / 2 + 1)].map(|times| record(times, Outcome::Admitted));
+    let tenths = |tenths: Time| tenths * SECOND / 10;
+    let is_fine = |algorithm, hits, waits: Time| {
+        let denied = record((tenths(6), tenths(6) + 1), Outcome::Denied { over: true });
+        let denied = Record { hits, reset_nanos: tenths(waits), ..denied };
+        starved(&rules(&[limit(algorithm)], &[], true), &[first, second, denied]).is_none()
+    };
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        assert!(is_fine(algorithm, 1, 4), "{algorithm:?}: the first hit leaves then");
+        assert!(!is_fine(algorithm, 1, 7), "{algorithm:?}: it left before");
+        assert!(is_fine(algorithm, 2, 9), "{algorithm:?}: the second leaves then");
+        assert!(!is_fine(algorithm, 2, 12), "{algorithm:?}: it left before");
+        assert!(is_fine(algorithm, 3, 10), "{algorithm:?}: three never fit");
+        assert!(!is_fine(algorithm, 3, 13), "{algorithm:?}: in a window all have left");
+    }
 }
 
 #[test]
