@@ -19,6 +19,7 @@
 //! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
 //! - No request is asked to wait for longer than until there is room, even if everything counted that may have counted. This is
 //!   asked of windows. Leases count for a window from when they end, and a reported cost waits until it leaves itself.
+//! - No answer to what is admitted says that less is left than N without everything that may have counted.
 //!
 //! What is allowed nevertheless, and for how long:
 //! - What a server loses may be admitted once more, and no more than that: everything that it counted before FLUSHALL,
@@ -58,6 +59,7 @@ mod debts;
 mod early;
 mod remembered;
 mod starved;
+mod remaining;
 
 // Those of what several counters share.
 mod slots;
@@ -79,6 +81,7 @@ pub use census::{Census, Tally, census};
 pub use counter::Counter;
 pub use holds::wrong_holds;
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
+pub use remaining::left_too_little;
 use room::{before, given_back_alone};
 pub use slots::{Release, wrong_slots};
 pub use starved::starved;

@@ -99,7 +99,7 @@ pub struct Violation {
 pub enum Kind {
     /// More was admitted than may be.
     TooMuch,
-    /// Hits were denied for which there was room.
+    /// Hits were denied for which there was room, or an answer says too late when there is room, or too little of how much.
     Starved,
     /// An answer came later than its budget.
     TooLate,

@@ -356,6 +356,22 @@ fn whoever_is_asked_to_come_back_too_late_is_found() {
 }
 
 #[test]
+fn an_answer_leaves_what_nobody_can_have() {
+    let is_fine = |algorithm, left: u64, hits: u64| {
+        let limits = [LimitSpec::new(algorithm, 99, 1)];
+        let before = Record { hits, requests: 99, remaining: 99 - hits, ..record((0, 1), Outcome::Admitted) };
+        let now = Record { requests: 99, remaining: left, ..record((2, 3), Outcome::Admitted) };
+        left_too_little(&rules(&limits, &[], true), &Counter::all(&limits, &[before, now])).is_none()
+    };
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::FixedWindow] {
+        assert!(is_fine(algorithm, 95, 3), "{algorithm:?}");
+        assert!(!is_fine(algorithm, 94, 3), "{algorithm:?}: only three were there");
+    }
+    assert!(is_fine(Algorithm::TokenBucket, 94, 3), "what is there is rounded up");
+    assert!(!is_fine(Algorithm::TokenBucket, 93, 3));
+}
+
+#[test]
 fn windows_are_shorter_where_clocks_of_servers_went_ahead() {
     let (limits, three) = ([limit(Algorithm::SlidingLog)], [(0, 1), (5, 6), (SECOND / 2, SECOND / 2 + 1)]);
     let admitted = three.map(|times| record(times, Outcome::Admitted));
