@@ -193,8 +193,9 @@ impl<'o> Counted<'o> {
     fn too_late(&self, enough: u64, place: usize) -> Option<String> {
         let Self { rules, limit, .. } = *self;
         let it = &self.own[place];
-        // Who begins a ban waits for its end.
-        if limit.shape.carries_debt || it.bans.left.is_some() {
+        // Who begins a ban waits for its end. The answer of its rule's first limit says so, also for the others.
+        let may_ban = limit.further.is_some_and(|(first, _)| rules.limits[first].shape.ban.is_some());
+        if limit.shape.carries_debt || it.bans.left.is_some() || may_ban {
             return None;
         }
         // A node knows the time of Redis no better than by what a call took there.
