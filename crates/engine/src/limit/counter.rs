@@ -184,7 +184,7 @@ pub(crate) fn grown_capacity<T>(list: &Vec<T>, more: usize) -> usize {
     }
 }
 
-/// The most hits that a report adds to a count of 32 bits.
+/// The most hits that a report adds to a count of 32 bits, where debts are not carried.
 pub(crate) fn report_max_of_count(count: u64) -> u64 {
     u64::from(u32::MAX).saturating_sub(count)
 }

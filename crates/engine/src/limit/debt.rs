@@ -5,8 +5,9 @@
 //! and no hit is admitted while a part of it waits: whenever one is, all that was charged and carried in the k windows before
 //! is at most N × (k + 1). Calendar budgets subtract N at each end of a period instead.
 //!
-//! A counter holds at most N, and [`DEBT_WINDOWS`] times N of debts. What costs are beyond that is not carried: it is charged
-//! with the newest hits, and counts as long as they do; a budget drops it. If N is 0, it counts as 1 here.
+//! A counter holds at most N, and [`DEBT_WINDOWS`] times N of debts. What costs are beyond that is dropped. But while other hits
+//! take the room, those of a larger N from before, they may leave within a window. Then as much of a cost counts, without being
+//! carried, as makes N that count for a window from now. If N is 0, it counts as 1 here.
 
 use crate::limit::search::search;
 use crate::limit::{CARRYING_NANOS_MAX, COUNT_REQUESTS_MAX, Limit};
@@ -65,11 +66,26 @@ pub(super) trait Placed {
     /// The first place at which so many of the oldest hits do not count any more.
     fn place_without(&self, limit: &Limit, hits: u64) -> u64;
 
+    /// The first place at which hits of the latest time do not count any more.
+    fn place_after(&self, limit: &Limit) -> u64;
+
     /// The last place that a debt may have.
     fn last_place(&self, limit: &Limit) -> u64;
 
     /// Adds hits at a place. None has a later one.
     fn put(&mut self, limit: &Limit, place: u64, hits: u64);
+}
+
+/// The most hits that a reported cost adds, where `count` hits are there with pending ones.
+pub(super) fn report_max(counter: &impl Placed, limit: &Limit, count: u64) -> u64 {
+    let (room, most) = (limit.debt_room(count), limit.paid_at_once());
+    if room >= most {
+        return room;
+    }
+    let after = counter.place_after(limit);
+    let ends_before = |hits: usize| counter.place_without(limit, hits as u64 + 1) < after;
+    let lasting = counter.hits() - search(counter.hits() as usize, ends_before) as u64;
+    room.max(most.saturating_sub(lasting))
 }
 
 /// Charges a reported cost. What fits at the newest place goes there, and then pieces of at most N each to the first

@@ -70,6 +70,10 @@ impl Placed for SlidingLog {
         self.stamps.stamp_through(hits).unwrap_or_default().saturating_add(limit.window_nanos())
     }
 
+    fn place_after(&self, limit: &Limit) -> u64 {
+        self.latest.plus(limit.window_nanos()).as_nanos()
+    }
+
     fn last_place(&self, limit: &Limit) -> u64 {
         self.latest.plus(WINDOWS_AHEAD * limit.window_nanos()).as_nanos()
     }
@@ -103,8 +107,10 @@ impl Counter for SlidingLog {
         if limit.carries_debt() { debt::charge(self, limit, hits) } else { self.charge(limit, hits) }
     }
 
-    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
-        report_max_of_count(pending.on(self.stamps.total()))
+    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
+        let count = pending.on(self.stamps.total());
+        let room = report_max_of_count(count);
+        if limit.carries_debt() { room.min(debt::report_max(self, limit, count)) } else { room }
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {

@@ -128,6 +128,10 @@ impl Placed for SlidingWindow {
         self.bucket_through(hits).saturating_add(buckets_counted(limit))
     }
 
+    fn place_after(&self, limit: &Limit) -> u64 {
+        limit.bucket_of(self.latest).saturating_add(buckets_counted(limit))
+    }
+
     fn last_place(&self, limit: &Limit) -> u64 {
         limit.bucket_of(self.latest).saturating_add(WINDOWS_AHEAD * buckets_counted(limit))
     }
@@ -178,8 +182,10 @@ impl Counter for SlidingWindow {
         if limit.carries_debt() { debt::charge(self, limit, hits) } else { self.charge(limit, hits) }
     }
 
-    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
-        report_max_of_count(pending.on(u64::from(self.total())))
+    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
+        let count = pending.on(u64::from(self.total()));
+        let room = report_max_of_count(count);
+        if limit.carries_debt() { room.min(debt::report_max(self, limit, count)) } else { room }
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {

@@ -63,6 +63,17 @@ local function place_through(s, sum, reaching)
   return s.first_sum >= sum and s.first or reaching(s, sum)
 end
 
+-- The most hits that a reported cost adds to the counter of a strict algorithm. Where others take the room of debts, as many as make N
+-- that count for a window from this place.
+local function report_room(s, c, place, debts)
+  local count = after_ahead(s, s.sum - s.base)
+  local room = room_of_count(count)
+  if not c.pays then return room end
+  local carried = room_of_debt(c, count)
+  if carried < c.pays then carried = max(carried, c.pays - debts.count(s, c, debts.after(c, place) - 1)) end
+  return min(room, carried)
+end
+
 -- Charges a reported cost: what fits at the newest place goes there, and then pieces of at most N each to the first
 -- place at which that many fit. What is not carried goes to the last of these places. debts.count(s, c, place): the hits that still count there; debts.after(c, place): where
 -- those of a place do not count any more; debts.put.

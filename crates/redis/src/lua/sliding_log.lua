@@ -66,10 +66,6 @@ kinds[SLIDING_LOG] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  function kind.report_max(s)
-    return room_of_count(after_ahead(s, s.sum - s.base))
-  end
-
   -- Whether the counter has as many entries as it may have, `more` than N. Hits that fit find fewer.
   local function is_full(s, c, more)
     local most = max(c.requests, 1) + more
@@ -124,6 +120,10 @@ kinds[SLIDING_LOG] = function()
   -- So many pieces has a cost at most.
   function debts.put(s, c, time, hits)
     put(s, c, time, hits, DEBT_WINDOWS + 3)
+  end
+
+  function kind.report_max(s, c)
+    return report_room(s, c, s.latest, debts)
   end
 
   function kind.charge(s, c, hits)

@@ -116,10 +116,6 @@ kinds[SLIDING_WINDOW] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  function kind.report_max(s)
-    return room_of_count(after_ahead(s, s.sum - s.base))
-  end
-
   -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short.
   local function put(s, c, place, hits)
     hits = min(hits, room_of_count(s.sum - s.base))
@@ -155,6 +151,10 @@ kinds[SLIDING_WINDOW] = function()
 
   function debts.after(c, bucket)
     return bucket + buckets_counted(c)
+  end
+
+  function kind.report_max(s, c)
+    return report_room(s, c, bucket_of(c, s.latest), debts)
   end
 
   function kind.charge(s, c, hits)

@@ -124,8 +124,12 @@ impl Kind for Entries {
         Look::at_count(check.requests, ahead.after(self.total), hits)
     }
 
-    fn report_max(&self, _: &Check<'_>, ahead: Ahead) -> i64 {
-        room_of_count(ahead.after(self.total))
+    fn report_max(&self, check: &Check<'_>, ahead: Ahead) -> i64 {
+        let (count, now) = (ahead.after(self.total), check.place_of(self.latest));
+        let room = room_of_count(count);
+        let Some((debt, pays)) = check.room_of_debt(count).zip(check.pays) else { return room };
+        let lasting: i64 = self.entries.iter().filter(|it| it.place >= now).map(|it| it.hits).sum();
+        room.min(if debt < pays { debt.max(pays - lasting) } else { debt })
     }
 
     fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
