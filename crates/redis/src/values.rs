@@ -178,6 +178,9 @@ impl<R: Runtime> Values<R> {
         let (key, before, value) = (self.key(name), before.unwrap_or_default(), after.unwrap_or_default());
         let mut command = redis::cmd("EVAL");
         if let Servers::Cluster(_) = self.store.options().kind {
+            if after.is_some() {
+                self.list(&[name], true).await?;
+            }
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
             let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
             if is_done {
@@ -207,14 +210,21 @@ impl<R: Runtime> Values<R> {
         keys: &[Vec<u8>],
     ) -> Result<usize, ConnectError> {
         let (mut there, mut is_begun) = (0, false);
+        let names = |has_value: bool| {
+            let own = changes.iter().filter(move |(_, value)| value.is_some() == has_value);
+            own.map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        let (set, removed) = (names(true), names(false));
+        self.list(&set, true).await?;
         let changed = async {
-            for ((name, value), key) in changes.iter().zip(keys) {
+            for ((_, value), key) in changes.iter().zip(keys) {
                 there += self.store.ask::<usize>(key, redis::cmd("EXISTS").arg(key)).await?;
                 let mut write = redis::cmd(if value.is_some() { "SET" } else { "DEL" });
                 self.store.ask::<Value>(key, write.arg(key).arg(*value)).await?;
                 is_begun = true;
-                self.list(name, value.is_some()).await?;
             }
+            self.list(&set, true).await?;
+            self.list(&removed, false).await?;
             self.announce(changes.iter().map(|(name, _)| *name)).await
         };
         let changed: Result<(), ConnectError> = changed.await;
@@ -224,10 +234,15 @@ impl<R: Runtime> Values<R> {
         }
     }
 
-    /// Adds a key to the index, or removes it.
-    async fn list(&self, name: &[u8], has_value: bool) -> Result<(), ConnectError> {
+    /// Adds keys to the index, or removes them. In a Cluster they are added before their values are set, because pages leave out
+    /// keys without a value, and after it, because another node may have removed them meanwhile.
+    async fn list(&self, names: &[&[u8]], has_value: bool) -> Result<(), ConnectError> {
+        if names.is_empty() {
+            return Ok(());
+        }
         let mut index = redis::cmd(if has_value { "ZADD" } else { "ZREM" });
-        index.arg(&self.index).arg(has_value.then_some(0)).arg(name);
+        index.arg(&self.index);
+        names.iter().for_each(|name| _ = index.arg(has_value.then_some(0)).arg(name));
         self.store.ask::<Value>(&self.index, &index).await.map(drop)
     }
 
@@ -242,7 +257,7 @@ impl<R: Runtime> Values<R> {
     }
 
     async fn list_and_announce(&self, name: &[u8], has_value: bool) -> Result<(), ConnectError> {
-        self.list(name, has_value).await?;
+        self.list(&[name], has_value).await?;
         self.announce(std::iter::once(name)).await
     }
 
