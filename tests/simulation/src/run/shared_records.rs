@@ -180,9 +180,15 @@ impl Run {
             What::OfRecords { what: Outage::Stop | Outage::Restart, lasts } => Some(lasts),
             _ => None,
         };
-        // A server that is gone refuses at once, and no call hangs.
+        // A server that is gone refuses at once, and no call hangs, unless the refusal does not come through.
+        let is_cut = self.scenario.faults.iter().any(|fault| match fault.what {
+            What::RecordsAway { node: other, lasts } => {
+                other == node && fault.at <= asked && asked <= fault.at + lasts + STALE_AFTER
+            }
+            _ => false,
+        });
         let noticed_after = |fault: &Fault| match fault.what {
-            What::OfRecords { what: Outage::Restart, .. } => STALE_AFTER - ASKED_MAX,
+            What::OfRecords { what: Outage::Restart, .. } if !is_cut => STALE_AFTER - ASKED_MAX,
             _ => STALE_AFTER,
         };
         let is_long = |fault: &Fault| {
