@@ -9,6 +9,7 @@
 //! take the room, those of a larger N from before, they may leave within a window. Then as much of a cost counts, without being
 //! carried, as makes N that count for a window from now. If N is 0, it counts as 1 here.
 
+use crate::limit::counter::{Pending, report_max_of_count};
 use crate::limit::search::search;
 use crate::limit::{CARRYING_NANOS_MAX, COUNT_REQUESTS_MAX, Limit};
 use crate::time::SECOND_NANOS;
@@ -76,16 +77,21 @@ pub(super) trait Placed {
     fn put(&mut self, limit: &Limit, place: u64, hits: u64);
 }
 
-/// The most hits that a reported cost adds, where `count` hits are there with pending ones.
-pub(super) fn report_max(counter: &impl Placed, limit: &Limit, count: u64) -> u64 {
+/// The most hits that a reported cost adds after the pending ones, whether the limit carries debts or not.
+pub(super) fn report_max(counter: &impl Placed, limit: &Limit, pending: Pending) -> u64 {
+    let count = pending.on(counter.hits());
+    let of_count = report_max_of_count(count);
+    if !limit.carries_debt() {
+        return of_count;
+    }
     let (room, most) = (limit.debt_room(count), limit.paid_at_once());
     if room >= most {
-        return room;
+        return room.min(of_count);
     }
     let after = counter.place_after(limit);
     let ends_before = |hits: usize| counter.place_without(limit, hits as u64 + 1) < after;
     let lasting = counter.hits() - search(counter.hits() as usize, ends_before) as u64;
-    room.max(most.saturating_sub(lasting))
+    room.max(most.saturating_sub(lasting)).min(of_count)
 }
 
 /// Charges a reported cost. What fits at the newest place goes there, and then pieces of at most N each to the first

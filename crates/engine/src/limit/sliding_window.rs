@@ -26,7 +26,7 @@
 mod cells;
 
 use crate::limit::bytes::{Append as _, Damage, Reader};
-use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
+use crate::limit::counter::{Counter, Pending, look_at_count};
 use crate::limit::debt::{self, AHEAD_NANOS_MAX, PIECES_MAX, Placed, WINDOWS_AHEAD};
 use crate::limit::expiry::Expiry;
 use crate::limit::{BUCKETS_MAX, Limit, Preview};
@@ -183,9 +183,7 @@ impl Counter for SlidingWindow {
     }
 
     fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
-        let count = pending.on(u64::from(self.total()));
-        let room = report_max_of_count(count);
-        if limit.carries_debt() { room.min(debt::report_max(self, limit, count)) } else { room }
+        debt::report_max(self, limit, pending)
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {

@@ -63,8 +63,8 @@ local function place_through(s, sum, reaching)
   return s.first_sum >= sum and s.first or reaching(s, sum)
 end
 
--- The most hits that a reported cost adds to the counter of a strict algorithm. Where others take the room of debts, as many as make N
--- that count for a window from this place.
+-- The most hits that a reported cost adds to the counter of a strict algorithm. Where others take the room of debts,
+-- as many as make N that count for a window from this place.
 local function report_room(s, c, place, debts)
   local count = after_ahead(s, s.sum - s.base)
   local room = room_of_count(count)
@@ -75,8 +75,9 @@ local function report_room(s, c, place, debts)
 end
 
 -- Charges a reported cost: what fits at the newest place goes there, and then pieces of at most N each to the first
--- place at which that many fit. What is not carried goes to the last of these places. debts.count(s, c, place): the hits that still count there; debts.after(c, place): where
--- those of a place do not count any more; debts.put.
+-- place at which that many fit. What is not carried goes to the last of these places.
+-- debts.count(s, c, place): the hits that still count there; debts.after(c, place): where those of a place do not count
+-- any more; debts.put.
 local function charge_debt(s, c, cost, place, last, debts)
   place = max(place, s.newest or 0)
   local carried = min(cost, room_of_debt(c, s.sum - s.base))
