@@ -65,6 +65,8 @@ pub use slots::{IDS, Release, Renewal};
 
 /// How long clients ask.
 const ASKED: Time = 20 * SECOND;
+/// COLD_START_MAX_WINDOW of nodes with Redis.
+pub const COLD_MAX: Time = 3_600 * SECOND;
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -219,7 +221,7 @@ impl Scenario {
     /// COLD_START_MAX_WINDOW, if any node has COLD_START=deny.
     pub fn cold_max(&self) -> Option<Time> {
         let denies = self.all_settings().any(|it| it.denies_cold);
-        let max = if let Layout::Alone(alone) = self.layout { alone.cold_max } else { Time::MAX };
+        let max = if let Layout::Alone(alone) = self.layout { alone.cold_max } else { COLD_MAX };
         denies.then_some(max)
     }
 

@@ -101,7 +101,7 @@ impl Connection {
             closed: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
             reads,
-            line: Mutex::new(Line { opened: world.now(), read: None }),
+            line: Mutex::new(Line { opened: world.now(), ..Line::default() }),
             state: Mutex::new(State { messages: 1, ..State::default() }),
         }
     }
@@ -169,12 +169,14 @@ impl Connection {
         let Some(Arg::Simple(b"HGET")) = arguments.next() else { return None };
         let (connection, reading) =
             (Arc::clone(self), Arc::new(Reading { asked: now, is_answered: AtomicBool::default() }));
+        // Who resets asks what has become of it. No server decides by that.
+        let is_of_reset = lock(&self.line).wrote == Some(now);
         let (own, ends) = (Arc::clone(&reading), now + reads.answer_max());
         self.world.at(ends + MILLI, move |world| {
             // It waited until it gave the connection up, unless all of it stood still.
             let waited =
                 !connection.is_closed.load(Relaxed) || connection.closed.load(Relaxed) + MILLI >= ends;
-            if waited && !own.is_answered.load(Relaxed) && !world.is_frozen(connection.node) {
+            if waited && !is_of_reset && !own.is_answered.load(Relaxed) && !world.is_frozen(connection.node) {
                 reads.late(connection.server, now);
             }
         });
@@ -209,8 +211,10 @@ impl Connection {
             world.note(|| format!("server {} runs {} for node {}", self.server, shown(&command), self.node));
         }
         let back = self.next_arrival(1, now + WORK + waits_for_replicas(&command, &reply));
+        let writes = matches!(command.args_iter().next(), Some(Arg::Simple(b"EVAL" | b"WAIT")));
         world.at(back, move |_| {
             if !self.is_closed.load(Relaxed) && !self.network.is_lost(&self) {
+                lock(&self.line).wrote = writes.then_some(back);
                 lock(&self.state).waiting.retain(|other| !Arc::ptr_eq(other, &pending));
                 read.iter().for_each(|reading| self.read(reading, &reply));
                 pending.answer(Ok(reply));

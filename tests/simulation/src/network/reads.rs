@@ -35,6 +35,8 @@ pub(super) struct Line {
     pub(super) opened: Time,
     /// When resets were read on it last.
     pub(super) read: Option<Time>,
+    /// When the last answer came, if it was that of a text of a script, or of waiting for replicas: resets are written so.
+    pub(super) wrote: Option<Time>,
 }
 
 impl Reads {
@@ -81,8 +83,11 @@ mod tests {
     #[test]
     fn a_server_decides_after_its_resets_were_read_and_not_for_long() {
         let reads = Reads::new(1, 100 * MILLI);
-        let line =
-            |opened, read: Option<Time>| Line { opened: opened * SECOND, read: read.map(|at| at * SECOND) };
+        let line = |opened, read: Option<Time>| Line {
+            opened: opened * SECOND,
+            read: read.map(|at| at * SECOND),
+            wrote: None,
+        };
         let may = |line, at: Time| reads.forbids(0, line, at * MILLI).is_none();
         assert!(!may(line(1, None), 2_000));
         reads.answered(0, 2 * SECOND);

@@ -72,7 +72,8 @@ impl Rules<'_> {
             _ => self
                 .troubles
                 .of(it.node, it.asked, it.answered + SENT)
-                .map_or(it.answered + SENT, |it| it.until),
+                .map_or(0, |trouble| trouble.until)
+                .max(it.answered + SENT),
         };
         let called = match it.outcome {
             Outcome::Unknown if it.is_reported => Time::MAX,

@@ -15,7 +15,7 @@ use super::alone;
 use super::shared_records;
 use crate::node::Node;
 use crate::redis::server::Server;
-use crate::scenario::{Layout, Scenario, Settings};
+use crate::scenario::{COLD_MAX, Layout, Scenario, Settings};
 
 /// Under which keys of counters and names of records are made.
 pub(super) fn secret(layout: Layout) -> KeySecret {
@@ -56,7 +56,7 @@ pub(super) fn counters(scenario: &Scenario, settings: Settings, node: &Node) -> 
     let lease_time = Duration::from_nanos(settings.lease_time);
     let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
     let on = |kind| {
-        let cold = DenyCold { window_max: Duration::from_secs(3_600), lease_time };
+        let cold = DenyCold { window_max: Duration::from_nanos(COLD_MAX), lease_time };
         let options = RedisOptions {
             timeout: Duration::from_nanos(scenario.timeout),
             deny_cold: settings.denies_cold.then_some(cold),
