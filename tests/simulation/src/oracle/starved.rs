@@ -140,8 +140,12 @@ pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
 /// Hits that may be there.
 #[derive(Clone, Copy)]
 struct There {
-    /// Until when they may count. `None`: they do not.
-    until: Option<Time>,
+    /// The place of their record.
+    place: usize,
+    /// When they were asked for.
+    asked: Time,
+    /// Until when they may count.
+    until: Time,
     /// They were charged then at the latest.
     charged: Time,
     /// So were all that were asked for before: what begins later has none of them.
@@ -156,7 +160,9 @@ pub(super) struct Counted<'o> {
     own: &'o [Record],
     /// What surely counts of them.
     counting: &'o [Record],
-    /// What may count of each. Computed once, because each denial looks at all before it.
+    /// What went back, or may have.
+    refunds: Vec<&'o Refund>,
+    /// What may count of them. Computed once, because each denial looks at all before it.
     each: OnceCell<Vec<There>>,
 }
 
@@ -166,7 +172,9 @@ impl<'o> Counted<'o> {
         limit: &'o LimitSpec,
         (own, counting): (&'o [Record], &'o [Record]),
     ) -> Self {
-        Self { rules, limit, own, counting, each: OnceCell::new() }
+        let is_own = |refund: &&Refund| own.first().is_some_and(|it| refund.is_of(it));
+        let refunds = rules.refunds.iter().filter(is_own).collect();
+        Self { rules, limit, own, counting, refunds, each: OnceCell::new() }
     }
 
     /// The most hits that may have counted for the record at this place, without its own. `None`: these, or more.
@@ -190,7 +198,7 @@ impl<'o> Counted<'o> {
     }
 
     /// A denial that says too late when there is room: at a time at which fewer than `enough` of all hits are there that may count.
-    /// Debts, buckets and budgets are not judged.
+    /// Debts are not judged.
     fn too_late(&self, enough: u64, place: usize) -> Option<String> {
         let Self { rules, limit, .. } = *self;
         let it = &self.own[place];
@@ -203,7 +211,16 @@ impl<'o> Counted<'o> {
         let until = (it.asked + it.reset_nanos).saturating_sub(LATE + rules.timeout);
         let since = until.saturating_sub(rules.counts_for(limit, it));
         let is_late = match limit.algorithm {
-            Algorithm::FixedWindow => until > limit.window_around(it.window, it.answered)[1],
+            Algorithm::FixedWindow | Algorithm::Calendar => {
+                until > limit.window_around(it.window, it.answered)[1]
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let own = if it.is_reported { it.hits } else { 0 };
+                // What a request asks of one counter repeatedly has to fit together.
+                let with = self.own.iter().filter(|other| other.request == it.request);
+                let more = with.map(|other| other.hits).sum::<u64>() - it.hits;
+                until > it.answered && own + more + self.level(place, &[], until) < enough
+            }
             // Nobody knows when leases were taken, and what is more than N never fits: a window is enough.
             Algorithm::SlidingLog | Algorithm::SlidingWindow if limit.is_leased || enough == 0 => {
                 since > it.answered
@@ -228,14 +245,19 @@ impl<'o> Counted<'o> {
 
     /// Those in a bucket.
     fn in_bucket(&self, enough: u64, place: usize) -> Option<u64> {
-        let Self { rules, limit, .. } = *self;
-        let it = &self.own[place];
-        let back = went_back(rules, limit, it);
+        let (limit, it) = (self.limit, &self.own[place]);
+        let back = self.went_back(it);
         if fill(enough + sum_of(&back), limit, self.others(place, 0), it) {
             return None;
         }
-        let level = level(limit, self.others(place, 0), &back, it);
-        Some(1 + level + (rules.lag * limit.most()).div_ceil(it.window))
+        Some(self.level(place, &back, it.asked))
+    }
+
+    /// The most that may be in a bucket at this time, of what may count where the record at this place was asked for.
+    fn level(&self, place: usize, back: &[&Refund], at: Time) -> u64 {
+        let (limit, it) = (self.limit, &self.own[place]);
+        let level = level(limit, self.others(place, 0), back, it, at);
+        1 + level + (self.rules.lag * limit.most()).div_ceil(it.window)
     }
 
     /// Those in a window that ends when the record at this place was asked for, or in a period.
@@ -253,7 +275,7 @@ impl<'o> Counted<'o> {
             Algorithm::Calendar => limit.window_around(it.window, it.asked.saturating_sub(slack))[0],
             _ => it.asked.saturating_sub(rules.counts_for(limit, it)),
         };
-        let back = went_back(rules, limit, it);
+        let back = self.went_back(it);
         let hits = sum_below(enough + sum_of(&back), self.others(place, since))?;
         if back.is_empty() {
             return Some(hits);
@@ -265,36 +287,35 @@ impl<'o> Counted<'o> {
 
     /// What others may have charged since this time, before the record at this place was answered.
     fn others(&self, place: usize, since: Time) -> impl DoubleEndedIterator<Item = There> {
-        let mut latest = 0;
         let each = self.each.get_or_init(|| {
-            let own = self.own.iter();
-            own.map(|it| {
-                let there = self.may_count(it);
+            let mut latest = 0;
+            let places = 0..self.own.len();
+            let may_count = places.filter_map(|place| {
+                let there = self.may_count(place)?;
                 latest = there.charged.max(latest);
-                There { all_charged: latest, ..there }
-            })
-            .collect()
+                Some(There { all_charged: latest, ..there })
+            });
+            may_count.collect()
         });
         let it = &self.own[place];
-        let asked = self.own.partition_point(|other| other.asked <= it.answered);
+        let asked = each.partition_point(|there| there.asked <= it.answered);
         let first = each[..asked].partition_point(|there| there.all_charged < since);
-        let others = each[first..asked].iter().enumerate();
-        let others = others.filter(move |(number, _)| first + number != place);
         let may_count =
-            move |there: &There| there.charged >= since && there.until.is_some_and(|until| until >= it.asked);
-        others.map(|(_, there)| *there).filter(may_count)
+            move |there: &&There| there.place != place && there.charged >= since && there.until >= it.asked;
+        each[first..asked].iter().filter(may_count).copied()
     }
 
-    /// What may count of a record, without those before it.
-    fn may_count(&self, it: &Record) -> There {
-        let (rules, limit) = (self.rules, self.limit);
+    /// What may count of the record at this place, without those before it. `None`: nothing.
+    fn may_count(&self, place: usize) -> Option<There> {
+        let (rules, limit, it) = (self.rules, self.limit, &self.own[place]);
         // A fixed window counts what is denied, but not by a ban.
         let counts_denied = limit.algorithm == Algorithm::FixedWindow
             && !it.bans.is_banned
             && (!rules.stops_increment || it.outcome == Outcome::Denied { over: true });
         let until = if counts_denied { Some(Time::MAX) } else { rules.may_count_until(limit, it) };
+        let (until, hits) = (until?, rules.hits_at_most(limit, it));
         let charged = rules.charged_until(limit, it);
-        There { until, charged, all_charged: charged, hits: rules.hits_at_most(limit, it) }
+        Some(There { place, asked: it.asked, until, charged, all_charged: charged, hits })
     }
 
     /// The most hits that nodes may have leased and not spent: each lease is a part of what the ones before left, and of what
@@ -317,6 +338,23 @@ impl<'o> Counted<'o> {
         most - rest + self.leases_lost(it) * limit.most().div_ceil(LEASE_PART)
     }
 
+    /// What surely went back before this was asked for.
+    fn went_back(&self, it: &Record) -> Vec<&'o Refund> {
+        let Self { rules, limit, .. } = *self;
+        if limit.is_leased {
+            return Vec::new();
+        }
+        let own = self.refunds.iter().copied().filter(|refund| refund.taken.epoch == it.epoch);
+        // Where hits go back a node forgets its denials. Others remember theirs.
+        let is_heard = |refund: &&Refund| !rules.remembers_denials || refund.node == it.node;
+        // What was done since a checkpoint is lost with it: hits that went back count again.
+        let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.touches(done, done));
+        let own = own.filter(|refund| !is_lost(refund.done));
+        let fails = |refund: &Refund| rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
+        let own = own.filter(|refund| refund.done <= it.asked && !fails(refund));
+        own.filter(is_heard).collect()
+    }
+
     /// How many leases may count that nobody has: Redis granted them to requests that had no answer in time.
     fn leases_lost(&self, it: &Record) -> u64 {
         let since = it.asked.saturating_sub(self.rules.counts_for(self.limit, it));
@@ -324,22 +362,6 @@ impl<'o> Counted<'o> {
         let before = recent.take_while(|other| other.asked <= it.answered);
         before.filter(|other| other.outcome == Outcome::Unknown).count() as u64
     }
-}
-
-/// What surely went back before this was asked for.
-fn went_back<'r>(rules: &Rules<'r>, limit: &LimitSpec, it: &Record) -> Vec<&'r Refund> {
-    if limit.is_leased {
-        return Vec::new();
-    }
-    let own = rules.refunds.iter().filter(|refund| refund.is_of(it) && refund.taken.epoch == it.epoch);
-    // Where hits go back a node forgets its denials. Others remember theirs.
-    let is_heard = |refund: &&Refund| !rules.remembers_denials || refund.node == it.node;
-    // What was done since a checkpoint is lost with it: hits that went back count again.
-    let is_lost = |done: Time| rules.losses.iter().any(|loss| loss.touches(done, done));
-    let own = own.filter(|refund| !is_lost(refund.done));
-    let fails = |refund: &Refund| rules.troubles.of(refund.node, refund.asked, refund.done).is_some();
-    let own = own.filter(|refund| refund.done <= it.asked && !fails(refund));
-    own.filter(is_heard).collect()
 }
 
 /// How many hits went back.
@@ -354,6 +376,9 @@ fn give_back(rules: &Rules<'_>, limit: &LimitSpec, it: &Record, refunds: &[&Refu
         let since = refund.asked.saturating_sub(rules.counts_for(limit, it));
         let mut left = refund.taken.hits;
         for there in there.iter_mut().filter(|there| there.charged >= since) {
+            if left == 0 {
+                break;
+            }
             let taken = left.min(there.hits);
             (there.hits, left) = (there.hits - taken, left - taken);
         }
@@ -380,18 +405,24 @@ fn drained(limit: &LimitSpec, it: &Record, elapsed: Time) -> f64 {
     elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64
 }
 
-/// The most that may be in a bucket when this one is asked for. What went back did so at the earliest: the later, the more of it
+/// The most that may be in a bucket at this time. What went back did so at the earliest: the later, the more of it
 /// found hits there.
-fn level(limit: &LimitSpec, there: impl Iterator<Item = There>, back: &[&Refund], it: &Record) -> u64 {
+fn level(
+    limit: &LimitSpec,
+    there: impl Iterator<Item = There>,
+    back: &[&Refund],
+    it: &Record,
+    at: Time,
+) -> u64 {
     let charged = there.map(|there| (there.charged.min(it.asked), there.hits as f64));
     let back = back.iter().map(|refund| (refund.asked, -(refund.taken.hits as f64)));
     let mut changes: Vec<(Time, f64)> = back.chain(charged).collect();
     changes.sort_by_key(|&(at, _)| at);
     let (mut level, mut since) = (0.0_f64, 0);
     let drained = |elapsed: Time| drained(limit, it, elapsed);
-    for (at, hits) in changes {
-        level = ((level - drained(at - since)).max(0.0) + hits).max(0.0);
-        since = at;
+    for (changed, hits) in changes {
+        level = ((level - drained(changed - since)).max(0.0) + hits).max(0.0);
+        since = changed;
     }
-    (level - drained(it.asked - since)).max(0.0).ceil() as u64
+    (level - drained(at - since)).max(0.0).ceil() as u64
 }

@@ -355,6 +355,22 @@ fn whoever_is_asked_to_come_back_too_late_is_found() {
     }
 }
 
+/// Ten hits of ten a second: three more fit when three have drained.
+#[test]
+fn whoever_is_asked_to_come_back_too_late_by_a_bucket_is_found() {
+    let hundredths = |hundredths: Time| hundredths * SECOND / 100;
+    let is_fine = |asks, waits: Time| {
+        let all = Record { requests: 10, hits: 10, ..record((0, 1), Outcome::Admitted) };
+        let denied = record((hundredths(5), hundredths(5) + 1), Outcome::Denied { over: true });
+        let denied = Record { requests: 10, hits: 3, reset_nanos: hundredths(waits), ..denied };
+        let twice = [denied, Record { hits: 6, ..denied }];
+        let limits = [LimitSpec::new(Algorithm::TokenBucket, 10, 1)];
+        starved(&rules(&limits, &[], true), &[&[all], &twice[..asks]].concat()).is_none()
+    };
+    assert!(is_fine(1, 25) && !is_fine(1, 80));
+    assert!(is_fine(2, 80), "nine hits of one request have to fit together");
+}
+
 #[test]
 fn an_answer_leaves_what_nobody_can_have() {
     let is_fine = |algorithm, left: u64, hits: u64| {
