@@ -208,7 +208,7 @@ impl App {
         bans::register(&metrics, &service);
         holds::register(&metrics, &service);
         let exceptions = Arc::new(exceptions::open(&configuration.admin, configuration.redis.as_ref())?);
-        exceptions::install(&exceptions, &service);
+        exceptions.install(&service);
         exceptions::register(&metrics, &exceptions, &service);
         let resets = resets::open(&service, configuration.state.folder.as_deref())?;
         let tracer = spans::start(configuration.tracing.clone(), &metrics)?;

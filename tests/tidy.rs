@@ -298,7 +298,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("line_file", &["bodies"]),
             ("numbers", &[]),
             ("audit", &[]),
-            ("exceptions", &["audit", "bodies", "line_file", "numbers"]),
+            ("exceptions", &["audit", "bodies", "line_file", "numbers", "serve::service"]),
             ("resets", &["bodies", "line_file", "numbers", "serve::service"]),
             ("records", &["serve::service"]),
             (

@@ -13,7 +13,6 @@ use crate::app::{AppError, Essential, dead, spawn_forever};
 use crate::clock::wall;
 use crate::configuration::{Admin, Redis};
 use crate::source::file::{Contents, FileSource, Layout, SourceError};
-use tidegate_engine::Timestamp;
 use tidegate_operate::audit::Audit;
 use tidegate_operate::exceptions::{Book, FILE_BYTES_MAX};
 use tidegate_redis::{RedisOptions, RedisStore};
@@ -21,9 +20,6 @@ use tidegate_serve::metrics::{MetricType, Metrics};
 use tidegate_serve::service::{EFFECTS, Service};
 
 const SETTING: &str = "EXCEPTIONS_FILE";
-
-/// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
-const TICK: Duration = Duration::from_millis(250);
 
 /// How often the file is tried. An operator who needs an exception at night should not be the first to learn that it
 /// cannot be kept.
@@ -52,8 +48,8 @@ pub(super) fn open(admin: &Admin, redis: Option<&Redis>) -> Result<Book, AppErro
 
 /// Reads the exceptions of all nodes, and puts them in force before any request is served.
 pub(super) async fn read_first(book: &Arc<Book>, service: &Service) {
-    book.read_first(wall).await;
-    install(book, service);
+    book.read_first().await;
+    book.install(service);
 }
 
 /// Reads the exceptions of a file that another program writes, now and after every change.
@@ -91,8 +87,8 @@ fn take(book: &Book, path: &Path, read: &Result<Contents, SourceError>) -> Resul
 
 /// Keeps them in force, in step with other nodes, and copied to the file.
 pub(super) fn keep(control: &mut Essential, book: &Arc<Book>, service: &Arc<Service>) {
-    spawn_forever(control, follow(Arc::clone(book), Arc::clone(service)));
-    spawn_forever(control, Arc::clone(book).follow(wall));
+    spawn_forever(control, Arc::clone(book).keep_in_force(Arc::clone(service)));
+    spawn_forever(control, Arc::clone(book).follow());
     spawn_forever(control, Arc::clone(book).keep_copy());
     spawn_forever(control, try_file(Arc::clone(book)));
 }
@@ -106,38 +102,6 @@ pub(super) async fn copy_at_the_end(book: &Arc<Book>) {
     }
 }
 
-/// Puts the exceptions in force that are due now. Returns when one begins or ends by itself.
-pub(super) fn install(book: &Book, service: &Service) -> Option<Timestamp> {
-    let compiled = book.compile(wall());
-    service.except(compiled.exceptions);
-    compiled.until
-}
-
-/// Puts every change in force, and every exception that begins or ends by itself.
-async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
-    let mut changes = book.changes();
-    loop {
-        let until = {
-            let (book, service) = (Arc::clone(&book), Arc::clone(&service));
-            // 100,000 take a while to compile, and a change holds the lock while it waits for its disk.
-            tokio::task::spawn_blocking(move || install(&book, &service)).await.unwrap_or_default()
-        };
-        let changed = async {
-            if changes.changed().await.is_err() {
-                // The process is going down.
-                std::future::pending::<()>().await;
-            }
-        };
-        match until {
-            None => changed.await,
-            Some(until) => tokio::select! {
-                () = changed => {}
-                () = passed(until) => {}
-            },
-        }
-    }
-}
-
 /// Checks again and again whether the file can be written.
 async fn try_file(book: Arc<Book>) -> Infallible {
     loop {
@@ -145,13 +109,6 @@ async fn try_file(book: Arc<Book>) -> Infallible {
         let book = Arc::clone(&book);
         // If the check panicked, the next one reports what is wrong.
         let _ = tokio::task::spawn_blocking(move || book.check_file()).await;
-    }
-}
-
-/// Waits until the wall clock has reached this time.
-async fn passed(until: Timestamp) {
-    while wall() < until {
-        tokio::time::sleep(TICK).await;
     }
 }
 

@@ -398,7 +398,7 @@ impl App {
         }
         if let Some(path) = &app.configuration.admin.exceptions_followed {
             exceptions::follow_file(tasks, path, &app.exceptions)?;
-            exceptions::install(&app.exceptions, &app.service);
+            app.exceptions.install(&app.service);
         }
         Ok((app, rules))
     }

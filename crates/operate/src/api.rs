@@ -250,7 +250,7 @@ impl From<ChangeError> for Problem {
             ChangeError::Full | ChangeError::FullOfPatterns | ChangeError::Busy => StatusCode::CONFLICT,
             ChangeError::Audit(_) | ChangeError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
             ChangeError::Redis(_) | ChangeError::NotKnown(_) => StatusCode::SERVICE_UNAVAILABLE,
-            ChangeError::Thread(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            ChangeError::Died => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())
     }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tidegate_engine::stamp;
 use tidegate_engine::text::json_line;
 use tidegate_engine::time::Timestamp;
+use tidegate_redis::runtime::Runtime;
 
 /// The number of lines in memory.
 const RECENT_MAX: usize = 1_000;
@@ -36,8 +37,8 @@ pub enum AuditError {
         source: io::Error,
     },
     /// The thread that writes it has died.
-    #[error(transparent)]
-    Thread(#[from] tokio::task::JoinError),
+    #[error("the thread that writes it has died")]
+    Died,
 }
 
 /// What a change does, as its lines say it.
@@ -129,6 +130,7 @@ impl Audit {
     /// Fails when the change cannot be announced. Then it is not made.
     pub(crate) async fn around<T>(
         self: &Arc<Self>,
+        runtime: &impl Runtime,
         author: Author,
         now: impl Fn() -> Timestamp,
         does: Does,
@@ -137,12 +139,12 @@ impl Audit {
     ) -> Result<T, AuditError> {
         let (audit, began) = (Arc::clone(self), now());
         let intend = move || audit.intend(&author, began, does, what);
-        let intended = tokio::task::spawn_blocking(intend).await??;
+        let intended = runtime.unblock(intend).await.ok_or(AuditError::Died)??;
         let (made, outcome) = change.await;
         let (audit, ended) = (Arc::clone(self), now());
         let end = move || audit.ended(intended, ended, outcome);
-        if let Err(error) = tokio::task::spawn_blocking(end).await {
-            tracing::error!("the outcome of a change is not in the audit: {error}");
+        if runtime.unblock(end).await.is_none() {
+            tracing::error!("the outcome of a change is not in the audit: {}", AuditError::Died);
         }
         Ok(made)
     }

@@ -4,17 +4,20 @@
 //! the audit. A change is written to the audit before it is made, and its outcome after. A change that cannot be
 //! audited is not made. With a file ([`Book::open`]) exceptions survive a restart: the file is written under a
 //! temporary name, synced and renamed before a change counts. With a Redis ([`Book::shared_in`]) they hold for all
-//! nodes, and the file is a copy for a start without Redis. It reads no clock and opens no sockets.
+//! nodes, and the file is a copy for a start without Redis. It opens no sockets, and reads no clock but that of its
+//! runtime.
 //!
 //! - `authored`: one exception as operators write it, and its JSON
 //! - `pages`: the entry of each id, and the effect of a change; `known`: one entry, as nodes exchange it
 //! - `shared`: how nodes agree; `redis`: where they keep what they agree on
+//! - `in_force`: how a service decides by them
 
 mod known;
 mod pages;
 mod authored;
 mod redis;
 mod shared;
+mod in_force;
 
 pub use self::authored::Authored;
 
@@ -23,7 +26,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use self::known::KnownException;
 use self::pages::{Pages, Planned};
@@ -34,6 +37,7 @@ use crate::line_file::{FileError, LineFile};
 use tidegate_disk::{Disk, SystemDisk};
 use tidegate_engine::overlay::Exceptions;
 use tidegate_engine::time::Timestamp;
+use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{ConnectError, RedisStore};
 
 /// How many exceptions there may be.
@@ -50,7 +54,8 @@ const FILE: LineFile = LineFile { setting: "EXCEPTIONS_FILE", bytes_max: FILE_BY
 type Lined = (Authored, Arc<str>);
 
 /// All exceptions that were made and not ended.
-pub struct Book {
+pub struct Book<R: Runtime = Tokio> {
+    runtime: R,
     file: Option<PathBuf>,
     disk: Arc<dyn Disk>,
     /// The result of the last attempt to write the file.
@@ -153,15 +158,15 @@ pub enum ChangeError {
     /// Other nodes changed it first, again and again.
     #[error("not done, because other nodes change it at the same time (send it again)")]
     Busy,
-    /// The thread that makes it has died.
-    #[error("not done: {0}")]
-    Thread(#[from] tokio::task::JoinError),
+    /// The task that makes it has died.
+    #[error("not done: the task that makes it has died")]
+    Died,
 }
 
 impl Book {
     /// Without a file: exceptions end with the process.
     pub fn new(audit: Audit) -> Self {
-        Self::with(None, audit, Vec::new())
+        Self::on(Tokio, audit)
     }
 
     /// The exceptions in this file, which need not exist yet.
@@ -169,7 +174,14 @@ impl Book {
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
         let read = parse(&path, &FILE.text(&path)?)?;
         check(&SystemDisk, &path)?;
-        Ok(Self::with(Some(path), audit, read))
+        Ok(Self::with(Tokio, Some(path), audit, read))
+    }
+}
+
+impl<R: Runtime> Book<R> {
+    /// Without a file, on this runtime.
+    pub fn on(runtime: R, audit: Audit) -> Self {
+        Self::with(runtime, None, audit, Vec::new())
     }
 
     /// Reads the exceptions in the text of a file that another program writes. They replace the previous ones.
@@ -181,12 +193,12 @@ impl Book {
         Ok(())
     }
 
-    fn with(file: Option<PathBuf>, audit: Audit, read: Vec<Lined>) -> Self {
+    fn with(runtime: R, file: Option<PathBuf>, audit: Audit, read: Vec<Lined>) -> Self {
         let pages = Pages::new(read, file.is_some());
         let version = watch::Sender::new(Version { number: 0, count: pages.count() });
         let (disk, unwritable, pages) = (Arc::new(SystemDisk), Mutex::default(), Mutex::new(pages));
         let audit = Arc::new(audit);
-        Self { file, disk, unwritable, audit, pages, version, shared: None }
+        Self { runtime, file, disk, unwritable, audit, pages, version, shared: None }
     }
 
     /// Writes its file on this disk.
@@ -197,7 +209,7 @@ impl Book {
 
     /// Shares them with all nodes that use this Redis. It has no counters, and is not connected yet.
     #[must_use]
-    pub fn shared_in(self, store: RedisStore) -> Self {
+    pub fn shared_in(self, store: RedisStore<R>) -> Self {
         self.pages.lock().number_by_time();
         Self { shared: Some(Shared::new(InRedis::new(store))), ..self }
     }
@@ -234,13 +246,18 @@ impl Book {
     ) -> Result<Change, ChangeError> {
         let book = Arc::clone(self);
         match &self.shared {
-            None => tokio::task::spawn_blocking(move || book.change_here(&wanted, &author, now)).await?,
+            None => {
+                let change = move || book.change_here(&wanted, &author, now);
+                self.runtime.unblock(change).await.ok_or(ChangeError::Died)?
+            }
             Some(_) => {
-                let change = async move {
+                let (done, changed) = oneshot::channel();
+                self.runtime.spawn(async move {
                     let shared = book.shared.as_ref().expect("it is shared");
-                    book.change_everywhere(shared, wanted, author, now).await
-                };
-                tokio::spawn(change).await?
+                    // Perhaps nobody waits for it any more.
+                    let _ = done.send(book.change_everywhere(shared, wanted, author, now).await);
+                });
+                changed.await.map_err(|_| ChangeError::Died)?
             }
         }
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{AdminApi, Problem};
 use crate::audit::{Author, Does};
 use crate::exceptions::ChangeError;
+use tidegate_redis::runtime::Tokio;
 use tidegate_serve::clock::wall;
 
 /// What was changed, and the outcome in words, for the audit.
@@ -36,7 +37,7 @@ impl AdminApi {
             let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
             (made.map(|(made, _)| made), outcome)
         };
-        let made = tokio::spawn(async move { audit.around(author, wall, does, what, change).await });
+        let made = tokio::spawn(async move { audit.around(&Tokio, author, wall, does, what, change).await });
         let made =
             made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         made.map_err(ChangeError::from)?.map_err(Into::into)

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use tidegate_redis::runtime::Runtime;
 use tidegate_redis::values::{Followed, MissingStream, Values};
 use tidegate_redis::{ConnectError, Contact, RedisStore};
 
@@ -44,15 +45,15 @@ pub(super) trait ExceptionStore: Send + Sync {
     fn changed(&self) -> StoreCall<'_, Option<Vec<String>>>;
 }
 
-pub(super) struct InRedis {
-    values: Values,
+pub(super) struct InRedis<R: Runtime> {
+    values: Values<R>,
     /// Whether there was ever a value.
     has_values: AtomicBool,
 }
 
-impl InRedis {
+impl<R: Runtime> InRedis<R> {
     /// It is not connected yet.
-    pub(super) fn new(store: RedisStore) -> Self {
+    pub(super) fn new(store: RedisStore<R>) -> Self {
         let name = format!("{}{NAME}", store.options().keys.prefix);
         Self { values: Values::new(store, &name), has_values: AtomicBool::new(false) }
     }
@@ -80,7 +81,7 @@ fn add(ids: &mut Option<Vec<String>>, followed: Followed) {
     }
 }
 
-impl ExceptionStore for InRedis {
+impl<R: Runtime> ExceptionStore for InRedis<R> {
     fn attach(&self) {
         self.values.store().attach();
     }

@@ -28,6 +28,7 @@ use crate::audit::{Author, DONE};
 use crate::numbers::next;
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::ConnectError;
+use tidegate_redis::runtime::Runtime;
 
 /// How often changes of other nodes are read.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
@@ -84,7 +85,7 @@ impl Shared {
     }
 }
 
-impl Book {
+impl<R: Runtime> Book<R> {
     /// Makes a change that holds for all nodes: it is done when Redis has it.
     pub(super) async fn change_everywhere(
         self: &Arc<Self>,
@@ -93,8 +94,8 @@ impl Book {
         author: Author,
         now: Timestamp,
     ) -> Result<Change, ChangeError> {
-        let turn = tokio::time::timeout(TURN_MAX, shared.one_at_a_time.lock()).await;
-        let _one_at_a_time = turn.map_err(|_| ChangeError::Busy)?;
+        let turn = self.runtime.timeout(TURN_MAX, shared.one_at_a_time.lock()).await;
+        let _one_at_a_time = turn.ok_or(ChangeError::Busy)?;
         let id = wanted.id().to_owned();
         for _ in 0..TRIES_MAX {
             let theirs = shared.store.get(&id).await.map_err(ChangeError::Redis)?;
@@ -120,7 +121,7 @@ impl Book {
                         };
                         (written, outcome)
                     };
-                    self.audit.around(author.clone(), || now, does, what, write).await?
+                    self.audit.around(&self.runtime, author.clone(), || now, does, what, write).await?
                 }
             };
             match written {
@@ -190,31 +191,31 @@ impl Book {
     }
 
     /// Connects to the shared store, in the background, and reads it, if it answers soon.
-    pub async fn read_first(self: &Arc<Self>, now: fn() -> Timestamp) {
+    pub async fn read_first(&self) {
         let Some(shared) = &self.shared else { return };
         shared.store.attach();
         let read = async {
-            while self.agree(shared, now()).await.is_err() {
+            while self.agree(shared, self.runtime.wall()).await.is_err() {
                 if shared.store.is_away() {
                     return;
                 }
-                tokio::time::sleep(FIRST_READ.0).await;
+                self.runtime.sleep(FIRST_READ.0).await;
             }
         };
         // If they were not read, the follower reports it.
-        let _ = tokio::time::timeout(FIRST_READ.1, read).await;
+        let _ = self.runtime.timeout(FIRST_READ.1, read).await;
     }
 
     /// Puts the changes of other nodes in force, and writes back what Redis has lost, for ever.
-    pub async fn follow(self: Arc<Self>, now: fn() -> Timestamp) -> Infallible {
+    pub async fn follow(self: Arc<Self>) -> Infallible {
         let Some(shared) = &self.shared else { return std::future::pending().await };
         let mut pause = READ_INTERVAL;
         loop {
             for _ in 0..COMPARE_ALL_EVERY {
-                let agreed = self.agree(shared, now()).await;
+                let agreed = self.agree(shared, self.runtime.wall()).await;
                 pause = if agreed.is_ok() { READ_INTERVAL } else { (pause * 2).min(PAUSE_MAX) };
                 shared.note(agreed.err());
-                tokio::time::sleep(pause).await;
+                self.runtime.sleep(pause).await;
             }
             shared.compares_all.store(true, Relaxed);
         }

@@ -348,7 +348,7 @@ async fn the_audit_has_when_a_change_began_and_when_it_ended() {
     let clock = std::sync::atomic::AtomicU64::new(1_700_000_000);
     let now = || Timestamp::from_secs(clock.fetch_add(5, std::sync::atomic::Ordering::Relaxed));
     let change = async { ((), Ok(DONE.to_owned())) };
-    let made = audit.around(author(), now, Does::ExceptionEnd, json!({}), change).await;
+    let made = audit.around(&Tokio, author(), now, Does::ExceptionEnd, json!({}), change).await;
     made.expect("it is audited in memory");
     let times: Vec<_> = lines(&audit).iter().map(|line| line["at"].clone()).collect();
     assert_eq!(

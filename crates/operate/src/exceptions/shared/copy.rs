@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::Book;
+use tidegate_redis::runtime::Runtime;
 
 /// The least time between two copies.
 const COPY_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Book {
+impl<R: Runtime> Book<R> {
     /// Keeps the file a copy of the shared exceptions, for a start without Redis. Runs for ever.
     pub async fn keep_copy(self: Arc<Self>) -> Infallible {
         let mut changes = self.changes();
         loop {
             let is_copied = self.copy().await;
-            tokio::time::sleep(COPY_INTERVAL).await;
+            self.runtime.sleep(COPY_INTERVAL).await;
             if is_copied && changes.changed().await.is_err() {
                 return std::future::pending().await;
             }
@@ -34,6 +35,6 @@ impl Book {
             let lines = book.pages.lock().lines();
             book.write(&lines)
         };
-        tokio::task::spawn_blocking(write).await.is_ok_and(|written| written.is_ok())
+        self.runtime.unblock(write).await.is_some_and(|written| written.is_ok())
     }
 }

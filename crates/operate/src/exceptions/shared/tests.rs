@@ -10,6 +10,7 @@ use self::store::{Held, Link, Redis};
 use super::super::{Audit, Authored, PATTERNS_MAX};
 use super::*;
 use crate::audit::Caller;
+use tidegate_redis::runtime::Tokio;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -307,12 +308,12 @@ async fn while_redis_is_away_what_is_known_holds_and_nothing_is_changed() {
 async fn after_an_outage_changes_are_known_as_soon_as_before() {
     let redis = Arc::<Redis>::default();
     let [one, other] = [(); 2].map(|()| Node::start(&redis));
-    let following = tokio::spawn(Arc::clone(&other.book).follow(|| NOW));
+    let following = tokio::spawn(Arc::clone(&other.book).follow());
     other.link.is_cut.store(true, Relaxed);
     tokio::time::sleep(30 * PAUSE_MAX).await;
     other.link.is_cut.store(false, Relaxed);
     tokio::time::sleep(2 * PAUSE_MAX).await;
-    one.put("a", 5, NOW).await.expect("it answers");
+    one.put("a", 5, Tokio.wall()).await.expect("it answers");
     tokio::time::sleep(2 * READ_INTERVAL).await;
     assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5)]));
     following.abort();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::super::Book;
 use super::Shared;
 use tidegate_redis::ConnectError;
+use tidegate_redis::runtime::Runtime;
 
 /// Values in Redis that are remembered as ignored.
 const LEFT_OUT_MAX: usize = 100;
@@ -21,7 +22,7 @@ pub(super) struct Trouble {
     pub(super) left_out: BTreeMap<String, String>,
 }
 
-impl Book {
+impl<R: Runtime> Book<R> {
     /// What is wrong with exceptions, in words.
     pub fn trouble(&self) -> Option<String> {
         let Some(shared) = &self.shared else {
