@@ -15,7 +15,7 @@ mod front;
 mod decided;
 mod slots;
 
-// What operators do: exceptions, bans, resets, and records in a list or in Redis.
+// What operators do: exceptions of one node or of all, bans, resets, and records in a list or in Redis.
 mod book;
 mod bans;
 mod resets;
@@ -23,6 +23,8 @@ mod records;
 mod shelf;
 mod shared_records;
 mod record_writes;
+mod shared_exceptions;
+mod exception_changes;
 mod ledger;
 
 // What goes wrong.
@@ -55,6 +57,7 @@ use ledger::Ledger;
 use names::RuleIds;
 use nodes::State;
 use resets::Operated;
+use shared_exceptions::SharedExceptions;
 use shelf::Shelf;
 use sums::Sums;
 
@@ -143,6 +146,8 @@ struct Run {
     shelf: Arc<Shelf>,
     /// What operators wrote, where records are in Redis.
     ledger: Ledger,
+    /// What operators did with exceptions, where nodes share them.
+    shared_exceptions: SharedExceptions,
     /// When nodes may not have reached the server of records.
     record_troubles: Troubles,
     operated: Mutex<Operated>,
@@ -183,6 +188,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
     let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
     let rules = [0, 1].map(|version| rules::rules(scenario, version, cluster::secret(scenario.layout)));
+    let record_troubles = troubles::of_records(scenario);
     let nodes = scenario.clocks.iter().map(|_| State { home: Home::of(scenario), ..State::default() });
     let run = Arc::new(Run {
         world,
@@ -195,7 +201,8 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         places: Mutex::new(vec![0..0; scenario.asks.len()]),
         shelf: Arc::default(),
         ledger: Ledger::default(),
-        record_troubles: troubles::of_records(scenario),
+        shared_exceptions: SharedExceptions::of(scenario, &record_troubles),
+        record_troubles,
         operated: Mutex::default(),
         losses: Mutex::default(),
         refunds: Mutex::default(),
@@ -248,6 +255,7 @@ impl Run {
         self.world.run_until(end);
         self.check_resets();
         self.check_records();
+        self.check_exceptions();
         self.check_recovered();
         self.check_leases();
         self.sums.check(&self.metrics).into_iter().for_each(|what| self.wrong(Kind::WrongSum, what));

@@ -36,6 +36,7 @@ mod operators;
 mod exceptions;
 mod records;
 mod shared_records;
+mod shared_exceptions;
 mod resets;
 
 use std::fmt::{self, Display, Formatter};
@@ -114,16 +115,18 @@ pub struct Scenario {
     /// Nodes follow resets through Redis. Otherwise they hear of them from a list.
     pub follows_resets: bool,
     /// Where records are.
-    pub records_in: RecordsIn,
+    pub records_in: StoredIn,
+    /// Where exceptions are: in the Redis that has the records, or, where nodes share none, in a list of each node.
+    pub exceptions_in: StoredIn,
     /// What clients ask, by time.
     pub asks: Vec<Ask>,
     /// What goes wrong, or is changed, by time.
     pub faults: Vec<Fault>,
 }
 
-/// Where records are.
+/// Where records are, or exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordsIn {
+pub enum StoredIn {
     /// In a list, of which nodes hear changes.
     List,
     /// In a Redis server that has no counters.
@@ -243,7 +246,17 @@ impl Scenario {
 
     /// Whether records are in Redis, where nodes share them.
     pub fn shares_records(&self) -> bool {
-        self.records_in != RecordsIn::List
+        self.records_in != StoredIn::List
+    }
+
+    /// Whether exceptions are in Redis, where nodes share them.
+    pub fn shares_exceptions(&self) -> bool {
+        self.exceptions_in != StoredIn::List
+    }
+
+    /// The Redis that has no counters, if there is one: it has records, or exceptions, or both.
+    pub fn operated_in(&self) -> StoredIn {
+        if self.shares_records() { self.records_in } else { self.exceptions_in }
     }
 
     /// When clients have asked everything.
@@ -314,6 +327,9 @@ impl Display for Scenario {
         }
         if self.shares_records() {
             writeln!(formatter, "records are in {:?}", self.records_in)?;
+        }
+        if self.shares_exceptions() {
+            writeln!(formatter, "nodes share exceptions in {:?}", self.exceptions_in)?;
         }
         write!(formatter, "{} requests, {} faults", self.asks.len(), self.faults.len())
     }

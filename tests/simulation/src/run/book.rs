@@ -144,6 +144,7 @@ impl Run {
 
     /// Operators end what is left, whatever the wall clock says.
     pub(super) fn end_exceptions(self: &Arc<Self>) {
+        self.end_shared_exceptions();
         let left = |node: usize| -> Vec<Which> {
             let nodes = lock(&self.nodes);
             let made = nodes[node].home.iter().flat_map(|home| &home.excepted.made);

@@ -135,6 +135,10 @@ impl Run {
             let wall = home.as_ref().map_or_else(|| world_time(now), |home| home.wall_at(now));
             (excepted.met(noted.asked, of, limit.is_override), wall)
         };
+        let met = match self.scenario.shares_exceptions() {
+            true => self.shared_met(noted, of, limit.is_override),
+            false => met,
+        };
         let all = self.recorded_limits(noted, is_patient);
         let under = |made: &Option<Made>, own: Decider| match (made.map(|made| made.effect), limit.further) {
             (None, _) => own,

@@ -80,6 +80,10 @@ impl Run {
                 self.change_book(node, (limit, whom), Some((effect, lasts)));
                 later(lasts, Self::heal);
             }
+            What::Except { node, limit, whom, effect, lasts } if self.scenario.shares_exceptions() => {
+                self.make_shared(node, (limit, whom), effect, lasts);
+                later(lasts, Self::heal);
+            }
             What::Except { node, limit, whom, effect, lasts } => {
                 let (from, until) = (None, Some(world_time(now + lasts)));
                 self.except(node, |excepted| excepted.make(now, Made { limit, whom, effect, from, until }));
@@ -111,6 +115,9 @@ impl Run {
             What::Except { whom, .. } if self.is_alone() && whom.is_one() => {}
             What::Except { node, limit, whom, .. } if self.is_alone() => {
                 self.change_book(node, (limit, whom), None);
+            }
+            What::Except { node, limit, whom, .. } if self.scenario.shares_exceptions() => {
+                self.end_shared(node, (limit, whom));
             }
             What::Except { node, limit, whom, .. } => {
                 let now = self.world.now();

@@ -1,7 +1,7 @@
-//! What operators wrote to the store of records in Redis, as they know it.
+//! What operators wrote to Redis, as they know it: records of counters, and exceptions.
 //!
-//! In: when each write was sent, and when it was acknowledged. Out: the records that a counter may have. Redis has one
-//! record of a counter at a time: it is that of a write which no acknowledged one followed. A write without an
+//! In: when each write was sent, and when it was acknowledged. Out: the values that something may have. It has one
+//! value at a time: it is that of a write which no acknowledged one followed. A write without an
 //! acknowledgement may be done at any time until it can no longer be under way, or never.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ pub(super) type Counter = (usize, u64);
 /// A process of a node: the node, and how often it had been started.
 pub(super) type Process = (usize, u64);
 
-/// All writes, by the numbers under which they were begun.
-pub(super) struct Ledger(Mutex<Vec<Write>>);
+/// All writes of records, or of something else that has values, by the numbers under which they were begun.
+pub(super) struct Ledger<Of = Counter, Value = Option<Terms>>(Mutex<Vec<Write<Of, Value>>>);
 
 /// A write.
-struct Write {
+struct Write<Of = Counter, Value = Option<Terms>> {
     /// Of these counters; of all if there are none.
-    counters: SmallVec<[Counter; 2]>,
+    counters: SmallVec<[Of; 2]>,
     /// Through which process.
     process: Option<Process>,
     sent: Time,
@@ -34,7 +34,7 @@ struct Write {
     ends: Time,
     acknowledged: bool,
     /// What the record says then: one of these.
-    terms: SmallVec<[Option<Terms>; 1]>,
+    terms: SmallVec<[Value; 1]>,
     /// What it said before, if that had to be so.
     before: Option<Option<Record>>,
 }
@@ -48,30 +48,38 @@ pub(super) enum Done {
     No,
     /// Nobody knows.
     Perhaps,
+    /// It was so already, as far as its node knew.
+    Already,
 }
 
-impl Write {
-    fn concerns(&self, counter: Counter) -> bool {
+impl<Of: PartialEq, Value> Write<Of, Value> {
+    fn concerns(&self, counter: Of) -> bool {
         self.counters.is_empty() || self.counters.contains(&counter)
+    }
+
+    /// Whether a process knows it that is asked then: at once if it was written through itself, else what was acknowledged
+    /// before `heard`.
+    fn is_heard(&self, (process, asked, heard): (Option<Process>, Time, Time)) -> bool {
+        self.ends < heard || self.process.is_some() && self.process == process && self.ends < asked
     }
 }
 
-impl Default for Ledger {
+impl<Of: Copy + Ord, Value: Copy + Default> Default for Ledger<Of, Value> {
     /// No counter has a record.
     fn default() -> Self {
         let ledger = Self(Mutex::default());
-        ledger.lost(SmallVec::new(), smallvec![None], 0);
+        ledger.lost(SmallVec::new(), smallvec![Value::default()], 0);
         ledger
     }
 }
 
-impl Ledger {
+impl<Of: Copy + Ord, Value: Copy> Ledger<Of, Value> {
     /// A write is sent now. Without an acknowledgement it may be done until then.
     pub(super) fn begin(
         &self,
-        counters: &[Counter],
+        counters: &[Of],
         process: Process,
-        terms: Option<Terms>,
+        terms: Value,
         (sent, ends): (Time, Time),
     ) -> usize {
         let (process, terms) = (Some(process), smallvec![terms]);
@@ -86,12 +94,123 @@ impl Ledger {
         })
     }
 
-    fn add(&self, write: Write) -> usize {
+    fn add(&self, write: Write<Of, Value>) -> usize {
         let mut all = lock(&self.0);
         all.push(write);
         all.len() - 1
     }
 
+    /// What became of a write is known now.
+    pub(super) fn end(&self, write: usize, done: Done, now: Time) {
+        let write = &mut lock(&self.0)[write];
+        match done {
+            Done::Yes => (write.ends, write.acknowledged) = (now, true),
+            Done::Already => write.ends = now,
+            Done::No => write.terms.clear(),
+            Done::Perhaps => {}
+        }
+    }
+
+    /// A write without an acknowledgement may be done until then.
+    pub(super) fn may_be_done_until(&self, write: usize, ends: Time) {
+        lock(&self.0)[write].ends = ends;
+    }
+
+    /// Until when writes of a counter that have no acknowledgement may be done.
+    pub(super) fn under_way_until(&self, counter: Of) -> Time {
+        let all = lock(&self.0);
+        let open = all.iter().filter(|it| it.concerns(counter) && !it.acknowledged && !it.terms.is_empty());
+        open.map(|it| it.ends).max().unwrap_or(0)
+    }
+
+    /// All counters that were ever written.
+    pub(super) fn counters(&self) -> Vec<Of> {
+        let mut counters: Vec<Of> =
+            lock(&self.0).iter().flat_map(|write| write.counters.iter().copied()).collect();
+        counters.sort_unstable();
+        counters.dedup();
+        counters
+    }
+
+    /// The server has lost what it had. From now on each of these counters, or of all if there are none, has one of these
+    /// records.
+    pub(super) fn lost(&self, counters: SmallVec<[Of; 2]>, terms: SmallVec<[Value; 1]>, now: Time) {
+        self.add(Write {
+            counters,
+            process: None,
+            sent: now,
+            ends: now,
+            acknowledged: true,
+            terms,
+            before: None,
+        });
+    }
+
+    /// What Redis may have for each counter that was ever written, now.
+    pub(super) fn all(&self, now: Time) -> BTreeMap<Of, SmallVec<[Value; 1]>> {
+        let stored = |counter| (counter, self.stored(counter, (now, now), None));
+        self.counters().into_iter().map(stored).collect()
+    }
+
+    /// What Redis may have for a counter at some time between these, apart from what one write does.
+    pub(super) fn stored(
+        &self,
+        counter: Of,
+        (from, to): (Time, Time),
+        apart: Option<usize>,
+    ) -> SmallVec<[Value; 1]> {
+        self.known(counter, to, apart, |it| it.ends <= from)
+    }
+
+    /// What a process may know of a counter that is asked for then and decides at `to`. It knows at once what was written
+    /// through itself, and what was acknowledged before `heard` through another one.
+    pub(super) fn heard(
+        &self,
+        counter: Of,
+        (process, asked, heard): (Option<Process>, Time, Time),
+        to: Time,
+    ) -> SmallVec<[Value; 1]> {
+        self.known(counter, to, None, |it| it.is_heard((process, asked, heard)))
+    }
+
+    /// When the last write was sent that a process knows, as [`heard`](Self::heard) says it. 0: it knows none.
+    pub(super) fn last_heard(
+        &self,
+        counter: Of,
+        (process, asked, heard): (Option<Process>, Time, Time),
+    ) -> Time {
+        let all = lock(&self.0);
+        let own = all.iter().filter(|it| it.concerns(counter) && it.acknowledged);
+        let known = own.filter(|it| it.is_heard((process, asked, heard)));
+        known.map(|it| it.sent).max().unwrap_or(0)
+    }
+
+    /// What was ever written for a counter, until then.
+    pub(super) fn ever(&self, counter: Of, to: Time) -> SmallVec<[Value; 1]> {
+        self.known(counter, to, None, |_| false)
+    }
+
+    /// Writes that were sent until then, and which none that `is_known` was sent after.
+    fn known(
+        &self,
+        counter: Of,
+        to: Time,
+        apart: Option<usize>,
+        is_known: impl Fn(&Write<Of, Value>) -> bool,
+    ) -> SmallVec<[Value; 1]> {
+        let all = lock(&self.0);
+        let own = || {
+            let all = all.iter().enumerate().filter(|(place, _)| Some(*place) != apart);
+            all.map(|(_, write)| write).filter(|write| write.concerns(counter))
+        };
+        let followed = own().filter(|write| write.acknowledged && is_known(write));
+        let least = followed.map(|write| write.sent).max().unwrap_or(0);
+        let may = own().filter(|write| write.sent <= to && write.ends >= least);
+        may.flat_map(|write| write.terms.iter().copied()).collect()
+    }
+}
+
+impl Ledger {
     /// A write is done if the record is this one. `terms`: what it says then.
     pub(super) fn begin_exchange(
         &self,
@@ -123,91 +242,6 @@ impl Ledger {
         }
         None
     }
-
-    /// What became of a write is known now.
-    pub(super) fn end(&self, write: usize, done: Done, now: Time) {
-        let write = &mut lock(&self.0)[write];
-        match done {
-            Done::Yes => (write.ends, write.acknowledged) = (now, true),
-            Done::No => write.terms.clear(),
-            Done::Perhaps => {}
-        }
-    }
-
-    /// The server has lost what it had. From now on each of these counters, or of all if there are none, has one of these
-    /// records.
-    pub(super) fn lost(
-        &self,
-        counters: SmallVec<[Counter; 2]>,
-        terms: SmallVec<[Option<Terms>; 1]>,
-        now: Time,
-    ) {
-        self.add(Write {
-            counters,
-            process: None,
-            sent: now,
-            ends: now,
-            acknowledged: true,
-            terms,
-            before: None,
-        });
-    }
-
-    /// What Redis may have for each counter that was ever written, now.
-    pub(super) fn all(&self, now: Time) -> BTreeMap<Counter, SmallVec<[Option<Terms>; 1]>> {
-        let mut counters: Vec<Counter> =
-            lock(&self.0).iter().flat_map(|write| write.counters.clone()).collect();
-        counters.sort_unstable();
-        counters.dedup();
-        counters.into_iter().map(|counter| (counter, self.stored(counter, (now, now), None))).collect()
-    }
-
-    /// What Redis may have for a counter at some time between these, apart from what one write does.
-    pub(super) fn stored(
-        &self,
-        counter: Counter,
-        (from, to): (Time, Time),
-        apart: Option<usize>,
-    ) -> SmallVec<[Option<Terms>; 1]> {
-        self.known(counter, to, apart, |_, acknowledged| acknowledged <= from)
-    }
-
-    /// What a process may know of a counter that is asked for then and decides at `to`. It knows at once what was written
-    /// through itself, and what was acknowledged before `heard` through another one.
-    pub(super) fn heard(
-        &self,
-        counter: Counter,
-        (process, asked, heard): (Option<Process>, Time, Time),
-        to: Time,
-    ) -> SmallVec<[Option<Terms>; 1]> {
-        self.known(counter, to, None, |by, acknowledged| {
-            acknowledged < heard || by.is_some() && by == process && acknowledged < asked
-        })
-    }
-
-    /// What was ever written for a counter, until then.
-    pub(super) fn ever(&self, counter: Counter, to: Time) -> SmallVec<[Option<Terms>; 1]> {
-        self.known(counter, to, None, |_, _| false)
-    }
-
-    /// Writes that were sent until then, and which none that `is_known` was sent after.
-    fn known(
-        &self,
-        counter: Counter,
-        to: Time,
-        apart: Option<usize>,
-        is_known: impl Fn(Option<Process>, Time) -> bool,
-    ) -> SmallVec<[Option<Terms>; 1]> {
-        let all = lock(&self.0);
-        let own = || {
-            let all = all.iter().enumerate().filter(|(place, _)| Some(*place) != apart);
-            all.map(|(_, write)| write).filter(|write| write.concerns(counter))
-        };
-        let followed = own().filter(|write| write.acknowledged && is_known(write.process, write.ends));
-        let least = followed.map(|write| write.sent).max().unwrap_or(0);
-        let may = own().filter(|write| write.sent <= to && write.ends >= least);
-        may.flat_map(|write| write.terms.iter().copied()).collect()
-    }
 }
 
 #[cfg(test)]
@@ -227,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_last_acknowledged_write_is_stored_and_any_that_is_under_way() {
-        let ledger = Ledger::default();
+        let ledger = Ledger::<Counter>::default();
         write(&ledger, 0, 1, (10, 20), Done::Yes);
         write(&ledger, 0, 2, (30, 40), Done::Perhaps);
         write(&ledger, 1, 3, (50, 60), Done::Yes);
@@ -245,8 +279,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_so_already_replaces_nothing() {
+        let ledger = Ledger::<Counter>::default();
+        write(&ledger, 0, 1, (10, 20), Done::Yes);
+        write(&ledger, 1, 2, (30, 40), Done::Already);
+        let stored = |at| numbers(&ledger.stored(COUNTER, (at, at), None));
+        let last = |heard| ledger.last_heard(COUNTER, (None, heard, heard));
+        assert_eq!((stored(50), last(50)), (vec![1, 2], 10));
+        write(&ledger, 1, 3, (60, 70), Done::Yes);
+        assert_eq!((stored(80), last(70), last(80)), (vec![3], 10, 60));
+    }
+
+    #[test]
     fn of_two_who_replace_the_same_record_one_does_not() {
-        let ledger = Ledger::default();
+        let ledger = Ledger::<Counter>::default();
         let replace = |before: Option<Terms>, requests, at: Time| {
             let (of, times) = ((COUNTER, before.map(record)), (at, at + 100));
             let write = ledger.begin_exchange(of, (0, 1), Some((requests, None)), times);
@@ -264,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_process_knows_at_once_what_was_written_through_it() {
-        let ledger = Ledger::default();
+        let ledger = Ledger::<Counter>::default();
         write(&ledger, 0, 1, (10, 20), Done::Yes);
         let heard = |node, asked| numbers(&ledger.heard(COUNTER, (Some((node, 1)), asked, 5), asked));
         assert_eq!((heard(0, 30), heard(1, 30)), (vec![1], vec![0, 1]));

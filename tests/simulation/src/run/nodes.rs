@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use tidegate_engine::rules::Epochs;
+use tidegate_operate::exceptions::Book;
 use tidegate_operate::records::RecordStore;
 use tidegate_operate::resets::Resets;
 use tidegate_redis::Contact;
@@ -19,7 +20,7 @@ use super::resets::EpochNumbers;
 use super::{Run, STARTED_AGAIN};
 use crate::network::Reads;
 use crate::node::Node;
-use crate::world::{MILLI, Span, Time, lock};
+use crate::world::{Handle, MILLI, Span, Time, lock};
 
 /// A node, as clients see it.
 #[derive(Default)]
@@ -45,6 +46,8 @@ pub(super) struct State {
     /// The same as a number for each counter.
     pub(super) epoch_numbers: EpochNumbers,
     pub(super) excepted: Excepted,
+    /// The exceptions that it shares with others, once it has read them.
+    pub(super) shared_book: Option<Arc<Book<Node>>>,
     pub(super) starts: u64,
     /// When it was started last.
     pub(super) started: Time,
@@ -111,11 +114,12 @@ impl Run {
         self.world.note(|| format!("node {number} starts"));
         self.note_found((number, started), &service);
         self.follow_records(number, runtime.clone());
+        let sharing = Arc::new(self.share_exceptions(number, runtime.clone(), &service));
         self.follow_resets(number, runtime, &service);
         let working = Arc::new(AtomicUsize::new(stopping.len()));
         for (worker, stopping) in stopping.into_iter().enumerate() {
             let (run, service, working) = (Arc::clone(self), Arc::clone(&service), Arc::clone(&working));
-            let asking = Arc::clone(&asking);
+            let (asking, sharing) = (Arc::clone(&asking), Arc::clone(&sharing));
             self.world.spawn_on((number, worker), async move {
                 service.work(stopping.notified()).await;
                 // A request that still waits may hold leased hits. All of them end within their budgets.
@@ -125,6 +129,7 @@ impl Run {
                 if working.fetch_sub(1, Relaxed) == 1 {
                     run.check_accounts((number, started), &service);
                     run.end_life(number);
+                    sharing.iter().for_each(Handle::abort);
                 }
             });
         }
@@ -175,6 +180,7 @@ impl Run {
     pub(super) fn stop_node(&self, node: usize) {
         let state = &mut lock(&self.nodes)[node];
         (state.service, state.resets, state.record_store) = (None, None, None);
+        state.shared_book = None;
         state.stopping.iter().for_each(|worker| worker.notify_one());
     }
 
@@ -182,7 +188,7 @@ impl Run {
     pub(super) fn kill(&self, node: usize) {
         let process = {
             let state = &mut lock(&self.nodes)[node];
-            (state.service.take(), state.resets.take(), state.record_store.take())
+            (state.service.take(), state.resets.take(), state.record_store.take(), state.shared_book.take())
         };
         self.world.kill(Some(node));
         drop(process);

@@ -110,7 +110,7 @@ impl Run {
     }
 
     /// When a write is sent now, and until when it may be under way.
-    fn under_way(&self) -> (Time, Time) {
+    pub(super) fn under_way(&self) -> (Time, Time) {
         let (now, mut ends) = (self.world.now(), self.world.now() + 2 * ASKED_MAX);
         while let Some(trouble) = (0..self.scenario.clocks.len())
             .find_map(|node| self.record_troubles.of(node, ends, ends).filter(|it| it.until > ends))

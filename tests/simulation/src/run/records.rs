@@ -20,7 +20,7 @@ use super::decider::Decider;
 use super::record_writes::Change;
 use crate::node::Node;
 use crate::oracle;
-use crate::scenario::{Item, Scenario, Terms};
+use crate::scenario::{Item, Scenario, StoredIn, Terms};
 use crate::world::{MILLI, SECOND, Time};
 
 /// LIMITS_TIMEOUT: how long a request waits for records.
@@ -86,9 +86,11 @@ impl Run {
 
     /// A node cannot reach the store, for so long.
     pub(super) fn records_are_away(self: &Arc<Self>, node: usize, lasts: Time) {
-        match self.scenario.shares_records() {
-            true => self.cut_records(node),
-            false => self.leave_shelf(node, lasts),
+        if self.scenario.operated_in() != StoredIn::List {
+            self.cut_records(node);
+        }
+        if !self.scenario.shares_records() {
+            self.leave_shelf(node, lasts);
         }
     }
 

@@ -23,8 +23,9 @@ use super::ledger::Counter;
 use super::records::{Known, RECORDS_TIMEOUT, STALE_MAX};
 use crate::node::Node;
 use crate::oracle;
+use crate::redis::database::Database;
 use crate::redis::server::{self, Server};
-use crate::scenario::{Fault, Outage, RecordsIn, Scenario, What};
+use crate::scenario::{Fault, Outage, Scenario, StoredIn, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// The name of the server.
@@ -48,19 +49,29 @@ impl Scenario {
     }
 }
 
-/// The server of records, if it is one.
+/// The server of records, if there is one.
 pub(super) fn server(scenario: &Scenario) -> Option<Server> {
-    match scenario.records_in {
-        RecordsIn::List => None,
-        RecordsIn::Redis => Some(Server::new(OF_RECORDS, None)),
-        RecordsIn::Cluster => Some(Server::new(OF_RECORDS, Some(server::SLOTS))),
+    match scenario.operated_in() {
+        StoredIn::List => None,
+        StoredIn::Redis => Some(Server::new(OF_RECORDS, None)),
+        StoredIn::Cluster => Some(Server::new(OF_RECORDS, Some(server::SLOTS))),
     }
 }
 
 impl Run {
-    /// The server of records: it is behind those of counters.
-    fn of_records(&self) -> usize {
+    /// The server of records: it is behind those of counters. It has the exceptions that nodes share, too.
+    pub(super) fn of_records(&self) -> usize {
         self.scenario.layout.servers()
+    }
+
+    /// How nodes connect to it.
+    pub(super) fn options_of_records(&self) -> RedisOptions {
+        let host = Address::Tcp(OF_RECORDS.to_owned(), 6379);
+        let kind = match self.scenario.operated_in() {
+            StoredIn::Cluster => Servers::Cluster(vec![host]),
+            _ => Servers::Single(host),
+        };
+        RedisOptions::new(kind).without_counters()
     }
 
     /// The records of a node that starts now, and their store.
@@ -70,14 +81,8 @@ impl Run {
         options: RecordsOptions,
     ) -> (Arc<KnownRecords<Node>>, Arc<RecordStore<Node>>) {
         let (workers, pool_size) = (self.scenario.workers, self.scenario.pool_size);
-        let host = Address::Tcp(OF_RECORDS.to_owned(), 6379);
-        let kind = match self.scenario.records_in {
-            RecordsIn::Cluster => Servers::Cluster(vec![host]),
-            _ => Servers::Single(host),
-        };
         let timeout = Duration::from_nanos(RECORDS_TIMEOUT);
-        let redis =
-            RedisOptions { workers, pool_size, timeout, ..RedisOptions::new(kind).without_counters() };
+        let redis = RedisOptions { workers, pool_size, timeout, ..self.options_of_records() };
         let store = Arc::new(RecordStore::in_redis(RedisStore::on(runtime.clone().without_resets(), redis)));
         let records = looked_up(runtime.clone(), &store, cluster::secret(self.scenario.layout), options);
         (records, store)
@@ -107,6 +112,11 @@ impl Run {
                 network.break_all(server);
                 network.server(server, |it| it.restart(it.copy()));
             }
+            Outage::RestartEmpty => {
+                network.break_all(server);
+                network.server(server, |it| it.restart(Database::default()));
+                self.ledger.lost(SmallVec::new(), smallvec![None], now);
+            }
             Outage::Refuse(_) => {}
             Outage::Lose(node) => network.lose(node, server),
             Outage::Flush => {
@@ -135,7 +145,8 @@ impl Run {
         let all: Vec<_> = self.scenario.outages(self.world.now()).map(|(what, _)| what).collect();
         let why = |what: &Outage| if let Outage::Refuse(why) = what { Some(*why) } else { None };
         self.network.server(self.of_records(), |it| it.refuses = all.iter().find_map(why));
-        self.network.set_gone(self.of_records(), all.contains(&Outage::Restart));
+        let is_gone = |what: &Outage| matches!(what, Outage::Restart | Outage::RestartEmpty);
+        self.network.set_gone(self.of_records(), all.iter().any(is_gone));
     }
 
     /// Messages between a node and the server of records wait.

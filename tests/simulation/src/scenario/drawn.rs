@@ -10,9 +10,10 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_serve::service::StaleMode;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, What, alone, bans,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, StoredIn, What, alone, bans,
     batches, calendars, classes, debts, exceptions, fleet, further, long_logs, mixed, operators, plots,
-    prefixes, records, reservations, resets, shapes, shared_records, slots, stage, widened,
+    prefixes, records, reservations, resets, shapes, shared_exceptions, shared_records, slots, stage,
+    widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -67,7 +68,8 @@ impl Scenario {
             stale_mode: StaleMode::Rule,
             record_cache: 100,
             follows_resets: false,
-            records_in: RecordsIn::List,
+            records_in: StoredIn::List,
+            exceptions_in: StoredIn::List,
             asks: Vec::new(),
             faults: Vec::new(),
         };
@@ -102,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 20] = [
+const PARTS: [(&[u8; 8], Part); 21] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -123,6 +125,7 @@ const PARTS: [(&[u8; 8], Part); 20] = [
     (b"resets00", resets::add),
     (b"bans0002", bans::operate),
     (b"shared\x0f\xf4", shared_records::add),
+    (b"exca5bcw", shared_exceptions::add),
 ];
 
 fn add_parts(seed: u64, scenario: &mut Scenario) {

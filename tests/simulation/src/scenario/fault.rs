@@ -74,7 +74,7 @@ pub enum What {
         /// The N and W of each limit that are in force then.
         version: usize,
     },
-    /// A node makes an exception.
+    /// A node makes an exception, which is ended after so long. Where nodes share them: an operator sends both to this node.
     Except { node: usize, limit: usize, whom: Whom, effect: Effect, lasts: Time },
     /// An operator bans a key at a node, or lifts its ban.
     Ban {
@@ -96,13 +96,13 @@ pub enum What {
         /// reading the record and changing it.
         heard_within: Time,
     },
-    /// Something happens to the server that has records.
+    /// Something happens to the server that has records, exceptions, or both.
     OfRecords {
         what: Outage,
         /// For so long, or it lacks what was written in so long.
         lasts: Time,
     },
-    /// A node does not reach the store of records.
+    /// A node does not reach the store of records, nor that of exceptions.
     RecordsAway { node: usize, lasts: Time },
     /// A reset of a counter, of all counters of a limit, or of all limits: from then on they are other counters.
     Reset {
@@ -117,13 +117,15 @@ pub enum What {
     },
 }
 
-/// What happens to the server that has records.
+/// What happens to the server that has records, exceptions, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
     /// It stands still.
     Stop,
     /// It is away, and comes back with its data.
     Restart,
+    /// It is away, and comes back without its data.
+    RestartEmpty,
     /// It refuses what it is asked.
     Refuse(Refusal),
     /// Connections of this node are open at one end only.
@@ -135,7 +137,7 @@ pub enum Outage {
 }
 
 /// Which counters of a limit an exception is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whom {
     /// All: its entries have no values.
     All,

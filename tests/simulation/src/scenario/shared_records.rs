@@ -5,7 +5,7 @@
 
 use tidegate_engine::limit::Algorithm;
 
-use super::{ASKED, Ask, Fault, Item, LimitSpec, Outage, RecordsIn, Scenario, Shape, What, records};
+use super::{ASKED, Ask, Fault, Item, LimitSpec, Outage, Scenario, Shape, StoredIn, What, records};
 use crate::random::Random;
 use crate::redis::server::Refusal;
 use crate::world::{MICRO, MILLI, SECOND, Time};
@@ -32,9 +32,10 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     }
     // A Cluster knows all masters of the world: there is one at most.
     let is_cluster = scenario.layout.masters().is_none() && random.one_in(3);
-    scenario.records_in = if is_cluster { RecordsIn::Cluster } else { RecordsIn::Redis };
+    scenario.records_in = if is_cluster { StoredIn::Cluster } else { StoredIn::Redis };
     if random.one_in(2) {
-        (0..1 + random.below(4)).for_each(|_| add_outage(random, scenario));
+        let times = changes(scenario).into_iter().map(|(at, ..)| at).collect::<Vec<_>>();
+        (0..1 + random.below(4)).for_each(|_| add_outage(random, scenario, &times));
     }
     if random.one_in(2) {
         (0..1 + random.below(3)).for_each(|_| add_changes(random, scenario));
@@ -60,8 +61,8 @@ fn is_plain(limit: &LimitSpec) -> bool {
         && limit.shape == Shape { is_quota, has_nodes, ..Shape::default() }
 }
 
-/// Something happens to the server, often close to a change.
-fn add_outage(random: &mut Random, scenario: &mut Scenario) {
+/// Something happens to the server, often close to one of these changes.
+pub(super) fn add_outage(random: &mut Random, scenario: &mut Scenario, changes: &[Time]) {
     let node = random.index(scenario.clocks.len());
     let lasts = random.pick(&[5, 50, 400, 1_000, 3_000]) * MILLI;
     let what = match random.below(9) {
@@ -72,9 +73,9 @@ fn add_outage(random: &mut Random, scenario: &mut Scenario) {
         5 | 6 => Outage::Flush,
         _ => Outage::FailOver,
     };
-    let at = match changes(scenario) {
-        all if all.is_empty() || random.one_in(2) => scenario.later + random.below(ASKED - 3 * SECOND),
-        all => (random.pick(&all).0 + random.below(300 * MILLI)).saturating_sub(50 * MILLI),
+    let at = match changes.is_empty() || random.one_in(2) {
+        true => scenario.later + random.below(ASKED - 3 * SECOND),
+        false => (random.pick(changes) + random.below(300 * MILLI)).saturating_sub(50 * MILLI),
     };
     scenario.faults.push(Fault { at, what: What::OfRecords { what, lasts } });
 }

@@ -8,7 +8,7 @@ use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::{
-    Ask, Fault, Item, Layout, LimitSpec, RecordsIn, Scenario, Settings, What, Whom,
+    Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, StoredIn, What, Whom,
 };
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
 
@@ -34,7 +34,8 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         slow_one_in: None,
         far: vec![[0, 0]; 2],
         follows_resets: false,
-        records_in: RecordsIn::List,
+        records_in: StoredIn::List,
+        exceptions_in: StoredIn::List,
         stale_mode: StaleMode::Rule,
         record_cache: 100,
         asks,
