@@ -269,11 +269,15 @@ mod tests {
     #[tokio::test]
     async fn who_listens_hears_of_every_change_once_it_is_in_force() {
         let temporary = tempfile::tempdir().expect("a folder for the test");
-        let records = RecordStore::in_folder(temporary.path(), || {}).expect("threads");
+        let records = Arc::new(RecordStore::in_folder(temporary.path(), || {}).expect("threads"));
         records.open().await;
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hears = Arc::clone(&heard);
-        records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.cloned())));
+        let counted = Arc::downgrade(&records);
+        records.listen(Box::new(move |key| {
+            let count = counted.upgrade().and_then(|records| records.count());
+            hears.lock().expect("no panic").push((key.cloned(), count));
+        }));
         let key = |tenant: &str| RecordKey::of("d", [("tenant", tenant)]).expect("a key");
         let record = Record::of(5);
         records.load(vec![(key("a"), record), (key("b"), record)]).await.expect("written");
@@ -284,6 +288,8 @@ mod tests {
         assert_eq!(records.get(key("c")).await.expect("read"), None);
         let page = records.page(KeyPrefix::everything(), None, 10).await.expect("read");
         assert_eq!(page, [(key("a"), record), (key("b"), record)]);
-        assert_eq!(*heard.lock().expect("no panic"), ["a", "b", "c", "c"].map(|tenant| Some(key(tenant))));
+        let (keys, counts): (Vec<_>, Vec<_>) = heard.lock().expect("no panic").iter().cloned().unzip();
+        assert_eq!(keys, ["a", "b", "c", "c"].map(|tenant| Some(key(tenant))));
+        assert_eq!(counts[..3], [2, 2, 3].map(Some), "it is there when somebody hears of it");
     }
 }

@@ -215,6 +215,21 @@ fn a_file_holds_what_the_book_does_after_every_change() {
     assert_eq!(holds_the_same(3)[0]["requests_per_unit"], 6);
 }
 
+/// Patterns are counted, because there is a bound on them.
+#[test]
+fn a_pattern_whose_replacement_could_not_be_stored_is_counted_as_before() {
+    let folder = TempDir::new().expect("a folder");
+    let book = Book::open(folder.path().join("exceptions"), audit()).expect("readable");
+    let wild = json!({"deny": true, "entries": [{"key": "user", "value": "a*"}]});
+    book.put(record("a", wild), true, &author(), NOW).expect("done");
+    let beside = folder.path().join("exceptions.new");
+    fs::create_dir(&beside).expect("a folder");
+    let exact = book.put(record("a", json!({"deny": true})), true, &author(), NOW);
+    assert!(matches!(exact, Err(ChangeError::File(_))));
+    fs::remove_dir(&beside).expect("empty");
+    assert_eq!(book.end("a", "", &author(), NOW).expect("done"), Change::Ended, "none is left");
+}
+
 /// With Redis, numbers are times: one of this node alone must not come back from the file.
 #[test]
 fn a_file_keeps_the_numbers_that_shared_exceptions_have() {
