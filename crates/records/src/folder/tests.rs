@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -203,4 +204,22 @@ fn a_record_is_exchanged_only_if_it_is_the_one_that_is_known() {
     assert_eq!(folder.get(&key("a")).expect("it is open"), one);
     assert!(exchange(one, two) && exchange(two, None));
     assert_eq!(folder.get(&key("a")).expect("it is open"), None);
+}
+
+/// Both wait for the disk, and nobody has written anything.
+#[test]
+fn of_two_exchanges_at_the_same_time_only_one_is_done() {
+    let temporary = temporary();
+    let folder = &open(temporary.path());
+    let writing = folder.writing.lock();
+    let done = std::thread::scope(|scope| {
+        let exchanges = [5, 6].map(|requests| {
+            scope
+                .spawn(move || folder.exchange(&key("a"), None, Some(Record::of(requests))).expect("written"))
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        drop(writing);
+        exchanges.map(|exchange| exchange.join().expect("no panic"))
+    });
+    assert_ne!(done[0], done[1], "the second one finds the record of the first");
 }
