@@ -108,6 +108,76 @@ fn a_declared_beginning_is_no_earlier_than_the_last_start() {
     assert_eq!((begun.outcome, begun.author.sequence), (Outcome::Clean, 6));
 }
 
+/// Somebody has removed the file in which starts are counted: the counters have the number of the last start too.
+#[test]
+fn starts_go_on_from_the_number_in_the_counters() {
+    let (folder, other) = (folder(), folder());
+    let starts = other.path().join("starts");
+    let ended = || {
+        let held = counted(folder.path(), &starts);
+        let begun = begin(Some(&held), &options()).expect("it can begin");
+        let sequence = begun.author.sequence;
+        let checkpoints = Checkpoints::new(held, begun.author, Arc::new(begun.store), begun.clock);
+        checkpoints.mark(begun.outcome).expect("it can be marked");
+        checkpoints.finish().expect("it is written");
+        sequence
+    };
+    assert_eq!([ended(), ended()], [1, 2]);
+    fs::remove_file(&starts).expect("ours");
+    assert_eq!([ended(), ended()], [3, 4]);
+}
+
+/// A machine on which somebody decides whenever it reads its clock: also between two counters that are copied.
+#[derive(Debug)]
+struct Busy {
+    store: Arc<MemoryStore>,
+    clock: Clock,
+}
+
+impl Busy {
+    /// Counters of several blocks, of one algorithm, and a few of another.
+    fn decide(&self, at: Instant) {
+        for (algorithm, counters) in [(Algorithm::SlidingWindow, 3_000), (Algorithm::FixedWindow, 3)] {
+            for number in 0..counters {
+                let key = Key(u128::MAX / 3_001 * number);
+                self.store.take(&Limit::new(algorithm, 1_000_000, HOUR), key, 1, self.clock.at(at));
+            }
+        }
+    }
+}
+
+impl Machine for Busy {
+    fn monotonic(&self) -> Instant {
+        let now = ThisMachine.monotonic();
+        self.decide(now);
+        now
+    }
+
+    fn wall(&self) -> Timestamp {
+        ThisMachine.wall()
+    }
+
+    fn since_boot(&self) -> u64 {
+        ThisMachine.since_boot()
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        ThisMachine.boot_id()
+    }
+}
+
+#[test]
+fn counters_that_are_used_while_they_are_copied_are_not_later_than_their_block() {
+    let clock = Clock::start();
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let machine = Busy { store: Arc::clone(&store), clock };
+    machine.decide(monotonic());
+    let (mut bytes, header) = (Vec::new(), header(&author(), &clock, true));
+    let writing = Writing { header: &header, store: &store, clock: &clock, machine: &machine };
+    assert_eq!(writing.write_to(&mut bytes, |_| Ok(())).expect("memory takes all"), store.counters());
+    assert_eq!(read(&bytes).expect("it is whole").all(), 3_003);
+}
+
 #[test]
 fn counters_of_a_node_with_a_name_are_not_those_of_one_without() {
     let folder = folder();
