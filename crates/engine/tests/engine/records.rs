@@ -25,6 +25,9 @@ descriptors:
   - key: log
     limits_from: store
     rate_limit: {unit: minute, requests_per_unit: 3, algorithm: sliding_log}
+  - key: debtor
+    limits_from: store
+    rate_limit: {unit: minute, requests_per_unit: 3, cost: reported, carry_debt: true}
 ";
 
 /// A store, and the rules with which it is asked.
@@ -369,4 +372,27 @@ mod strict {
             }
         }
     }
+}
+
+/// Whether debts are carried is said by the rule alone.
+#[test]
+fn debts_are_carried_whatever_a_record_says() {
+    let shop = Shop::open();
+    let carries = |record: Record| {
+        let request = Request::new("shop", 1).descriptor(&[("debtor", "alice")]);
+        let found = found(&shop.rules, &request, Some(record));
+        let plan = shop.rules.plan_under(&request, Modes::default(), over(&found));
+        matches!(plan.steps[0], Step::Check(check) if check.limit.carries_debt())
+    };
+    let (window, granularity_nanos) =
+        (Some(Window { unit: Unit::Second, multiplier: 90 }), Some(10 * SECOND_NANOS));
+    let algorithm = Some(Algorithm::SlidingLog);
+    let records = [
+        Record::of(5),
+        Record { window, ..Record::of(5) },
+        Record { algorithm, ..Record::of(5) },
+        Record { granularity_nanos, ..Record::of(5) },
+        Record { window, granularity_nanos, ..Record::of(5) },
+    ];
+    assert_eq!(records.map(carries), [true; 5]);
 }
