@@ -165,7 +165,9 @@ fn m10_lease_times_differ_while_nodes_with_both_look() {
     assert_eq!(differ(SECOND, NOW, OWN), (MINUTE_AGO, 3 * OWN, true));
     assert_eq!(differ(SECOND, NOW, 3 * OWN), (MINUTE_AGO, 3 * OWN, false), "it is the only one");
     assert!(!differ(60 * SECOND, SECOND, OWN).2, "the longest was not seen for a minute");
+    assert!(differ(60 * SECOND, SECOND, 3 * OWN).2, "it is seen now");
     assert!(!differ(SECOND, 60 * SECOND, 3 * OWN).2, "shorter ones were not seen for a minute");
+    assert!(differ(SECOND, 60 * SECOND, OWN).2, "one is seen now");
 }
 
 /// Calls of one counter at a server whose mark says so, or which has none.
