@@ -54,6 +54,8 @@ pub(super) struct Shared {
     /// Changes of this node whose announcement it has not read yet. If Redis has lost one since, it is never
     /// announced.
     unread: Mutex<BTreeSet<String>>,
+    /// Ids whose value in Redis this node may have set without announcing it: others may not know of it.
+    unannounced: Mutex<BTreeSet<String>>,
     /// Whether all ids have to be compared: at the start, and when some of the changes may have been missed.
     compares_all: AtomicBool,
     trouble: Mutex<Trouble>,
@@ -68,7 +70,7 @@ enum Found {
     Announced,
     /// It is listed among all.
     Listed,
-    /// It was asked for, because it is not listed.
+    /// It was asked for, because it is not listed, or this node may not have announced it.
     Unlisted,
 }
 
@@ -78,10 +80,25 @@ impl Shared {
             store: Box::new(store),
             one_at_a_time: tokio::sync::Mutex::default(),
             unread: Mutex::default(),
+            unannounced: Mutex::default(),
             compares_all: AtomicBool::new(true),
             trouble: Mutex::default(),
             copying: Mutex::default(),
         }
+    }
+
+    /// Sets or removes the value of an id if it is `before`, and remembers it if that may be done and not announced.
+    async fn exchange(
+        &self,
+        id: &str,
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+    ) -> Result<bool, ConnectError> {
+        let exchanged = self.store.exchange(id, before, after).await;
+        if exchanged.as_ref().is_err_and(ConnectError::may_be_done) {
+            self.unannounced.lock().insert(id.to_owned());
+        }
+        exchanged
     }
 }
 
@@ -106,7 +123,7 @@ impl<R: Runtime> Book<R> {
             }
             let Planned { change, before, after } = self.plan_everywhere(&wanted, in_redis, now)?;
             let value = after.value();
-            let write = shared.store.exchange(&id, theirs.as_deref(), Some(&value));
+            let write = shared.exchange(&id, theirs.as_deref(), Some(&value));
             let written = match change {
                 // Redis may have lost it, or too few replicas have it.
                 Change::Unchanged => write.await,
@@ -223,12 +240,20 @@ impl<R: Runtime> Book<R> {
 
     /// Reads what has changed in Redis, and writes back what it has lost.
     async fn agree(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
+        let unannounced = std::mem::take(&mut *shared.unannounced.lock());
         // Changes that were announced before the stream is read are in it, unless Redis has lost them.
         let unread = std::mem::take(&mut *shared.unread.lock());
-        let agreed = self.agree_on_changed(shared, unread, now).await;
+        let agreed = async {
+            self.agree_on_these(shared, unannounced.clone(), Found::Unlisted, now).await?;
+            self.agree_on_changed(shared, unread, now).await
+        };
+        let agreed = agreed.await;
         match &agreed {
             Ok(()) => shared.trouble.lock().is_read = true,
-            Err(_) => shared.compares_all.store(true, Relaxed),
+            Err(_) => {
+                shared.unannounced.lock().extend(unannounced);
+                shared.compares_all.store(true, Relaxed);
+            }
         }
         agreed
     }
@@ -326,16 +351,16 @@ impl<R: Runtime> Book<R> {
             // Not at once when it is announced: a node whose clock is behind would write its own entry back each
             // time.
             if value.is_some() && found != Found::Announced {
-                shared.store.exchange(id, value, None).await?;
+                shared.exchange(id, value, None).await?;
             }
         } else if is_ours_later {
             // If another node was faster, its entry is announced.
             if value.is_some() || !latest.may_be_forgotten(now) {
-                shared.store.exchange(id, value, Some(&latest.value())).await?;
+                shared.exchange(id, value, Some(&latest.value())).await?;
             }
         } else {
             if found == Found::Unlisted {
-                shared.store.exchange(id, value, value).await?;
+                shared.exchange(id, value, value).await?;
             }
             if !self.take(latest, now) {
                 shared.leave_out(id, Some("there are too many exceptions".to_owned()));

@@ -304,6 +304,40 @@ async fn while_redis_is_away_what_is_known_holds_and_nothing_is_changed() {
 }
 
 /// The clock of the runtime is paused: pauses pass at once.
+/// In a Cluster a server may set a value and refuse to announce it.
+#[tokio::test]
+async fn what_was_not_announced_is_announced_once_more() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [(); 2].map(|()| Node::start(&redis));
+    let [one, other] = &nodes;
+    one.put("a", 5, NOW).await.expect("it answers");
+    all_agree(&nodes, NOW).await;
+    let lacks_announcement = |fails: bool| one.link.is_unannounced.store(fails, Relaxed);
+
+    // An operator's change.
+    lacks_announcement(true);
+    assert!(matches!(one.end("a", after(1)).await, Err(ChangeError::NotKnown(_))));
+    one.agree(after(1)).await.expect_err("it cannot be announced yet");
+    other.agree(after(1)).await.expect("it answers");
+    assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5)]));
+    lacks_announcement(false);
+    one.agree(after(1)).await.expect("it answers");
+    other.agree(after(1)).await.expect("it answers");
+    assert_eq!(other.limits(), BTreeMap::new());
+
+    // What a node writes back.
+    let lost = redis.held.lock().clone();
+    one.put("b", 6, after(2)).await.expect("it answers");
+    *redis.held.lock() = lost;
+    lacks_announcement(true);
+    one.agree(after(2)).await.expect_err("it cannot be announced yet");
+    lacks_announcement(false);
+    one.agree(after(2)).await.expect("it answers");
+    other.agree(after(2)).await.expect("it answers");
+    assert_eq!(other.limits(), BTreeMap::from([("b".to_owned(), 6)]));
+    assert!(one.book.shared.as_ref().expect("shared").unannounced.lock().is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_changes_are_known_as_soon_as_before() {
     let redis = Arc::<Redis>::default();

@@ -34,6 +34,8 @@ pub(super) struct Link {
     pub(super) is_cut: Arc<AtomicBool>,
     /// Whether answers to changes are lost: the change is done.
     pub(super) is_mute: Arc<AtomicBool>,
+    /// Whether changes are done and not announced, as a Cluster may leave them.
+    pub(super) is_unannounced: Arc<AtomicBool>,
     /// Whether it fails after the stream was read: values cannot be had.
     pub(super) has_no_values: Arc<AtomicBool>,
 }
@@ -117,6 +119,11 @@ impl ExceptionStore for Link {
         after: Option<&'s [u8]>,
     ) -> StoreCall<'s, bool> {
         let (id, before, after) = (id.to_owned(), before.map(<[u8]>::to_vec), after.map(<[u8]>::to_vec));
+        if self.is_unannounced.load(Relaxed) {
+            self.redis.exchange(&id, before, after);
+            self.redis.held.lock().stream.pop();
+            return Box::pin(async { Err(ConnectError::Unannounced("full".to_owned())) });
+        }
         self.ask(move |redis| redis.exchange(&id, before, after), true)
     }
 
