@@ -184,6 +184,26 @@ async fn after_a_new_connection_any_key_may_have_changed() {
     assert_eq!(followed().await, Ok(vec![Followed::Keys(vec![])]), "b is none of the news any more");
 }
 
+/// What was read on it meanwhile may be older than these changes.
+#[tokio::test]
+async fn a_connection_that_is_opened_while_changes_are_read_is_new_to_the_next_call() {
+    let server = Server::start(&[]);
+    let values = connected(Servers::Single(address(&server))).await;
+    let opened = &values.store().stats().connections_opened;
+    let followed = async |opens: u64| {
+        let mut all = Vec::new();
+        let take = |part| {
+            opened.fetch_add(opens, std::sync::atomic::Ordering::Relaxed);
+            all.push(part);
+        };
+        values.follow(MissingStream::Create, take).await.map(|()| all)
+    };
+    assert_eq!(followed(0).await, Ok(vec![Followed::Begun]));
+    assert_eq!(followed(1).await, Ok(vec![Followed::Keys(vec![])]));
+    assert_eq!(followed(0).await, Ok(vec![Followed::Reconnected]));
+    assert_eq!(followed(0).await, Ok(vec![Followed::Keys(vec![])]));
+}
+
 /// In a Cluster a change and its announcement are two commands.
 #[tokio::test]
 async fn a_change_that_was_not_announced_is_announced_later() {
