@@ -362,3 +362,25 @@ async fn a_report_that_redis_has_or_that_comes_again_is_not_sent_again() {
     assert_eq!(unsynced_after(Failure::Timeout, ReservationStep::Commit), 0, "its client commits again");
     assert_eq!(unsynced_after(Failure::Timeout, ReservationStep::None), 2);
 }
+
+/// It was spent, whatever the answer is: also if that is an error because of another descriptor.
+#[tokio::test]
+async fn a_report_is_sent_later_whichever_descriptor_makes_the_answer_an_error() {
+    let rules = rules_of(
+        "domain: shop\ndescriptors:\n  \
+         - {key: fails, rate_limit: {unit: day, requests_per_unit: 3, on_store_failure: error}}\n  \
+         - {key: three, rate_limit: {unit: day, requests_per_unit: 3}}",
+    );
+    for keys in [["fails", "three"], ["three", "fails"]] {
+        let (store, request) = (store(), request(&keys, 2));
+        let mut plan = rules.plan(&request, Modes::default());
+        for step in &mut plan.steps {
+            if let Step::Check(check) = step {
+                check.reported = true;
+            }
+        }
+        let failed = [Some(Err(Failure::Timeout)), Some(Err(Failure::Timeout))];
+        store.fall_back(&plan, &[], &failed, &mut smallvec![None; 2]).expect_err("one rule wants an error");
+        assert_eq!(keys.map(|key| unsynced(&store, &rules, key)), [2, 2], "{keys:?}");
+    }
+}

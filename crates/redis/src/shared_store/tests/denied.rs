@@ -42,6 +42,22 @@ async fn the_end_of_a_lease_makes_a_node_forget_the_denial_of_its_counter() {
     assert_eq!(store.deny_cache.totals().1, 0);
 }
 
+/// A request that still held some of them was given up after the end of their lease.
+#[tokio::test]
+async fn hits_of_a_lease_that_come_back_after_its_end_make_a_node_forget_the_denial_of_its_counter() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    grant(&demand(&store, check).expect("it is asked often enough"), check, 2);
+    let held = store.hold(&plan, since_boot(), &mut smallvec![None]);
+    assert_eq!(store.end_leases(Duration::MAX), 1);
+    learn(&store, check, monotonic(), DAY);
+    assert_eq!(store.deny_cache.totals().1, 1);
+    drop(held);
+    assert_eq!(store.deny_cache.totals().1, 0);
+}
+
 /// Of two hits and two, three fit: one descriptor is over because of the other, and the counter has room for one.
 #[tokio::test]
 async fn a_request_that_asks_for_a_counter_twice_proves_no_denial_of_one() {
