@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::overlay::{Effect, Exception};
+use tidegate_engine::overlay::Effect;
 use tidegate_engine::time::Timestamp;
-use tidegate_operate::audit::{Audit, Author, Caller};
-use tidegate_operate::exceptions::{Authored, Book, WantedChange};
+use tidegate_operate::audit::Audit;
+use tidegate_operate::exceptions::Book;
 
 use super::alone::Home;
 use super::decider::Made;
-use super::names::path;
+use super::exception_changes::operator;
+use super::shared_exceptions::Whose;
 use super::{Kind, Run, STARTED_AGAIN};
 use crate::scenario::Whom;
 use crate::world::{MILLI, Time, lock};
@@ -21,9 +22,6 @@ use crate::world::{MILLI, Time, lock};
 const TICK: Time = 250 * MILLI;
 /// The file of exceptions in STATE_DIR.
 const EXCEPTIONS: &str = "exceptions";
-
-/// Which counters an exception is for: of a limit, one or all.
-type Which = (usize, Whom);
 
 /// What a machine has of exceptions.
 #[derive(Default)]
@@ -59,7 +57,7 @@ impl Run {
     }
 
     /// An operator makes an exception that lasts so long, or ends one. Where no process is, somebody tries again.
-    pub(super) fn change_book(self: &Arc<Self>, node: usize, which: Which, made: Option<(Effect, Time)>) {
+    pub(super) fn change_book(self: &Arc<Self>, node: usize, which: Whose, made: Option<(Effect, Time)>) {
         let is_done = lock(&self.nodes)[node].service.is_some();
         if is_done {
             self.change_kept(node, which, made);
@@ -69,11 +67,10 @@ impl Run {
         }
     }
 
-    fn change_kept(&self, node: usize, (limit, whom): Which, made: Option<(Effect, Time)>) {
+    fn change_kept(&self, node: usize, (limit, whom): Whose, made: Option<(Effect, Time)>) {
         let mut nodes = lock(&self.nodes);
         let Some(home) = &mut nodes[node].home else { return };
-        let (wall, id) =
-            (home.wall_at(self.world.now()), format!("l{limit}-{whom:?}").replace(['(', ')'], "."));
+        let wall = home.wall_at(self.world.now());
         home.folder.disk(usize::MAX);
         let Kept { book, made: all, .. } = &mut home.excepted;
         let was_there = all.iter().any(|made| (made.limit, made.whom) == (limit, whom));
@@ -86,21 +83,11 @@ impl Run {
             all.retain(|made| (made.limit, made.whom) != (limit, whom));
             all.extend(new);
         }
-        let wanted = match made {
-            Some((effect, _)) => {
-                let exception = Exception { path: path(&self.scenario.limits, limit, whom), effect };
-                let (who, why) = ("an operator".to_owned(), "a test".to_owned());
-                let made = Timestamp::from_nanos(0);
-                let record = Authored { id, exception, who, why, from, until, made, number: 0 };
-                WantedChange::Put { record, may_replace: true }
-            }
-            None if was_there => WantedChange::End { id, why: String::new() },
-            None => return,
-        };
-        let caller = Caller { peer: String::new(), certificate: None };
-        let changed = book
-            .as_ref()
-            .map(|book| book.change_here(&wanted, &Author { who: "an operator".to_owned(), caller }, wall));
+        if new.is_none() && !was_there {
+            return;
+        }
+        let wanted = self.wanted((limit, whom), new);
+        let changed = book.as_ref().map(|book| book.change_here(&wanted, &operator(), wall));
         if let Some(Err(error)) = changed {
             self.wrong(Kind::WrongStart, format!("an exception was refused: {error}"));
         }
@@ -145,7 +132,7 @@ impl Run {
     /// Operators end what is left, whatever the wall clock says.
     pub(super) fn end_exceptions(self: &Arc<Self>) {
         self.end_shared_exceptions();
-        let left = |node: usize| -> Vec<Which> {
+        let left = |node: usize| -> Vec<Whose> {
             let nodes = lock(&self.nodes);
             let made = nodes[node].home.iter().flat_map(|home| &home.excepted.made);
             made.map(|made| (made.limit, made.whom)).collect()

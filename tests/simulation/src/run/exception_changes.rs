@@ -80,11 +80,7 @@ impl Run {
         let Wanted { of, made, .. } = wanted;
         let (ledger, (sent, ends)) = (&self.shared_exceptions.ledger, self.under_way());
         let write = ledger.begin(&[of], process, made, (sent, ends + TURN_MAX));
-        let author = Author {
-            who: "an operator".to_owned(),
-            caller: Caller { peer: String::new(), certificate: None },
-        };
-        let changed = book.change(self.wanted(of, made), author, world_time(sent)).await;
+        let changed = book.change(self.wanted(of, made), operator(), world_time(sent)).await;
         self.world.note(|| format!("node {}: the exception {} is {made:?}: {changed:?}", process.0, id(of)));
         let done = match &changed {
             Ok(Change::Unchanged) => Done::Already,
@@ -104,7 +100,8 @@ impl Run {
         }
     }
 
-    fn wanted(&self, of: Whose, made: Option<Made>) -> WantedChange {
+    /// What a book is asked for: an exception, or its end.
+    pub(super) fn wanted(&self, of: Whose, made: Option<Made>) -> WantedChange {
         let Some(Made { limit, whom, effect, from, until }) = made else {
             return WantedChange::End { id: id(of), why: String::new() };
         };
@@ -114,4 +111,9 @@ impl Run {
         let record = Authored { id: id(of), exception, who, why, from, until, made, number: 0 };
         WantedChange::Put { record, may_replace: true }
     }
+}
+
+/// Who asks for changes.
+pub(super) fn operator() -> Author {
+    Author { who: "an operator".to_owned(), caller: Caller { peer: String::new(), certificate: None } }
 }
