@@ -75,7 +75,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use crate::scenario::LimitSpec;
-use crate::world::{MICRO, MILLI, SECOND, Span, Time};
+use crate::world::{MICRO, MILLI, SECOND, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, Tally, census};
 pub use counter::Counter;
@@ -101,8 +101,6 @@ pub struct Rules<'s> {
     pub limits: &'s [LimitSpec],
 
     // What happened.
-    /// When nodes were started, by time: each process begins with no hits of its own.
-    pub starts: &'s [Span],
     /// What servers forgot.
     pub losses: &'s [Loss],
     /// Hits that went back.
@@ -157,12 +155,6 @@ impl Rules<'_> {
         let was_short =
             || it.deadline.is_some_and(|deadline| it.answered - it.asked + HEAD_START >= deadline);
         decides && (was_short() || self.may_lack_answer(it.node, it.asked, it.answered))
-    }
-
-    /// The process that was asked for this: its node, and how often that had been started.
-    fn process_of(&self, it: &Record) -> (usize, usize) {
-        let before = self.starts.iter().take_while(|start| start.from <= it.asked);
-        (it.node, before.filter(|start| start.node == it.node).count())
     }
 
     /// Whether a node may have had no answer from Redis between these times, though it waited for one.

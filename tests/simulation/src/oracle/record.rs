@@ -11,6 +11,8 @@ pub struct Record {
     pub request: usize,
     /// Which node was asked.
     pub node: usize,
+    /// Which of its processes: how often the node had been started. An older one may still decide what it was asked.
+    pub process: u64,
     /// Which limit.
     pub limit: usize,
     /// Which counter.

@@ -30,6 +30,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
     Record {
         request,
         node: 0,
+        process: 1,
         limit,
         key,
         epoch: 0,
@@ -70,7 +71,6 @@ fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rule
     static NO_TROUBLES: std::sync::LazyLock<Troubles> = std::sync::LazyLock::new(Troubles::default);
     Rules {
         limits,
-        starts: &[],
         losses,
         refunds: &[],
         ban_changes: &[],
@@ -248,20 +248,16 @@ fn only_a_process_that_may_be_alone_adds_its_share() {
     let limits = [LimitSpec { failure: StoreFailure::Local, ..limit(Algorithm::SlidingWindow) }];
     let fails = [Trouble { node: Some(1), from: 0, until: SECOND, forgets: false }];
     let troubles = Troubles::new(vec![0; 2], &fails);
-    let start = |node, from| Span { node, from, until: from };
     // At the same time: nobody knows what was there before each.
-    let of_node = |node: usize, at: Time| Record { node, ..record((at, 50), Outcome::Admitted) };
-    let is_fine = |last: Time, records: &[Record]| {
-        let starts = [start(0, 0), start(1, 0), start(1, last)];
-        too_much(&Rules { troubles: &troubles, starts: &starts, ..rules(&limits, &[], false) }, records)
-            .is_none()
+    let of =
+        |node: usize, process: u64, at: Time| Record { node, process, ..record((at, 50), Outcome::Admitted) };
+    let is_fine = |records: &[Record]| {
+        too_much(&Rules { troubles: &troubles, ..rules(&limits, &[], false) }, records).is_none()
     };
-    let late = 20 * SECOND;
-    let five = [of_node(0, 1), of_node(0, 2), of_node(1, 3), of_node(1, 4), of_node(0, 5)];
-    assert!(is_fine(late, &five[..4]));
-    assert!(!is_fine(late, &five), "the other node asked Redis");
-    assert!(!is_fine(2, &five), "both were asked of the second process");
-    assert!(is_fine(4, &five), "each process admits its share");
+    let five = |process| [of(0, 1, 1), of(0, 1, 2), of(1, 1, 3), of(1, process, 4), of(0, 1, 5)];
+    assert!(is_fine(&five(1)[..4]));
+    assert!(!is_fine(&five(1)), "the other node asked Redis");
+    assert!(is_fine(&five(2)), "each process admits its share");
 }
 
 #[test]

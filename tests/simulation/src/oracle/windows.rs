@@ -120,8 +120,8 @@ fn excess(hits: u64, max: u64, from: Time, lasts: Time) -> String {
 struct Alone<'r> {
     rules: &'r Rules<'r>,
     limit: &'r LimitSpec,
-    /// Those that may have decided some of the hits alone.
-    processes: SmallVec<[(usize, usize); 4]>,
+    /// Those that may have decided some of the hits alone: their nodes, and how often these had been started.
+    processes: SmallVec<[(usize, u64); 4]>,
 }
 
 impl<'r> Alone<'r> {
@@ -132,7 +132,7 @@ impl<'r> Alone<'r> {
     fn add(&mut self, it: &Record) {
         let admits = matches!(self.limit.failure, StoreFailure::Local | StoreFailure::Allow);
         if admits && self.rules.is_alone(self.limit, it) {
-            let process = self.rules.process_of(it);
+            let process = (it.node, it.process);
             if !self.processes.contains(&process) {
                 self.processes.push(process);
             }

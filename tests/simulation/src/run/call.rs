@@ -160,6 +160,7 @@ impl Run {
             Record {
                 request: it.number,
                 node: front.node,
+                process: front.process,
                 limit: item.limit + candidate.map_or(0, |_| limits.len()),
                 key: item.key,
                 epoch: front.epochs[item.limit][item.key as usize],

@@ -23,6 +23,8 @@ use crate::world::lock;
 /// What a request needs of a node.
 pub(super) struct Front {
     pub(super) node: usize,
+    /// How often the node had been started.
+    pub(super) process: u64,
     service: Arc<Service<Node>>,
     /// Those that were in force when it came.
     rules: Snapshot,
@@ -43,8 +45,8 @@ impl Front {
         let rules = service.snapshot().ok()?;
         let (epochs, asking) = (state.epoch_numbers, Arc::clone(&state.asking));
         run.note_late_resets(node, &epochs);
-        let (version, sums) = (state.version, Arc::clone(&run.sums));
-        Some(Self { node, service, rules, epochs, version, asking, sums })
+        let (version, process, sums) = (state.version, state.starts, Arc::clone(&run.sums));
+        Some(Self { node, process, service, rules, epochs, version, asking, sums })
     }
 
     /// Decides those requests of a batch that the node can decide by itself.

@@ -27,7 +27,6 @@ impl Run {
         let scenario = &self.scenario;
         let rules = Rules {
             limits: &scenario.judged(),
-            starts: &lock(&self.starts),
             losses: &losses,
             refunds: &lock(&self.refunds),
             ban_changes: &lock(&self.ban_changes),

@@ -40,7 +40,7 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// a server that is gone while it is cut off; and three judges: of cold counters of candidates that take longer to drain than
 /// COLD_START_MAX_WINDOW, of resets by the answer that only who resets waits for, and of waits after what a node admitted
 /// alone just before a trouble ended; and the end of an exception that a Cluster had and never announced.
-const REGRESSIONS: [u64; 50] = [
+const REGRESSIONS: [u64; 51] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -91,6 +91,7 @@ const REGRESSIONS: [u64; 50] = [
     9727941,
     9810605,
     601275,
+    9976921,
 ];
 
 #[test]
