@@ -145,7 +145,7 @@ impl Runtime for Node {
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(Time::MAX / 2).min(Time::MAX / 2);
-        self.world.until(self.world.now() + self.clock.takes(nanos))
+        self.world.until(self.world.pause_until(self.world.now() + self.clock.takes(nanos)))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Handle {

@@ -20,6 +20,9 @@ pub const MILLI: Time = 1_000_000;
 /// A second.
 pub const SECOND: Time = 1_000_000_000;
 
+/// How long nodes pause at least where nobody asks anything.
+const QUIET_PAUSE: Time = 20 * SECOND;
+
 /// A time during which something was so at a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
@@ -42,6 +45,8 @@ impl Span {
 #[derive(Default)]
 pub struct World {
     now: AtomicU64,
+    /// Until then nobody asks anything.
+    quiet_until: AtomicU64,
     events: Mutex<BinaryHeap<Event>>,
     events_made: AtomicU64,
     ready: Mutex<VecDeque<Arc<Running>>>,
@@ -188,6 +193,17 @@ impl World {
         self.worker.load(Relaxed)
     }
 
+    /// Nobody asks anything until then, and nothing fails. Nodes look around less often, which saves most of the time that it
+    /// would take to simulate hours.
+    pub fn be_quiet_until(&self, time: Time) {
+        self.quiet_until.store(time, Relaxed);
+    }
+
+    /// When a node goes on that pauses until then, or longer where it is quiet.
+    pub fn pause_until(&self, time: Time) -> Time {
+        time.max((self.now() + QUIET_PAUSE).min(self.quiet_until.load(Relaxed)))
+    }
+
     /// Does something at a time.
     pub fn at(&self, time: Time, does: impl FnOnce(&Arc<World>) + Send + 'static) {
         self.add(time, Happens::Do(Box::new(does)));
@@ -324,6 +340,17 @@ mod tests {
         world.run_until(5 * MILLI);
         let names: Vec<_> = world.story().lines().map(|line| line.trim().to_owned()).collect();
         assert_eq!(names, ["0.002000 b", "0.002000 c", "0.003000 a"]);
+    }
+
+    #[test]
+    fn where_nobody_asks_pauses_are_longer_and_end_in_time() {
+        let world = World::new(false);
+        world.be_quiet_until(30 * SECOND);
+        assert_eq!([1, 25, 40].map(|at| world.pause_until(at * SECOND) / SECOND), [20, 25, 40]);
+        world.run_until(15 * SECOND);
+        assert_eq!(world.pause_until(16 * SECOND), 30 * SECOND);
+        world.run_until(30 * SECOND);
+        assert_eq!(world.pause_until(31 * SECOND), 31 * SECOND);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::Contact;
 
 use super::batch::Asked;
-use super::{Kind, Run};
+use super::{Kind, RECOVERED, Run};
 use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, What};
 use crate::world::{SECOND, Time, lock};
 
@@ -27,10 +27,18 @@ impl Run {
         limits.retain(|&(_, number)| self.scenario.limits[number].shape.ending.is_none());
         limits.sort_unstable();
         for (after, number) in limits {
-            self.world.run_until(self.world.now().max(calm + after));
+            self.wait_until(self.world.now().max(calm + after));
             self.check_recovered_limit(number);
         }
         self.check_contacts();
+    }
+
+    /// Waits for so long that there is room again. Nobody asks meanwhile, after the last clients have given back what they have.
+    fn wait_until(&self, end: Time) {
+        let given_back = self.scenario.asks.iter().map(|ask| ask.at + ask.lasts()).max().unwrap_or(0);
+        self.world.run_until((given_back + RECOVERED).clamp(self.world.now(), end));
+        self.world.be_quiet_until(end.saturating_sub(RECOVERED));
+        self.world.run_until(end);
     }
 
     /// Every node has found all of its servers again.

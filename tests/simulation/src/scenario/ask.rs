@@ -55,6 +55,14 @@ impl Ask {
         }
     }
 
+    /// How long after the answer its client still does something about it.
+    pub fn lasts(&self) -> Time {
+        let refunded = self.refunded.map(|(after, _)| after);
+        let released = self.released.map(|release| release.after + release.again.unwrap_or(0));
+        let renewed = self.renewed.map(|renewal| renewal.times * renewal.every);
+        [refunded, released, renewed].into_iter().flatten().max().unwrap_or(0)
+    }
+
     /// Whether a worker reads this request together with another.
     pub fn is_read_with(&self, other: &Self) -> bool {
         self.batch.is_some() && (self.at, self.node, self.batch) == (other.at, other.node, other.batch)
