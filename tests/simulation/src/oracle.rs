@@ -60,6 +60,7 @@ mod early;
 mod remembered;
 mod starved;
 mod remaining;
+mod explained;
 
 // Those of what several counters share.
 mod slots;
@@ -69,8 +70,6 @@ mod holds;
 // How much was judged.
 mod census;
 
-use std::borrow::Cow;
-
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
@@ -79,6 +78,7 @@ use crate::world::{MICRO, MILLI, SECOND, Time};
 pub use bans::wrong_bans;
 pub use census::{Census, Tally, census};
 pub use counter::Counter;
+pub use explained::wrong_explanations;
 pub use holds::wrong_holds;
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
 pub use remaining::left_too_little;
@@ -237,10 +237,7 @@ pub fn too_much(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
         let limit = &rules.limits[it.limit];
         // What counts as full is not admitted once more: losses of it allow for nothing.
         let strict = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let there = match rules.may_count_denied(limit) {
-            true => Cow::Owned(own.iter().copied().filter(|it| rules.counts(limit, it)).collect::<Vec<_>>()),
-            false => Cow::Borrowed(&counting[..]),
-        };
+        let there = it.there(rules);
         windows::too_much(strict, limit, counting)
             .or_else(|| room::on_top(strict, limit, own, &there))
             .or_else(|| debts::unpaid(rules, limit, own.iter(), counting))

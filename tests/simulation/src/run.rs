@@ -13,6 +13,7 @@ mod batch;
 mod call;
 mod front;
 mod decided;
+mod explained;
 mod slots;
 
 // What operators do: exceptions of one node or of all, bans, resets, and records in a list or in Redis.
@@ -172,6 +173,8 @@ struct Run {
     violation: Mutex<Option<Violation>>,
     /// Errors for answers: from when they were asked for until they were answered, and what they say.
     errors: Mutex<Vec<(Span, String)>>,
+    /// What explanations said of counters, as if they had been asked.
+    explained: Mutex<Vec<Record>>,
     codes: Mutex<[u64; 3]>,
     /// By how much the clock of counters was ever set back: by a boot of a node without Redis, or at servers.
     lag: AtomicU64,
@@ -216,6 +219,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         sums: Arc::default(),
         violation: Mutex::default(),
         errors: Mutex::default(),
+        explained: Mutex::default(),
         codes: Mutex::default(),
         lag: AtomicU64::default(),
     });

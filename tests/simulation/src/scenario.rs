@@ -34,6 +34,7 @@ mod fleet;
 // What operators do.
 mod operators;
 mod exceptions;
+mod explained;
 mod records;
 mod shared_records;
 mod shared_exceptions;
@@ -240,7 +241,7 @@ impl Scenario {
 
     /// Whether nothing fails, and no message is slow.
     pub fn is_calm(&self) -> bool {
-        let fails = |fault: &Fault| !matches!(fault.what, What::Ban { .. });
+        let fails = |fault: &Fault| !matches!(fault.what, What::Ban { .. } | What::Explain { .. });
         !self.faults.iter().any(fails) && self.slow_one_in.is_none()
     }
 

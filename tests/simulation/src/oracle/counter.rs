@@ -1,8 +1,9 @@
 //! The counters that are judged, each by itself.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::Record;
+use super::{Record, Rules};
 use crate::scenario::LimitSpec;
 use crate::world::Time;
 
@@ -35,6 +36,15 @@ impl Counter {
             Self { limit, key, own: own.into_iter().copied().collect(), counting }
         });
         counters.collect()
+    }
+
+    /// What surely counts of it, with what a fixed window counts that is denied.
+    pub(super) fn there(&self, rules: &Rules<'_>) -> Cow<'_, [Record]> {
+        let limit = &rules.limits[self.limit];
+        match rules.may_count_denied(limit) {
+            true => self.own.iter().copied().filter(|it| rules.counts(limit, it)).collect(),
+            false => Cow::Borrowed(&self.counting),
+        }
     }
 
     /// What a judge found, with the name of the counter.

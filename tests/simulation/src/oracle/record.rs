@@ -111,6 +111,12 @@ impl Record {
         self.outcome == Outcome::Denied { over: true } && self.requests > 0
     }
 
+    /// Whether both are about one counter.
+    pub(super) fn is_of_counter(&self, other: &Self) -> bool {
+        let counter = |it: &Self| (it.limit, it.key, it.epoch, it.window, it.rule_window);
+        counter(self) == counter(other)
+    }
+
     /// It surely counts.
     pub(super) fn counts(&self) -> bool {
         let charged = match self.outcome {

@@ -120,19 +120,7 @@ pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
             return None;
         }
         let counted = Counted::new(rules, limit, (own, counting));
-        let denied = own.iter().enumerate().filter(|(_, it)| it.is_over());
-        let found = denied.filter(|(_, it)| rules.explains(limit, it)).find_map(|(place, it)| {
-            let (most, wanted) = (counted.most_of_denial(it), it.hits.max(1));
-            let enough = (most + 1).saturating_sub(wanted);
-            let Some(there) = counted.fewer_than(enough, place) else {
-                return counted.too_late(enough, place);
-            };
-            Some(format!(
-                "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
-                it.request,
-                it.answered / MICRO
-            ))
-        });
+        let found = (0..own.len()).find_map(|place| counted.denied_with_room(place));
         found.map(|found| it.named(found))
     })
 }
@@ -175,6 +163,39 @@ impl<'o> Counted<'o> {
         let is_own = |refund: &&Refund| own.first().is_some_and(|it| refund.is_of(it));
         let refunds = rules.refunds.iter().filter(is_own).collect();
         Self { rules, limit, own, counting, refunds, each: OnceCell::new() }
+    }
+
+    /// What is wrong with the record at this place, if it was denied: there was room, or its wait is too long.
+    pub(super) fn denied_with_room(&self, place: usize) -> Option<String> {
+        let it = &self.own[place];
+        if !it.is_over() || !self.rules.explains(self.limit, it) {
+            return None;
+        }
+        let (most, wanted) = (self.most_of_denial(it), it.hits.max(1));
+        let enough = (most + 1).saturating_sub(wanted);
+        let Some(there) = self.fewer_than(enough, place) else {
+            return self.too_late(enough, place);
+        };
+        Some(format!(
+            "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
+            it.request,
+            it.answered / MICRO
+        ))
+    }
+
+    /// What is wrong with the record at this place, if it was admitted: more than it says was left without all that may be there.
+    pub(super) fn leaves_too_little(&self, place: usize) -> Option<String> {
+        let it = &self.own[place];
+        if it.outcome != Outcome::Admitted || !self.rules.explains(self.limit, it) {
+            return None;
+        }
+        let most = self.limit.capacity(it.requests, it.share);
+        let (answered, hits, left) = (it.answered / MICRO, it.hits, it.remaining);
+        let there = self.fewer_than(most.saturating_sub(hits + left), place)?;
+        Some(format!(
+            "request {} left {left} at {answered} us with {hits} hits, though at most {there} of {most} were there",
+            it.request
+        ))
     }
 
     /// The most hits that may have counted for the record at this place, without its own. `None`: these, or more.

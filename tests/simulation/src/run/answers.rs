@@ -27,7 +27,7 @@ fn denies(counter: &Counter) -> bool {
 }
 
 /// Whether nobody knows if this counter is over: a ban denies its descriptor, which shows it as full.
-fn is_hidden(counter: &Counter, decided: &Decided) -> bool {
+pub(super) fn is_hidden(counter: &Counter, decided: &Decided) -> bool {
     counter.is_shown && decided.bans.iter().any(|ban| ban.at == counter.at && !ban.has_begun)
 }
 
@@ -65,23 +65,32 @@ impl Run {
         let records = &mut lock(&self.records)[call.first..];
         for (record, counter) in records.iter_mut().zip(counters) {
             self.check_rule(record, counter, decided);
-            self.check_limit(record, counter, is_patient);
+            self.check_limit(record, counter, is_patient, |effect| effect == counter.excepted);
             let over = counter.over && !is_hidden(counter, decided);
             let outcome = self.outcome(record, over, passes, any_over);
             self.settle(record, counter, outcome, decided.is_full);
             self.note_bans(record, counter, decided, passes);
         }
+        self.judge_trials(items, decided, &mut records[items.len()..]);
+        passes
+    }
+
+    /// Judges what the candidates of these say. `records`: what they were asked.
+    pub(super) fn judge_trials(&self, items: &[Item], decided: &Decided, records: &mut [Record]) {
         let with_candidates = items.iter().enumerate().filter(|(_, item)| self.candidate_of(item).is_some());
-        for ((place, item), record) in with_candidates.zip(&mut records[items.len()..]) {
+        for ((place, item), record) in with_candidates.zip(records) {
             let trial = decided.trials.iter().find(|trial| trial.place == place);
             self.judge_trial(decided, (place, item), trial, record);
         }
-        passes
     }
 
     /// Whether a request passes, but for SHADOW_MODE: no counter denies it that is not in quota mode, and of those that are
     /// not all are over. With QUOTA_MODE a descriptor without a limit is one that is not over.
-    fn passes<'c>(&self, met: &[Met], counters: impl Iterator<Item = &'c Counter> + Clone) -> bool {
+    pub(super) fn passes<'c>(
+        &self,
+        met: &[Met],
+        counters: impl Iterator<Item = &'c Counter> + Clone,
+    ) -> bool {
         let mut of_rules = counters.clone().filter(|counter| !counter.by.is_quota);
         let mut in_quota_mode = counters.filter(|counter| counter.by.is_quota).peekable();
         let has_other = met.iter().any(|met| matches!(met, Met::NoLimit | Met::Replaced));
@@ -91,7 +100,7 @@ impl Run {
 
     /// What is wrong with the limit that headers show, and with how long a client is asked to wait: the last limit that denies
     /// the request, or the first of those that have least left; and as long as all that deny it need.
-    fn check_shown(&self, decided: &Decided) -> Option<String> {
+    pub(super) fn check_shown(&self, decided: &Decided) -> Option<String> {
         let all = decided.counters.iter();
         if let Some(counter) = all.clone().find(|it| it.is_shown != is_due(it, &decided.counters)) {
             let (at, rule) = (counter.at, counter.rule);
@@ -110,7 +119,7 @@ impl Run {
     }
 
     /// What becomes of hits that are over, or not, in a request that passes, or not. `any_over`: one of its counters is over.
-    fn outcome(&self, record: &Record, over: bool, passes: bool, any_over: bool) -> Outcome {
+    pub(super) fn outcome(&self, record: &Record, over: bool, passes: bool, any_over: bool) -> Outcome {
         let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
         match over {
             false if passes && !(is_stopped && self.is_fixed(record)) => Outcome::Admitted,
@@ -124,7 +133,7 @@ impl Run {
     }
 
     /// Notes what a counter was charged.
-    fn settle(&self, record: &mut Record, counter: &Counter, outcome: Outcome, is_full: bool) {
+    pub(super) fn settle(&self, record: &mut Record, counter: &Counter, outcome: Outcome, is_full: bool) {
         let Decider { requests, window, .. } = counter.by;
         record.outcome = outcome;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
@@ -224,7 +233,7 @@ impl Run {
     }
 
     /// A descriptor is decided by its own rule, and the answer says so much of its counter as can be.
-    fn check_rule(&self, record: &Record, counter: &Counter, decided: &Decided) {
+    pub(super) fn check_rule(&self, record: &Record, counter: &Counter, decided: &Decided) {
         let limit = &self.scenario.limits[record.limit];
         let own = self.rule_ids[record.limit][record.key as usize];
         let is_wrong =

@@ -32,10 +32,10 @@ pub(super) struct Call<'t> {
 }
 
 /// A request that waits for its answer, until this is dropped.
-struct Asking(Arc<AtomicU64>);
+pub(super) struct Asking(Arc<AtomicU64>);
 
 impl Asking {
-    fn begin(asking: &Arc<AtomicU64>) -> Self {
+    pub(super) fn begin(asking: &Arc<AtomicU64>) -> Self {
         asking.fetch_add(1, Relaxed);
         Self(Arc::clone(asking))
     }
@@ -104,8 +104,7 @@ impl Run {
                 }
                 lock(&self.codes)[2] += 1;
                 if deadline.is_none() {
-                    let waited = Span { node: *node, from: *asked, until: now };
-                    lock(&self.errors).push((waited, format!("request {number}: {error}")));
+                    self.note_error((*node, *asked), format!("request {number}: {error}"));
                 }
                 self.world.note(|| story(&error.to_string()));
                 return None;
@@ -131,6 +130,11 @@ impl Run {
         Some(passes)
     }
 
+    /// Notes an error for an answer, to who asked then.
+    pub(super) fn note_error(&self, (node, from): (usize, Time), what: String) {
+        lock(&self.errors).push((Span { node, from, until: self.world.now() }, what));
+    }
+
     /// How long a request for these may wait.
     fn timeout_of(&self, items: &[Item]) -> Time {
         self.scenario.timeout + self.waits_for_records(items)
@@ -148,9 +152,16 @@ impl Run {
 
     /// Notes what a request asks, and what it asks of candidates. Returns the place of its first record.
     fn note(&self, front: &Front, it: &Asked, items: &[Item]) -> usize {
-        let (asked, timeout) = (self.world.now(), self.timeout_of(items));
         let mut records = lock(&self.records);
         let first = records.len();
+        records.extend(self.asked_of(front, it, items));
+        lock(&self.places).get_mut(it.number).into_iter().for_each(|places| *places = first..records.len());
+        first
+    }
+
+    /// What is asked of each counter, and then of each candidate.
+    pub(super) fn asked_of(&self, front: &Front, it: &Asked, items: &[Item]) -> Vec<Record> {
+        let (asked, timeout) = (self.world.now(), self.timeout_of(items));
         let limits = &self.scenario.limits;
         let record = |item: &Item, candidate: Option<u32>| {
             let limit = &limits[item.limit];
@@ -195,10 +206,7 @@ impl Run {
                 },
             }
         };
-        records.extend(items.iter().map(|item| record(item, None)));
         let candidates = items.iter().filter_map(|item| Some(record(item, Some(self.candidate_of(item)?))));
-        records.extend(candidates);
-        lock(&self.places).get_mut(it.number).into_iter().for_each(|places| *places = first..records.len());
-        first
+        items.iter().map(|item| record(item, None)).chain(candidates).collect()
     }
 }

@@ -122,8 +122,14 @@ impl Excepted {
 impl Run {
     /// Judges by which limit a descriptor was decided, and whether the exception that the decision names is the one that
     /// it was made under; and how long whoever it denies is asked to wait. `noted`: what its rule says. `is_patient`: the client
-    /// waited.
-    pub(super) fn check_limit(&self, noted: &Record, counter: &Counter, is_patient: bool) {
+    /// waited. `is_named`: whether this is the exception that the decision names.
+    pub(super) fn check_limit(
+        &self,
+        noted: &Record,
+        counter: &Counter,
+        is_patient: bool,
+        is_named: impl Fn(Option<Effect>) -> bool,
+    ) {
         let decided = counter.by;
         let limit = &self.scenario.limits[noted.limit];
         let of = (noted.limit, noted.key);
@@ -154,13 +160,14 @@ impl Run {
                 Decider { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
             }
         };
+        // An explanation names an exception, and its waits are those of the counter.
         let waits = |made: &Made| {
-            made.effect != Effect::Deny || limit.further.is_some() || made.waits(wall) == counter.reset_nanos
+            let says_end = counter.excepted == Some(Effect::Deny) && limit.further.is_none();
+            !says_end || made.waits(wall) == counter.reset_nanos
         };
         let may = met.iter().flat_map(|made| all.iter().map(move |&own| (under(made, own), made)));
         let is_due = |(decider, made): (Decider, &Option<Made>)| {
-            (decider, made.map(|made| made.effect)) == (decided, counter.excepted)
-                && made.as_ref().is_none_or(waits)
+            decider == decided && is_named(made.map(|made| made.effect)) && made.as_ref().is_none_or(waits)
         };
         if !may.clone().any(is_due) {
             let may: Vec<_> = may.collect();

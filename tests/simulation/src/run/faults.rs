@@ -89,6 +89,7 @@ impl Run {
                 self.except(node, |excepted| excepted.make(now, Made { limit, whom, effect, from, until }));
                 later(lasts, Self::heal);
             }
+            What::Explain { node, item } => self.explain(node, item),
             What::Ban { node, limit, key, lasts } => self.change_ban(node, (limit, key), lasts),
             What::Record { limit, key, terms, heard_within } => {
                 self.record((limit, key), terms, heard_within);

@@ -9,12 +9,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_engine::decision::Decision;
+use tidegate_engine::explain::Explanation;
 use tidegate_engine::memory::FullTotal;
 use tidegate_engine::request::Request;
 use tidegate_serve::service::{Batch, Counters, Service, ServiceError, Snapshot};
 
 use super::Run;
 use super::decided::Decided;
+use super::explained::Explained;
 use super::resets::EpochNumbers;
 use super::sums::Sums;
 use crate::node::Node;
@@ -86,6 +88,22 @@ impl Front {
         };
         let decided = |request: &Request<'_>, decision: &Decision<'_>| self.decided(request, decision);
         self.service.finish(self.rules.in_force(), read, timeout, decided).await
+    }
+
+    /// Explains what the request would get that `read` fills in. Its text is for people, and is not judged.
+    pub(super) async fn explain<'r>(
+        &'r self,
+        read: impl FnOnce(&mut Request<'r>),
+    ) -> Result<Explained, ServiceError> {
+        give_way().await;
+        let mut request = Request::default();
+        read(&mut request);
+        let explained = |it: &Explanation<'_>| {
+            let (_, json) = (it.to_string(), it.json());
+            let exception = json["descriptors"][0]["exception"]["effect"].as_str().map(str::to_owned);
+            Explained { decided: Decided::of(it.decision()), exception }
+        };
+        self.service.explain(self.rules.in_force(), &request, explained).await
     }
 }
 

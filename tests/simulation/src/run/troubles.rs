@@ -39,6 +39,7 @@ impl Run {
                 What::Flush { .. } | What::StepServers { .. } => (None, 0, false),
                 What::Reload { .. }
                 | What::Except { .. }
+                | What::Explain { .. }
                 | What::Ban { .. }
                 | What::Record { .. }
                 | What::OfRecords { .. }

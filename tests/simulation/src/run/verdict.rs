@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::troubles::STARTED_WITHIN;
 use super::{Kind, Run, Violation};
 use crate::oracle::{
-    Census, Counter, Rules, census, left_too_little, starved, too_much, wrong_bans, wrong_holds, wrong_slots,
+    Census, Counter, Rules, census, left_too_little, starved, too_much, wrong_bans, wrong_explanations,
+    wrong_holds, wrong_slots,
 };
 use crate::scenario::What;
 use crate::world::{MICRO, SECOND, Span, lock};
@@ -49,6 +50,9 @@ impl Run {
         let found = too_much(&rules, &counters).map(of_kind(Kind::TooMuch));
         let found = found.or_else(|| starved(&rules, &counters).map(of_kind(Kind::Starved)));
         let found = found.or_else(|| left_too_little(&rules, &counters).map(of_kind(Kind::Starved)));
+        let found = found.or_else(|| {
+            wrong_explanations(&rules, &counters, &lock(&self.explained)).map(of_kind(Kind::WrongAnswer))
+        });
         let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
         let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));
         let found = found.or_else(|| wrong_holds(&rules, &records).map(of_kind(Kind::WrongHold)));

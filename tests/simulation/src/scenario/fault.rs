@@ -2,7 +2,7 @@
 
 use tidegate_engine::overlay::Effect;
 
-use super::Terms;
+use super::{Item, Terms};
 use crate::redis::server::Refusal;
 use crate::world::Time;
 
@@ -76,6 +76,8 @@ pub enum What {
     },
     /// A node makes an exception, which is ended after so long. Where nodes share them: an operator sends both to this node.
     Except { node: usize, limit: usize, whom: Whom, effect: Effect, lasts: Time },
+    /// Somebody asks a node how this would be answered, and why.
+    Explain { node: usize, item: Item },
     /// An operator bans a key at a node, or lifts its ban.
     Ban {
         node: usize,
@@ -188,6 +190,7 @@ impl What {
             | Self::StepWall { node, .. }
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
+            | Self::Explain { node, .. }
             | Self::Ban { node, .. }
             | Self::OfRecords { what: Outage::Lose(node), .. }
             | Self::RecordsAway { node, .. } => Some(node),
