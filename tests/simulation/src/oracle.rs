@@ -19,6 +19,7 @@
 //! - No request is asked to wait for a shorter time than that in which what was surely counted leaves no room.
 //! - No request is asked to wait for longer than until there is room, even if everything counted that may have counted. This is
 //!   asked of windows. Leases count for a window from when they end, and a reported cost waits until it leaves itself.
+//! - No explanation says what no answer might: `explained.rs`.
 //! - No answer to what is admitted says that less is left than N without everything that may have counted.
 //!
 //! What is allowed nevertheless, and for how long:

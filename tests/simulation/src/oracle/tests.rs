@@ -1,6 +1,7 @@
 //! The oracle, tried on records that somebody thought out.
 
 mod debts;
+mod explained;
 mod holds;
 mod slots;
 
