@@ -220,6 +220,8 @@ fn with_other_counters(rule: &Rule, epochs: &[Epoch]) -> Rule {
         counting: Counting { window: *window, seed: seed.with(parts), shared },
         candidate: candidate
             .map(|own| Box::new(CandidateLimit { seed: own.seed.with(parts), ..own.clone() })),
+        // What its calls cost is learnt under the seeds of before.
+        loaded: Some(Box::new(rule.loaded_seeds())),
         ..rule.clone()
     }
 }

@@ -6,7 +6,7 @@ use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Decision, conclude};
 use tidegate_engine::limit::{AMOUNT_MAX, Found};
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
-use tidegate_engine::path::Path;
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Hits, Modes, ReservationStep};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request, Reservation};
 use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet};
@@ -320,6 +320,25 @@ fn a_reload_keeps_what_was_learnt() {
         assert_eq!([hold_of(&before, 6), hold_of(&after, 6)], [4, 2]);
         after.keep_learnt(&before);
         assert_eq!(hold_of(&after, 6), 4);
+    }
+}
+
+/// What its calls cost is known under one name, before the reset and after it.
+#[test]
+fn a_counter_that_was_reset_goes_on_learning() {
+    let entry = PathEntry { key: "user".to_owned(), value: Some("a".to_owned()) };
+    let path = Path { domain: "d".into(), entries: vec![entry] };
+    let mut reset = Epochs::default();
+    reset.raise(ResetPath { path, reach: Reach::Counter }, 7);
+    let before = ten("ttl: 300s, overdraft: 1, hold: {percentile: 99, of: counter, initial: 2, max: 6}");
+    let (after, store) = (before.clone().in_epochs(&reset), store());
+    for (rules, cost, begun) in [(&before, 3, 0.0), (&after, 5, 5_000.0)] {
+        for call in 0..20 {
+            let (id, now) = (format!("{cost}-{call}"), begun + 100.0 * f64::from(call));
+            assert!(reserve((rules, &store), &id, 6, now).0);
+            assert_eq!(commit((rules, &store), &id, cost, now), Some(Found::Open));
+        }
+        assert_eq!(hold_of(rules, 6), cost);
     }
 }
 
