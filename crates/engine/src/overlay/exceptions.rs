@@ -151,8 +151,11 @@ impl Exceptions {
         let first = plan.descriptors();
         for (step, &descriptor) in plan.steps[first..].iter_mut().zip(&plan.further) {
             let Some(descriptor) = request.descriptors().nth(descriptor) else { continue };
-            let place = self.fitting(request.domain(), step, &descriptor);
-            if let Some(effect) = place.and_then(|place| place.effect.on_further(step)) {
+            let Some(place) = self.fitting(request.domain(), step, &descriptor) else { continue };
+            if let (Step::Check(check), Effect::Limit { .. }) = (&mut *step, place.effect) {
+                precede_record(check);
+            }
+            if let Some(effect) = place.effect.on_further(step) {
                 except(step, effect, request, &descriptor);
             }
         }
@@ -236,10 +239,7 @@ fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor
     match (step, effect) {
         (Step::Check(check), Effect::Limit { requests, burst }) => {
             check.limit = check.limit.with_numbers(requests, burst);
-            if let Origin::Rule { rule: rule @ Rule { records: Some(_), .. }, .. } = check.origin {
-                // It precedes the record, which may admit everything.
-                check.shadow = rule.shadow_mode;
-            }
+            precede_record(check);
         }
         (Step::Check(check), Effect::Unlimited) => check.shadow = true,
         (Step::Check(check), Effect::Deny) => deny(check),
@@ -249,6 +249,13 @@ fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor
             }
         }
         _ => {}
+    }
+}
+
+/// Makes a check deny as its rule does: the exception stands before the record, which may admit everything.
+fn precede_record(check: &mut Check<'_>) {
+    if let Some(rule) = check.origin.rule() {
+        check.shadow = rule.shadow_mode;
     }
 }
 

@@ -79,7 +79,8 @@ impl Found {
         for found in &self.found {
             let Some(Step::Check(check)) = plan.steps.get_mut(found.descriptor) else { continue };
             found.record.apply(&mut check.limit);
-            check.shadow = found.record.unlimited || found.record.shadow.unwrap_or(check.shadow);
+            let shadow = found.record.shadow();
+            check.shadow = shadow.unwrap_or(check.shadow);
             if let Some(counting) = &found.counting {
                 count_apart(check, counting, request, found.descriptor);
             }
@@ -89,8 +90,9 @@ impl Found {
             if let Some(bound) = plan.bound_of(found.descriptor) {
                 follow(plan, found.descriptor, bound);
             }
-            if found.record.unlimited {
-                plan.further_of(found.descriptor).for_each(|check| check.shadow = true);
+            // A ban or a bound on calls in flight denies no more than the limit does.
+            if let Some(shadow) = shadow {
+                plan.further_of(found.descriptor).for_each(|check| check.shadow = shadow);
             }
             if !plan.candidates.is_empty() {
                 plan.candidates.retain(|candidate| candidate.step != found.descriptor);

@@ -53,6 +53,12 @@ impl Record {
         self.window.is_some() || self.algorithm.is_some() || self.granularity_nanos.is_some()
     }
 
+    /// Whether it counts and never denies. `None`: as the rule says.
+    #[inline]
+    pub(super) fn shadow(&self) -> Option<bool> {
+        if self.unlimited { Some(true) } else { self.shadow }
+    }
+
     /// Puts the limit of a rule under the record.
     #[inline]
     pub(super) fn apply(&self, limit: &mut Limit) {

@@ -125,7 +125,7 @@ fn unlimited_and_shadow_count_and_never_deny() {
 }
 
 #[test]
-fn a_key_that_a_record_makes_unlimited_passes_although_it_is_banned() {
+fn a_key_that_a_record_never_denies_passes_although_it_is_banned() {
     const RULE: &str = "key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 3}, \
                         ban: {after: 3 denials, within: 60s, every: 1s, for: 1h}";
     let rules = loaded(&format!("domain: shop\ndescriptors: [{{{RULE}}}]")).rules;
@@ -133,7 +133,24 @@ fn a_key_that_a_record_makes_unlimited_passes_although_it_is_banned() {
     let passing = |record, at| shop.passing(ALICE, record, at);
     assert_eq!([1_000, 1_001, 1_002, 1_200].map(|at| passing(None, at)), [3, 0, 0, 0], "banned for an hour");
     let unlimited = Record { unlimited: true, ..Record::of(0) };
-    assert_eq!([passing(Some(unlimited), 1_201), passing(None, 1_300)], [20, 0]);
+    let shadow = Record { shadow: Some(true), ..Record::of(3) };
+    let passing_again = [passing(Some(unlimited), 1_201), passing(Some(shadow), 1_202), passing(None, 1_300)];
+    assert_eq!(passing_again, [20, 20, 0]);
+}
+
+#[test]
+fn a_key_that_an_exception_limits_is_banned_although_its_record_is_unlimited() {
+    const RULE: &str = "key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 9}, \
+                        ban: {after: 3 denials, within: 60s, every: 1s, for: 1h}";
+    let rules = loaded(&format!("domain: shop\ndescriptors: [{{{RULE}}}]")).rules;
+    let shop = Shop { rules, ..Shop::open() };
+    let unlimited = Record { unlimited: true, ..Record::of(0) };
+    let level = PathEntry { key: "user".to_owned(), value: Some("alice".to_owned()) };
+    let path = Path { domain: "shop".into(), entries: vec![level] };
+    let limited =
+        Exceptions::new(&[Exception { path, effect: Effect::Limit { requests: Some(3), burst: None } }]);
+    let passing = |at| shop.passing_under(ALICE, Some(unlimited), &limited, at);
+    assert_eq!([1_000, 1_001, 1_002, 1_200].map(passing), [3, 0, 0, 0], "banned for an hour");
 }
 
 #[test]
