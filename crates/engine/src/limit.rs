@@ -187,6 +187,14 @@ impl Limit {
         Some(terms).filter(|_| self.algorithm == Algorithm::Holds)
     }
 
+    /// If expired holds count, makes them count for as long as hits of this limit do.
+    pub(crate) fn expire_with(&mut self, limit: &Self) {
+        if self.algorithm == Algorithm::Holds && self.requests >> 32 > 0 {
+            let worst = self.requests & u64::from(u32::MAX);
+            self.requests = u64::from(limit.remembered_secs()) << 32 | worst;
+        }
+    }
+
     /// Makes a check of `holds` end the hold that it is about.
     #[must_use]
     pub fn ending_hold(self) -> Self {
@@ -352,6 +360,11 @@ impl Limit {
         }
         let drained = (u128::from(self.burst()) * u128::from(window)).div_ceil(u128::from(self.requests));
         u64::try_from(drained).unwrap_or(u64::MAX).max(window)
+    }
+
+    /// The same in seconds, rounded up.
+    pub(crate) fn remembered_secs(&self) -> u32 {
+        u32::try_from(self.remembered_nanos().div_ceil(SECOND_NANOS)).unwrap_or(u32::MAX)
     }
 
     /// The periods of a `calendar` budget.

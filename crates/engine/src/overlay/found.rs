@@ -84,6 +84,8 @@ impl Found {
             if let Some(counting) = &found.counting {
                 count_apart(check, counting, request, found.descriptor);
             }
+            let limit = check.limit;
+            plan.further_of(found.descriptor).for_each(|further| further.limit.expire_with(&limit));
             if found.record.anchor.is_some() {
                 plan.further_of(found.descriptor).for_each(|check| found.record.set_anchor(&mut check.limit));
             }

@@ -171,6 +171,27 @@ fn another_window_or_algorithm_is_another_counter() {
     assert_eq!(shop.passing(ALICE, Some(same), 1_100), 2, "that is the counter of the rule");
 }
 
+/// The call may have cost what was held.
+#[test]
+fn an_expired_hold_counts_for_the_window_of_a_record() {
+    let rules = loaded(
+        "domain: shop\ndescriptors: [{key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 3}, \
+         reserve: {ttl: 60s}}]",
+    )
+    .rules;
+    let store = MemoryStore::new(MemoryOptions::new(1 << 20));
+    let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(10) };
+    let passes = |at: u64| {
+        let id = at.to_string();
+        let reservation = Reservation { id: &id, hits: 7, ttl_nanos: None, is_commit: false };
+        let request = Request::new("shop", 1).descriptor(&[ALICE]).with_reservation(reservation);
+        let found = found(&rules, &request, Some(hour));
+        let plan = rules.plan_under(&request, Modes::default(), over(&found));
+        conclude(&plan, &store.apply(&plan, Timestamp::from_secs(at))).code == Code::Ok
+    };
+    assert_eq!([1_000, 1_200, 4_659, 4_660].map(passes), [true, false, false, true]);
+}
+
 /// What the plan of a key says under a record: the limit, the unit in answers, and the keys of its counter.
 fn planned(rules: &RuleSet, record: Option<Record>) -> (Limit, Window, u128, [u8; 16]) {
     let request = Request::new("shop", 1).descriptor(&[ALICE]);

@@ -10,7 +10,6 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use super::limit::WINDOW_SECS;
-use super::reserve::remembered_secs;
 use super::{CheckedFile, CheckedLimit, CheckedNode, CheckedReserve, Checker, LEVELS_MAX};
 use crate::limit::{Algorithm, HoldTerms, Limit, Share};
 use crate::pattern::Matcher;
@@ -243,7 +242,7 @@ fn is_reservable(selector: &Selector) -> bool {
 }
 
 fn reserve(limit: &Limit) -> CheckedReserve {
-    let (ttl_nanos, after_secs) = (RESERVED_NANOS, remembered_secs(limit));
+    let (ttl_nanos, after_secs) = (RESERVED_NANOS, limit.remembered_secs());
     let terms = HoldTerms { ttl_nanos, after_secs, periods: None, worst: 0, share: Share::FULL };
     CheckedReserve { terms, retry_nanos: SECOND_NANOS, hold: None }
 }

@@ -4,17 +4,12 @@
 
 use super::{CheckedLimit, Checker};
 use crate::held_costs::{CostsOf, HoldSize};
-use crate::limit::{HoldTerms, Limit, Share};
+use crate::limit::{HoldTerms, Share};
 use crate::rules::Sync;
 use crate::rules::fields::Fields;
 use crate::rules::keys::Section;
 use crate::rules::quote::quote;
 use crate::time::SECOND_NANOS;
-
-/// For how long a hit of this limit counts, in seconds, rounded up.
-pub(super) fn remembered_secs(limit: &Limit) -> u32 {
-    u32::try_from(limit.remembered_nanos().div_ceil(SECOND_NANOS)).unwrap_or(u32::MAX)
-}
 
 /// `reserve`, as it is written.
 #[derive(Debug)]
@@ -47,7 +42,7 @@ impl Checker<'_, '_> {
         let charges = charges.is_none_or(|(_, charges)| charges);
         let terms = HoldTerms {
             ttl_nanos: ttl_nanos?,
-            after_secs: if charges && limit.periods().is_none() { remembered_secs(&limit) } else { 0 },
+            after_secs: if charges && limit.periods().is_none() { limit.remembered_secs() } else { 0 },
             periods: limit.periods().filter(|_| charges),
             worst: hold.map_or(0, |hold| hold.max),
             share,
