@@ -314,6 +314,23 @@ fn an_id_is_no_part_of_the_counter_and_costs_take_nothing() {
     assert_eq!((only(&reported).hits, only(&reported).limit.slot()), (Hits::Take(0), None));
 }
 
+/// What a cost means is learnt by the first limit of a rule, and holds for all of them.
+#[test]
+fn a_call_with_a_cost_takes_a_slot_once_costs_are_asked_for() {
+    let rate = "rate_limit: {unit: day, requests_per_unit: 5}\n    concurrency:";
+    let rules = loaded(&RULES.replace("concurrency:", rate)).rules;
+    let request = request(&[("user", "a")], hits(1));
+    let taken = |_: usize| {
+        let plan = rules.plan(&request, Modes::default());
+        rules.observe_costs(&request, &plan);
+        let Step::Check(slots) = &plan.steps[1] else { panic!("it has slots") };
+        slots.hits
+    };
+    let taken: Vec<_> = (0..102).map(taken).collect();
+    assert_eq!(taken[..100], [Hits::Take(0); 100], "a cost is one that was spent");
+    assert_eq!(taken[100..], [Hits::Take(1); 2], "nobody asks before");
+}
+
 #[test]
 fn slots_that_are_held_stay_when_their_rule_changes() {
     let store = store();
