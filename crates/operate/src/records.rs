@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use self::folder::FolderStore;
 pub use self::follower::{Follower, looked_up};
-use self::pool::PoolError;
+pub use self::pool::{HandOver, Job, Pool, PoolError, Queue};
 use self::redis::InRedis;
 pub use self::redis::RedisError;
 use tidegate_records::{Folder, FolderError, KeyPrefix, Record, RecordKey};
@@ -55,7 +55,7 @@ pub struct RecordStore<R: Runtime = Tokio> {
 /// Where records are kept.
 enum Backend<R: Runtime> {
     /// In a folder of this machine.
-    Folder(FolderStore),
+    Folder(FolderStore<R>),
     /// In Redis, for several nodes.
     Redis(InRedis<R>),
 }
@@ -71,6 +71,12 @@ impl RecordStore {
 }
 
 impl<R: Runtime> RecordStore<R> {
+    /// Those in this folder, which [`open`](Self::open) opens. `readers` wait for reads, and `writer`, one thread, for all other
+    /// calls.
+    pub fn in_folder_on(runtime: R, folder: Folder, readers: Pool, writer: Pool) -> Self {
+        Self::kept_in(Backend::Folder(FolderStore::on(runtime, folder, readers, writer)))
+    }
+
     /// The records in this Redis, which is connected when workers [attach](Self::attach).
     pub fn in_redis(store: RedisStore<R>) -> Self {
         Self::kept_in(Backend::Redis(InRedis::new(store)))
@@ -214,7 +220,7 @@ impl<R: Runtime> RecordStore<R> {
     /// the call fails.
     async fn write<T: Send + 'static>(
         &self,
-        store: &FolderStore,
+        store: &FolderStore<R>,
         write: impl Fn(&Folder) -> Result<T, FolderError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let done = store.write(write).await;
@@ -223,7 +229,7 @@ impl<R: Runtime> RecordStore<R> {
     }
 
     /// A folder that was reopened may contain a change that had failed.
-    fn tell_if_opened(&self, store: &FolderStore) {
+    fn tell_if_opened(&self, store: &FolderStore<R>) {
         if store.was_opened() {
             self.changed(None);
         }

@@ -26,26 +26,68 @@ mod error;
 mod tree;
 
 use std::fs::DirBuilder;
-use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
 pub use self::error::FolderError;
-pub use self::tree::FILES_MAX;
-use self::tree::Tree;
+pub use self::tree::{EmbeddedTrees, FILES_MAX};
 use crate::key::{KeyPrefix, RecordKey};
-use crate::value::decode;
 use tidegate_engine::overlay::Record;
 
 /// Nobody else may read names of users.
 const FOLDER_MODE: u32 = 0o700;
 
+/// What is written: a key with its record, or without one.
+pub type Change<'c> = (&'c RecordKey, Option<&'c Record>);
+
+/// Opens trees in folders. [`EmbeddedTrees`] serves production; a simulation passes one whose disk fails.
+pub trait Trees: Send + Sync {
+    /// Opens the tree in this folder, which is created if it has none.
+    ///
+    /// # Errors
+    /// When another process has it, the disk refuses, or it contains something else.
+    fn open(&self, folder: &Path) -> Result<Box<dyn Tree>, FolderError>;
+
+    /// Makes sure that the disk accepts something, and removes it again.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    fn probe(&self, folder: &Path) -> Result<(), FolderError>;
+}
+
+/// All records in the order of their keys, while they are open.
+#[allow(clippy::missing_errors_doc, reason = "all fail when the disk refuses, or contains something else")]
+pub trait Tree: Send + Sync {
+    /// The record of a key.
+    fn get(&self, key: &RecordKey) -> Result<Option<Record>, FolderError>;
+
+    /// Whether a key has a record.
+    fn has(&self, key: &RecordKey) -> Result<bool, FolderError>;
+
+    /// The first `most` records after `after` whose keys begin with `prefix`.
+    fn page(
+        &self,
+        prefix: &KeyPrefix,
+        after: Option<&RecordKey>,
+        most: usize,
+    ) -> Result<Vec<(RecordKey, Record)>, FolderError>;
+
+    /// How many records there are, roughly.
+    fn count(&self) -> u64;
+
+    /// Writes all of this or nothing, and waits for the disk. Once that has failed, every other call of it fails with
+    /// [`FolderError::Closed`].
+    fn write(&self, changes: &mut dyn Iterator<Item = Change<'_>>) -> Result<(), FolderError>;
+}
+
 /// The records of this machine. Calls may wait for the disk: they are for threads that may.
 pub struct Folder {
     path: PathBuf,
+    trees: Arc<dyn Trees>,
     /// Held by the call that writes, and by the one that opens.
     writing: Mutex<()>,
     store: RwLock<TreeState>,
@@ -55,13 +97,10 @@ pub struct Folder {
 }
 
 enum TreeState {
-    Open(Tree),
+    Open(Box<dyn Tree>),
     /// Why it is not open.
     Closed(String),
 }
-
-/// What is written: a key with its record, or without one.
-type Change<'c> = (&'c RecordKey, Option<&'c Record>);
 
 impl Folder {
     /// Takes the folder, which is created if it does not exist.
@@ -75,9 +114,15 @@ impl Folder {
 
     /// The folder at this path. Every call fails until [`mend`](Self::mend) has taken it.
     pub fn closed(path: &Path) -> Self {
+        Self::closed_on(path, Arc::new(EmbeddedTrees))
+    }
+
+    /// The same, of a tree that these open.
+    pub fn closed_on(path: &Path, trees: Arc<dyn Trees>) -> Self {
         let why = format!("LIMITS_DIR: {} is not open yet", path.display());
         Self {
             path: path.to_owned(),
+            trees,
             writing: Mutex::new(()),
             store: RwLock::new(TreeState::Closed(why)),
             refuses: AtomicBool::new(false),
@@ -108,7 +153,7 @@ impl Folder {
     fn make(&self, is_open: bool) -> Result<(), FolderError> {
         let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.path);
         made.map_err(|source| FolderError::Io { what: "make", path: self.path.clone(), source })?;
-        if is_open { tree::probe(&self.path) } else { Ok(()) }
+        if is_open { self.trees.probe(&self.path) } else { Ok(()) }
     }
 
     /// Closes the open store, which holds the lock of the folder, and opens it again.
@@ -116,7 +161,7 @@ impl Folder {
         let why = format!("LIMITS_DIR: {} is being opened", self.path.display());
         let before = self.replace(TreeState::Closed(why));
         drop(before);
-        let opened = Tree::open(&self.path);
+        let opened = self.trees.open(&self.path);
         let (store, result) = match opened {
             Ok(tree) => (TreeState::Open(tree), Ok(())),
             Err(error) => (TreeState::Closed(error.to_string()), Err(error)),
@@ -151,8 +196,7 @@ impl Folder {
     /// # Errors
     /// When the disk refuses, or contains something else.
     pub fn get(&self, key: &RecordKey) -> Result<Option<Record>, FolderError> {
-        let found = self.with_tree(|tree| tree.records.get(key.as_bytes()))?;
-        found.map(|bytes| self.record(&bytes)).transpose()
+        self.with_tree(|tree| tree.get(key))
     }
 
     /// Adds a record, or replaces the one of its key. It is on the disk when this returns.
@@ -170,7 +214,7 @@ impl Folder {
     /// As those of [`load`](Self::load).
     pub fn delete(&self, key: &RecordKey) -> Result<bool, FolderError> {
         let _one = self.writing.lock();
-        if !self.with_tree(|tree| tree.records.contains_key(key.as_bytes()))? {
+        if !self.with_tree(|tree| tree.has(key))? {
             return Ok(false);
         }
         self.write([(key, None)]).map(|()| true)
@@ -204,27 +248,7 @@ impl Folder {
         after: Option<&RecordKey>,
         most: usize,
     ) -> Result<Vec<(RecordKey, Record)>, FolderError> {
-        let first = prefix.as_bytes();
-        let from = match after.map(RecordKey::as_bytes) {
-            Some(after) if after >= first => Bound::Excluded(after),
-            _ => Bound::Included(first),
-        };
-        let found = self.with_tree(|tree| {
-            let pairs = tree
-                .records
-                .range::<&[u8], _>((from, Bound::Unbounded))
-                .take(most)
-                .map(fjall::Guard::into_inner);
-            let is_below = |pair: &fjall::Result<fjall::KvPair>| {
-                pair.as_ref().map_or(true, |(key, _)| key.starts_with(first))
-            };
-            pairs.take_while(is_below).collect::<Result<Vec<_>, _>>()
-        })?;
-        let read = |(key, value): &fjall::KvPair| {
-            let key = RecordKey::from_bytes(key).map_err(|error| self.broken(&error))?;
-            Ok((key, self.record(value)?))
-        };
-        found.iter().map(read).collect()
+        self.with_tree(|tree| tree.page(prefix, after, most))
     }
 
     /// Adds or replaces all of these records, or none. They are on the disk when this returns. Of two for one key the
@@ -244,12 +268,12 @@ impl Folder {
     /// # Errors
     /// When the folder is closed.
     pub fn count(&self) -> Result<u64, FolderError> {
-        self.with_tree(|tree| Ok(tree.records.approximate_len() as u64))
+        self.with_tree(|tree| Ok(tree.count()))
     }
 
     /// Writes all of this or nothing, for the thread that holds `writing`.
     fn write<'c>(&self, changes: impl IntoIterator<Item = Change<'c>>) -> Result<(), FolderError> {
-        match self.with_tree(|tree| tree.write(changes.into_iter())) {
+        match self.with_tree(|tree| tree.write(&mut changes.into_iter())) {
             Err(FolderError::Closed(why)) => {
                 self.refuses.store(true, Relaxed);
                 Err(FolderError::Closed(why))
@@ -258,19 +282,11 @@ impl Folder {
         }
     }
 
-    fn with_tree<T>(&self, call: impl FnOnce(&Tree) -> fjall::Result<T>) -> Result<T, FolderError> {
+    fn with_tree<T>(&self, call: impl FnOnce(&dyn Tree) -> Result<T, FolderError>) -> Result<T, FolderError> {
         match &*self.store.read() {
-            TreeState::Open(tree) => call(tree).map_err(|error| FolderError::of("use", &self.path, error)),
+            TreeState::Open(tree) => call(&**tree),
             TreeState::Closed(why) => Err(FolderError::Closed(why.clone())),
         }
-    }
-
-    fn record(&self, bytes: &[u8]) -> Result<Record, FolderError> {
-        decode(bytes).map_err(|error| self.broken(&error))
-    }
-
-    fn broken(&self, error: &dyn std::error::Error) -> FolderError {
-        FolderError::Broken { path: self.path.clone(), why: error.to_string() }
     }
 }
 

@@ -25,7 +25,7 @@ mod value;
 mod fixture;
 
 pub use checks::BadRecord;
-pub use folder::{FILES_MAX, Folder, FolderError};
+pub use folder::{Change, EmbeddedTrees, FILES_MAX, Folder, FolderError, Tree, Trees};
 pub use json::{key_of, read, show};
 pub use key::{KEY_BYTES_MAX, KeyError, KeyPrefix, LEVELS_MAX, RecordKey};
 pub use reader::{Format, LINE_BYTES_MAX, Line, Reader};

@@ -4,17 +4,17 @@
 //! growing pauses. Meanwhile keys that are not in memory are decided as if the store were away.
 
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
 
 use super::StoreError;
 use super::pool::Pool;
 use tidegate_records::{Folder, FolderError};
+use tidegate_redis::runtime::{Runtime, Tokio};
 
 /// Threads that read the folder. More of them would wait for the same disk.
 const READERS: usize = 4;
@@ -27,9 +27,9 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A folder, and the threads that wait for its disk.
-pub(super) struct FolderStore {
+pub(super) struct FolderStore<R: Runtime = Tokio> {
+    runtime: R,
     folder: Arc<Folder>,
-    path: PathBuf,
     readers: Pool,
     writer: Pool,
     /// It answers reads.
@@ -44,17 +44,26 @@ pub(super) struct FolderStore {
 impl FolderStore {
     /// The folder at this path, which is not opened yet. `prepare` runs first on the thread that writes.
     pub(super) fn new(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
-        Ok(Self {
-            folder: Arc::new(Folder::closed(path)),
-            path: path.to_owned(),
-            readers: Pool::new("records-read", READERS, READS_MAX, || {})?,
-            // The store's own thread takes over the priority of the one that opens it.
-            writer: Pool::new("records-write", 1, WRITES_MAX, prepare)?,
+        let readers = Pool::new("records-read", READERS, READS_MAX, || {})?;
+        // The store's own thread takes over the priority of the one that opens it.
+        let writer = Pool::new("records-write", 1, WRITES_MAX, prepare)?;
+        Ok(Self::on(Tokio, Folder::closed(path), readers, writer))
+    }
+}
+
+impl<R: Runtime> FolderStore<R> {
+    /// This folder, which is not opened yet, with these threads. One of them writes.
+    pub(super) fn on(runtime: R, folder: Folder, readers: Pool, writer: Pool) -> Self {
+        Self {
+            runtime,
+            folder: Arc::new(folder),
+            readers,
+            writer,
             is_up: AtomicBool::new(false),
             is_logged: AtomicBool::new(false),
             failed: Notify::new(),
             times_opened: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Opens the folder. If that fails, [`keep`](Self::keep) tries again.
@@ -64,7 +73,7 @@ impl FolderStore {
                 tracing::info!(
                     "records: {} in {} (LIMITS_DIR)",
                     self.count().unwrap_or(0),
-                    self.path.display()
+                    self.folder.path().display()
                 );
             }
             Err(error) => self.is_away(&error),
@@ -76,12 +85,12 @@ impl FolderStore {
         let mut pause = PAUSE_MIN;
         loop {
             // A folder that fails right after it was opened is no better than one that cannot be opened.
-            if timeout(PAUSE_MAX, self.failure()).await.is_err() {
+            if self.runtime.timeout(PAUSE_MAX, self.failure()).await.is_none() {
                 pause = PAUSE_MIN;
                 self.failure().await;
             }
             loop {
-                sleep(pause).await;
+                self.runtime.sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
                 match self.mend().await {
                     Ok(()) => break,
@@ -110,7 +119,7 @@ impl FolderStore {
     fn is_back(&self) {
         self.is_up.store(true, Relaxed);
         if self.is_logged.swap(false, Relaxed) {
-            tracing::info!("records: {} can be used again (LIMITS_DIR)", self.path.display());
+            tracing::info!("records: {} can be used again (LIMITS_DIR)", self.folder.path().display());
         }
     }
 
@@ -174,6 +183,8 @@ impl FolderStore {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use tokio::time::sleep;
 
     use super::*;
     use tidegate_records::{Record, RecordKey};

@@ -1,4 +1,4 @@
-//! A few threads that may wait for a disk, and a bounded queue in front of them.
+//! A few threads that may wait for a disk, and a bounded queue in front of them. A simulation passes a queue of its own.
 //!
 //! In: calls. Out: the result of each. When the pool is dropped, the queued calls are still made, and then the
 //! threads end.
@@ -11,7 +11,11 @@ use std::thread;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A call that waits for a thread. It returns how its result is handed over.
+pub type Job = Box<dyn FnOnce() -> HandOver + Send>;
+
+/// Hands the result of a call over to whoever waits for it.
+pub type HandOver = Box<dyn FnOnce() + Send>;
 
 /// Why a call was not made.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +31,16 @@ pub enum PoolError {
     NoThread(#[from] io::Error),
 }
 
+/// Where calls wait until they are made.
+pub trait Queue: Send + Sync {
+    /// Adds a call.
+    /// Fails when it will not be made.
+    fn add(&self, job: Job) -> Result<(), PoolError>;
+}
+
 /// Threads of one kind.
 pub struct Pool {
-    jobs: SyncSender<Job>,
+    queue: Box<dyn Queue>,
 }
 
 impl Pool {
@@ -45,7 +56,12 @@ impl Pool {
             };
             thread::Builder::new().name(name.to_owned()).spawn(run)?;
         }
-        Ok(Self { jobs })
+        Ok(Self::of(jobs))
+    }
+
+    /// Those that make the calls of this queue.
+    pub fn of(queue: impl Queue + 'static) -> Self {
+        Self { queue: Box::new(queue) }
     }
 
     /// Makes a call on one of the threads. It is made even if nobody waits for it any more.
@@ -61,14 +77,17 @@ impl Pool {
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<oneshot::Receiver<T>, PoolError> {
         let (done, result) = oneshot::channel();
-        self.queue(Box::new(move || {
-            let _ = done.send(call());
+        self.queue.add(Box::new(move || {
+            let returned = call();
+            Box::new(move || _ = done.send(returned))
         }))?;
         Ok(result)
     }
+}
 
-    fn queue(&self, job: Job) -> Result<(), PoolError> {
-        match self.jobs.try_send(job) {
+impl Queue for SyncSender<Job> {
+    fn add(&self, job: Job) -> Result<(), PoolError> {
+        match self.try_send(job) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(PoolError::Full),
             Err(TrySendError::Disconnected(_)) => Err(PoolError::Lost),
@@ -83,7 +102,7 @@ fn run(queued: &Mutex<Receiver<Job>>) {
         let job = queued.lock().recv();
         let Ok(job) = job else { return };
         // A panic ends the call, and its caller gets an error; the thread goes on.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job()()));
     }
 }
 
