@@ -193,14 +193,21 @@ impl<R: Runtime> RecordStore<R> {
         Ok(was_before)
     }
 
-    /// Has all nodes read a record again that is as it should be: who changed it may have failed to announce it.
+    /// Makes sure that a record which is as it should be stays so, and that all nodes know it: an earlier change that failed may be
+    /// done later, or was not announced. Returns whether it is still as it should be.
     /// Fails when the store did not do it.
-    pub async fn announce_again(&self, key: &RecordKey, has_record: bool) -> Result<(), StoreError> {
-        if let Backend::Redis(redis) = &self.store {
-            redis.announce_again(key, has_record).await?;
-            self.changed(Some(key));
+    pub async fn confirm(&self, key: &RecordKey, record: Option<Record>) -> Result<bool, StoreError> {
+        match &self.store {
+            Backend::Folder(store) => {
+                let key = key.clone();
+                self.write(store, move |folder| folder.confirm(&key, record)).await
+            }
+            Backend::Redis(redis) => {
+                redis.announce_again(key, record.is_some()).await?;
+                self.changed(Some(key));
+                Ok(true)
+            }
         }
-        Ok(())
     }
 
     /// Adds or replaces all of these, or none.
@@ -244,9 +251,11 @@ impl<R: Runtime> RecordStore<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::sync::Mutex;
 
     use super::*;
+    use tidegate_records::{Change, EmbeddedTrees, Tree, Trees};
 
     #[tokio::test]
     async fn who_listens_hears_of_a_folder_that_was_reopened_by_a_change_that_failed() {
@@ -260,6 +269,86 @@ mod tests {
         assert!(records.write(store, refuses).await.is_err());
         assert!(records.count().is_some(), "it is open");
         assert_eq!(*heard.lock().expect("no panic"), [None]);
+    }
+
+    /// A disk that refuses the first change, and has it when the folder is opened the next time.
+    struct LateTrees(Mutex<bool>);
+
+    struct LateTree {
+        tree: Box<dyn Tree>,
+        refused: Mutex<Option<(RecordKey, Option<Record>)>>,
+        refuses: Mutex<bool>,
+    }
+
+    impl Trees for LateTrees {
+        fn open(&self, folder: &Path) -> Result<Box<dyn Tree>, FolderError> {
+            let refuses = std::mem::take(&mut *self.0.lock().expect("no panic"));
+            let tree = EmbeddedTrees.open(folder)?;
+            Ok(Box::new(LateTree { tree, refused: Mutex::default(), refuses: Mutex::new(refuses) }))
+        }
+
+        fn probe(&self, folder: &Path) -> Result<(), FolderError> {
+            EmbeddedTrees.probe(folder)
+        }
+    }
+
+    impl Tree for LateTree {
+        fn get(&self, key: &RecordKey) -> Result<Option<Record>, FolderError> {
+            self.tree.get(key)
+        }
+
+        fn has(&self, key: &RecordKey) -> Result<bool, FolderError> {
+            self.tree.has(key)
+        }
+
+        fn page(
+            &self,
+            prefix: &KeyPrefix,
+            after: Option<&RecordKey>,
+            most: usize,
+        ) -> Result<Vec<(RecordKey, Record)>, FolderError> {
+            self.tree.page(prefix, after, most)
+        }
+
+        fn count(&self) -> u64 {
+            self.tree.count()
+        }
+
+        fn write(&self, changes: &mut dyn Iterator<Item = Change<'_>>) -> Result<(), FolderError> {
+            if !std::mem::take(&mut *self.refuses.lock().expect("no panic")) {
+                return self.tree.write(changes);
+            }
+            let (key, record) = changes.next().expect("a change");
+            *self.refused.lock().expect("no panic") = Some((key.clone(), record.copied()));
+            let source = std::io::Error::other("on purpose");
+            Err(FolderError::Io { what: "use", path: PathBuf::from("late"), source })
+        }
+    }
+
+    impl Drop for LateTree {
+        fn drop(&mut self) {
+            if let Some((key, record)) = self.refused.lock().expect("no panic").take() {
+                self.tree.write(&mut [(&key, record.as_ref())].into_iter()).expect("written");
+            }
+        }
+    }
+
+    /// Who wants what is there already must not be overtaken by a change that had failed before.
+    #[tokio::test]
+    async fn what_is_confirmed_is_not_replaced_by_a_change_that_had_failed() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let folder = Folder::closed_on(temporary.path(), Arc::new(LateTrees(Mutex::new(true))));
+        let pool = || Pool::new("test", 1, 2, || {}).expect("threads");
+        let records = RecordStore::in_folder_on(Tokio, folder, pool(), pool());
+        records.open().await;
+        let key = RecordKey::of("d", [("tenant", "a")]).expect("a key");
+        let record = Some(Record::of(5));
+        assert!(records.confirm(&key, None).await.expect("read"), "nothing has failed");
+        assert!(records.exchange(key.clone(), None, record).await.is_err());
+        assert_eq!(records.get(key.clone()).await.expect("read"), None);
+        assert!(!records.confirm(&key, None).await.expect("opened again"), "the change is there now");
+        assert_eq!(records.get(key.clone()).await.expect("read"), record);
+        assert!(records.confirm(&key, record).await.expect("read"));
     }
 
     #[tokio::test]

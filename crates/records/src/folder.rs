@@ -238,6 +238,19 @@ impl Folder {
         self.write([(key, after.as_ref())]).map(|()| true)
     }
 
+    /// Whether the record of a key is this one, and stays so whenever the folder is opened.
+    ///
+    /// # Errors
+    /// As those of [`load`](Self::load): a change that failed may be there when the folder is opened the next time.
+    pub fn confirm(&self, key: &RecordKey, record: Option<Record>) -> Result<bool, FolderError> {
+        let _one = self.writing.lock();
+        if self.refuses.load(Relaxed) {
+            let why = format!("LIMITS_DIR: the disk refused a change of {}", self.path.display());
+            return Err(FolderError::Closed(why));
+        }
+        Ok(self.get(key)? == record)
+    }
+
     /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
     ///
     /// # Errors
@@ -273,13 +286,8 @@ impl Folder {
 
     /// Writes all of this or nothing, for the thread that holds `writing`.
     fn write<'c>(&self, changes: impl IntoIterator<Item = Change<'c>>) -> Result<(), FolderError> {
-        match self.with_tree(|tree| tree.write(&mut changes.into_iter())) {
-            Err(FolderError::Closed(why)) => {
-                self.refuses.store(true, Relaxed);
-                Err(FolderError::Closed(why))
-            }
-            written => written,
-        }
+        let written = self.with_tree(|tree| tree.write(&mut changes.into_iter()));
+        written.inspect_err(|_| self.refuses.store(true, Relaxed))
     }
 
     fn with_tree<T>(&self, call: impl FnOnce(&dyn Tree) -> Result<T, FolderError>) -> Result<T, FolderError> {

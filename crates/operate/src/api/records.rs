@@ -101,8 +101,10 @@ impl AdminApi {
         for _ in 0..TRIES_MAX {
             let before = records.get(key.clone()).await?;
             if before == after {
-                records.announce_again(key, after.is_some()).await?;
-                return Ok(before);
+                match records.confirm(key, after).await? {
+                    true => return Ok(before),
+                    false => continue,
+                }
             }
             let change = Change { key: key.clone(), before, after };
             let (records, key) = (Arc::clone(records), key.clone());

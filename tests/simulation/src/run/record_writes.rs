@@ -80,11 +80,15 @@ impl Run {
             self.check_stored(counter, asked, None, |stored| stored == before);
             if before == terms.map(record) {
                 let write = self.ledger.begin(&[counter], process, terms, (asked, self.under_way().1));
-                let done = store.announce_again(&self.record_key(counter), before.is_some()).await;
+                let done = store.confirm(&self.record_key(counter), before).await;
                 self.world
                     .note(|| format!("node {}: the record of {counter:?} is {terms:?}: {done:?}", process.0));
-                self.ledger.end(write, done.as_ref().map_or_else(why, |()| Done::Yes), self.world.now());
-                return done.is_ok();
+                let result = done.as_ref().map_or_else(why, |done| if *done { Done::Yes } else { Done::No });
+                self.ledger.end(write, result, self.world.now());
+                match done {
+                    Ok(false) => continue,
+                    done => return done.is_ok(),
+                }
             }
             self.world.until(self.world.now() + thinks).await;
             let (sent, ends) = self.under_way();
