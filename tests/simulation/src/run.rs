@@ -24,6 +24,8 @@ mod records;
 mod shelf;
 mod shared_records;
 mod record_writes;
+mod folder_records;
+mod record_disk;
 mod shared_exceptions;
 mod exception_changes;
 mod ledger;
@@ -57,6 +59,7 @@ use alone::Home;
 use ledger::Ledger;
 use names::RuleIds;
 use nodes::State;
+use record_disk::RecordDisk;
 use resets::Operated;
 use shared_exceptions::SharedExceptions;
 use shelf::Shelf;
@@ -145,8 +148,10 @@ struct Run {
     /// The places of the records of each request.
     places: Mutex<Vec<Range<usize>>>,
     shelf: Arc<Shelf>,
-    /// What operators wrote, where records are in Redis.
+    /// What operators wrote, where records are in a store of the program.
     ledger: Ledger,
+    /// The disk of records of a node without Redis.
+    record_disk: Option<Arc<RecordDisk>>,
     /// What operators did with exceptions, where nodes share them.
     shared_exceptions: SharedExceptions,
     /// When nodes may not have reached the server of records.
@@ -204,6 +209,7 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
         places: Mutex::new(vec![0..0; scenario.asks.len()]),
         shelf: Arc::default(),
         ledger: Ledger::default(),
+        record_disk: folder_records::disk(scenario),
         shared_exceptions: SharedExceptions::of(scenario, &record_troubles),
         record_troubles,
         operated: Mutex::default(),

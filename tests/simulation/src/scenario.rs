@@ -37,6 +37,7 @@ mod exceptions;
 mod explained;
 mod records;
 mod shared_records;
+mod folder_records;
 mod shared_exceptions;
 mod resets;
 
@@ -55,7 +56,7 @@ pub use bans::Ban;
 pub use calendars::{DAY_ENDS, DAY_SECS, Ending};
 pub use classes::{Classes, FULL};
 pub use debts::DEBT_WINDOWS;
-pub use fault::{During, Fault, Outage, What, Whom};
+pub use fault::{DiskTrouble, During, Fault, Outage, What, Whom};
 pub use fleet::Settings;
 pub use further::Further;
 pub use limit::LimitSpec;
@@ -134,6 +135,8 @@ pub enum StoredIn {
     Redis,
     /// In a Cluster of one master that has no counters.
     Cluster,
+    /// In a folder of the one node: records only.
+    Folder,
 }
 
 /// How servers are arranged.
@@ -247,6 +250,11 @@ impl Scenario {
 
     /// Whether records are in Redis, where nodes share them.
     pub fn shares_records(&self) -> bool {
+        matches!(self.records_in, StoredIn::Redis | StoredIn::Cluster)
+    }
+
+    /// Whether records are in a store of the program.
+    pub fn stores_records(&self) -> bool {
         self.records_in != StoredIn::List
     }
 
@@ -326,7 +334,7 @@ impl Display for Scenario {
         if self.follows_resets {
             writeln!(formatter, "nodes follow resets through Redis")?;
         }
-        if self.shares_records() {
+        if self.stores_records() {
             writeln!(formatter, "records are in {:?}", self.records_in)?;
         }
         if self.shares_exceptions() {

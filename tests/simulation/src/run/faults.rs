@@ -95,6 +95,9 @@ impl Run {
                 self.record((limit, key), terms, heard_within);
             }
             What::OfRecords { what, lasts } => self.strike_records(what, lasts),
+            What::OfDisk { what, lasts } => {
+                self.record_disk.iter().for_each(|disk| disk.fails(what, now + lasts));
+            }
             What::RecordsAway { node, lasts } => self.records_are_away(node, lasts),
             What::Reset { limit, key, epoch, heard_within } => {
                 self.reset((limit, key), epoch, heard_within);

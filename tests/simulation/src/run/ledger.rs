@@ -12,7 +12,10 @@ use tidegate_records::Record;
 
 use super::records::record;
 use crate::scenario::Terms;
-use crate::world::{Time, lock};
+use crate::world::{MILLI, Time, lock};
+
+/// Decisions follow a folder that was opened after so long: it is reported with the call that opened it.
+const HEARD: Time = MILLI;
 
 /// A counter: its limit, and its number there.
 pub(super) type Counter = (usize, u64);
@@ -33,6 +36,8 @@ struct Write<Of = Counter, Value = Option<Terms>> {
     /// When it is surely done, or never will be.
     ends: Time,
     acknowledged: bool,
+    /// Its operator waits for an answer.
+    waits: bool,
     /// What the record says then: one of these.
     terms: SmallVec<[Value; 1]>,
     /// What it said before, if that had to be so.
@@ -89,6 +94,7 @@ impl<Of: Copy + Ord, Value: Copy> Ledger<Of, Value> {
             sent,
             ends,
             acknowledged: false,
+            waits: true,
             terms,
             before: None,
         })
@@ -102,7 +108,14 @@ impl<Of: Copy + Ord, Value: Copy> Ledger<Of, Value> {
 
     /// What became of a write is known now.
     pub(super) fn end(&self, write: usize, done: Done, now: Time) {
-        let write = &mut lock(&self.0)[write];
+        let mut all = lock(&self.0);
+        if done == Done::Yes {
+            // A folder takes no change after one that may be done later: so it had not begun with those that failed before.
+            let is_over = |it: &&mut Write<Of, Value>| !it.waits && it.ends == Time::MAX;
+            all.iter_mut().filter(is_over).for_each(|it| it.terms.clear());
+        }
+        let write = &mut all[write];
+        write.waits = false;
         match done {
             Done::Yes => (write.ends, write.acknowledged) = (now, true),
             Done::Already => write.ends = now,
@@ -141,6 +154,7 @@ impl<Of: Copy + Ord, Value: Copy> Ledger<Of, Value> {
             sent: now,
             ends: now,
             acknowledged: true,
+            waits: false,
             terms,
             before: None,
         });
@@ -222,6 +236,73 @@ impl Ledger {
         let write = self.begin(&[counter], process, terms, times);
         lock(&self.0)[write].before = Some(before);
         write
+    }
+
+    /// Nobody is there any more who waits.
+    pub(super) fn cut(&self, now: Time) {
+        let mut all = lock(&self.0);
+        all.iter_mut().filter(|it| it.waits).for_each(|it| (it.waits, it.ends) = (false, now));
+    }
+
+    /// The folder was opened, and has these. What failed before is decided now: each write that nobody acknowledged since it was
+    /// opened before is there completely, or not at all. Whoever waits may be answered later.
+    /// Fails if no order of writes leads there.
+    pub(super) fn opened(&self, found: &BTreeMap<Counter, Option<Record>>, now: Time) -> Result<(), String> {
+        let (done, terms) = (self.replayed(found), self.terms_of(found));
+        let mut all = lock(&self.0);
+        for (place, write) in all.iter_mut().enumerate() {
+            match write.waits {
+                true => write.sent = now + 1 + place as Time,
+                false => write.ends = write.ends.min(now.saturating_sub(1)),
+            }
+        }
+        drop(all);
+        for (counter, terms) in terms {
+            self.lost(smallvec![counter], terms.into_iter().collect(), now);
+            let place = lock(&self.0).len() - 1;
+            self.may_be_done_until(place, now + HEARD);
+        }
+        done
+    }
+
+    /// What these say, as it was written.
+    fn terms_of(&self, found: &BTreeMap<Counter, Option<Record>>) -> Vec<(Counter, Option<Option<Terms>>)> {
+        let of = |(&counter, found): (&Counter, &Option<Record>)| {
+            let mut ever = self.ever(counter, Time::MAX).into_iter();
+            (counter, ever.find(|terms| terms.map(record) == *found))
+        };
+        found.iter().map(of).collect()
+    }
+
+    /// Whether writes lead to what was found, one after the other: all that were acknowledged, and any others.
+    fn replayed(&self, found: &BTreeMap<Counter, Option<Record>>) -> Result<(), String> {
+        let all = lock(&self.0);
+        let mut may: Vec<BTreeMap<Counter, Option<Record>>> = vec![BTreeMap::new()];
+        let mut writes: Vec<_> = all.iter().filter(|it| !it.terms.is_empty()).collect();
+        writes.sort_by_key(|it| it.sent);
+        for write in writes {
+            let is_due = |has: &BTreeMap<Counter, Option<Record>>| {
+                let own = write.counters.first().and_then(|counter| has.get(counter).copied()).flatten();
+                write.before.is_none_or(|before| before == own)
+            };
+            let mut after: Vec<_> = may.iter().filter(|has| is_due(has)).cloned().collect();
+            for has in &mut after {
+                has.extend(write.counters.iter().map(|&counter| (counter, write.terms[0].map(record))));
+            }
+            if !write.acknowledged {
+                after.append(&mut may);
+            }
+            after.sort_unstable_by_key(|has| format!("{has:?}"));
+            after.dedup();
+            may = after;
+        }
+        let is_found = |has: &BTreeMap<Counter, Option<Record>>| {
+            found.iter().all(|(counter, found)| has.get(counter).copied().flatten() == *found)
+        };
+        match may.iter().any(is_found) {
+            true => Ok(()),
+            false => Err(format!("writes lead to one of {may:?}")),
+        }
     }
 
     /// A counter of which two writes replaced the same record, though nobody wrote that again.
@@ -306,6 +387,29 @@ mod tests {
         assert_eq!(ledger.replaced_twice(), None);
         replace(None, 4, 35);
         assert_eq!(ledger.replaced_twice(), Some(COUNTER));
+    }
+
+    #[test]
+    fn a_folder_that_is_opened_decides_what_failed_before() {
+        let ledger = || {
+            let ledger = Ledger::<Counter>::default();
+            write(&ledger, 0, 1, (10, 20), Done::Yes);
+            let failed = ledger.begin(&[COUNTER, (0, 1)], (0, 1), Some((2, None)), (30, Time::MAX));
+            ledger.end(failed, Done::Perhaps, 40);
+            ledger
+        };
+        let found = |first: u32, second: Option<u32>| {
+            let all = [(COUNTER, Some(first)), ((0, 1), second)];
+            all.map(|(counter, says)| (counter, says.map(|says| record((says, None))))).into()
+        };
+        assert_eq!(ledger().opened(&found(1, None), 50), Ok(()));
+        assert!(ledger().opened(&found(2, None), 50).is_err(), "half of a batch");
+        assert!(ledger().opened(&found(3, None), 50).is_err(), "nobody wrote it");
+        let ledger = ledger();
+        assert_eq!(ledger.opened(&found(2, Some(2)), 50), Ok(()));
+        let later = 60 + HEARD;
+        assert_eq!(numbers(&ledger.stored(COUNTER, (later, later), None)), [2], "it stays so");
+        assert!(ledger.opened(&found(1, None), later).is_err(), "it was there before");
     }
 
     #[test]

@@ -129,6 +129,7 @@ impl Run {
                 if working.fetch_sub(1, Relaxed) == 1 {
                     run.check_accounts((number, started), &service);
                     run.end_life(number);
+                    run.leave_record_disk();
                     sharing.iter().for_each(Handle::abort);
                 }
             });
@@ -191,6 +192,7 @@ impl Run {
             (state.service.take(), state.resets.take(), state.record_store.take(), state.shared_book.take())
         };
         self.world.kill(Some(node));
+        self.leave_record_disk();
         drop(process);
         self.network.close_all(node);
         lock(&self.nodes)[node].home.iter_mut().for_each(Home::killed);

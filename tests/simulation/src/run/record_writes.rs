@@ -70,8 +70,8 @@ impl Run {
         loaded.is_ok()
     }
 
-    /// Reads a record, thinks, and changes it if it is still what it was. Otherwise again. One that is as it should be is announced
-    /// again, as the program does: a change that failed may not have been.
+    /// Reads a record, thinks, and changes it if it is still what it was. Otherwise again. One that is as it should be is
+    /// confirmed, as the program does: a change that failed may be done later, or was not announced.
     async fn exchange(&self, process: Process, store: &RecordStore<Node>, change: Change) -> bool {
         let Change { counter, terms, thinks } = change;
         loop {
@@ -79,7 +79,9 @@ impl Run {
             let Ok(before) = store.get(self.record_key(counter)).await else { return false };
             self.check_stored(counter, asked, None, |stored| stored == before);
             if before == terms.map(record) {
-                let write = self.ledger.begin(&[counter], process, terms, (asked, self.under_way().1));
+                let (now, ends) = self.under_way();
+                let sent = if self.record_disk.is_some() { now } else { asked };
+                let write = self.ledger.begin(&[counter], process, terms, (sent, ends));
                 let done = store.confirm(&self.record_key(counter), before).await;
                 self.world
                     .note(|| format!("node {}: the record of {counter:?} is {terms:?}: {done:?}", process.0));
@@ -91,6 +93,9 @@ impl Run {
                 }
             }
             self.world.until(self.world.now() + thinks).await;
+            if self.has_left(process) {
+                return false;
+            }
             let (sent, ends) = self.under_way();
             let write = self.ledger.begin_exchange((counter, before), process, terms, (sent, ends));
             let done = store.exchange(self.record_key(counter), before, terms.map(record)).await;
@@ -116,6 +121,10 @@ impl Run {
     /// When a write is sent now, and until when it may be under way.
     pub(super) fn under_way(&self) -> (Time, Time) {
         let (now, mut ends) = (self.world.now(), self.world.now() + 2 * ASKED_MAX);
+        if self.record_disk.is_some() {
+            // What failed may be there when the folder is opened.
+            return (now, Time::MAX);
+        }
         while let Some(trouble) = (0..self.scenario.clocks.len())
             .find_map(|node| self.record_troubles.of(node, ends, ends).filter(|it| it.until > ends))
         {
@@ -145,17 +154,21 @@ impl Run {
 
     /// The server has what operators wrote last, and lists it.
     pub(super) fn check_records(self: &Arc<Self>) {
-        if !self.scenario.shares_records() {
+        if !self.scenario.stores_records() {
             return;
         }
+        self.check_open();
         if let Some(counter) = self.ledger.replaced_twice() {
             self.wrong(Kind::WrongLimit, format!("the same record of {counter:?} was replaced twice"));
+        }
+        if self.record_disk.as_ref().is_some_and(|disk| disk.closed_since().is_some()) {
+            return;
         }
         let mut expected = Vec::new();
         for (counter, stored) in self.ledger.all(self.world.now()) {
             let found = self.stored_record(counter);
             if !stored.iter().any(|terms| terms.map(record) == found) {
-                let what = format!("Redis has {found:?} for {counter:?}, and not one of {stored:?}");
+                let what = format!("the store has {found:?} for {counter:?}, and not one of {stored:?}");
                 self.wrong(Kind::WrongLimit, what);
             }
             expected.extend(found.map(|found| (self.record_key(counter), found)));

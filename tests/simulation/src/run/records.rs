@@ -1,5 +1,5 @@
 //! Records in a run: limits of single counters, wherever they are. A list of this simulation has them (`shelf`), or Redis
-//! (`shared_records`).
+//! (`shared_records`), or a folder (`folder_records`).
 //!
 //! In: changes that operators make, and times at which the store is away. Out: the limits by which a node may decide. To the
 //! judge it may decide by what was in force since its client asked, or a little earlier: it hears of a change late. It may
@@ -46,12 +46,12 @@ pub(super) fn record((requests, window_secs): Terms) -> Record {
     Record { window, ..Record::of(requests.into()) }
 }
 
-/// Records, and their store if that is in Redis.
+/// Records, and their store if that is the program's.
 type Records = (Arc<KnownRecords<Node>>, Option<Arc<RecordStore<Node>>>);
 
 impl Run {
-    /// The records of a node that starts now, if any limit has some, and their store if they are in Redis.
-    pub(super) fn records_of(&self, node: usize, runtime: &Node, seed: u64) -> Option<Records> {
+    /// The records of a node that starts now, if any limit has some, and their store if that is the program's.
+    pub(super) fn records_of(self: &Arc<Self>, node: usize, runtime: &Node, seed: u64) -> Option<Records> {
         let Scenario { limits, stale_mode, record_cache, .. } = &self.scenario;
         if limits.iter().all(|limit| limit.recorded.is_none()) {
             return None;
@@ -61,6 +61,10 @@ impl Run {
             timeout: Duration::from_nanos(RECORDS_TIMEOUT),
             stale_mode: *stale_mode,
         };
+        if let Some(disk) = &self.record_disk {
+            let (records, store) = self.folder_records_of(node, runtime, disk, options);
+            return Some((records, Some(store)));
+        }
         if self.scenario.shares_records() {
             let (records, store) = self.shared_records_of(runtime, options);
             return Some((records, Some(store)));
@@ -70,7 +74,7 @@ impl Run {
 
     /// A record is put into the store, or removed.
     pub(super) fn record(self: &Arc<Self>, counter: (usize, u64), terms: Option<Terms>, heard_within: Time) {
-        match self.scenario.shares_records() {
+        match self.scenario.stores_records() {
             true => self.send_change(Change { counter, terms, thinks: heard_within }),
             false => self.shelve(counter, terms, heard_within),
         }
@@ -78,7 +82,7 @@ impl Run {
 
     /// The N that the record of a counter says now.
     pub(super) fn recorded_now(&self, counter: (usize, u64)) -> Option<u32> {
-        match self.scenario.shares_records() {
+        match self.scenario.stores_records() {
             true => self.stored_record(counter).map(|record| record.requests as u32),
             false => self.shelf.now(counter).map(|(requests, _)| requests),
         }
@@ -109,9 +113,10 @@ impl Run {
         if limit.recorded.is_none() {
             return smallvec![of((noted.requests, noted.window))];
         }
-        let Known { may, ever, is_away, is_stale } = match self.scenario.shares_records() {
-            true => self.known_records(noted),
-            false => self.shelved_known(noted),
+        let Known { may, ever, is_away, is_stale } = match &self.record_disk {
+            Some(disk) => self.known_in_folder(noted, disk),
+            None if self.scenario.shares_records() => self.known_records(noted),
+            None => self.shelved_known(noted),
         };
         let own = (noted.requests, noted.window);
         let says = |terms: Option<Terms>| {

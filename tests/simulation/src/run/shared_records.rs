@@ -52,7 +52,7 @@ impl Scenario {
 /// The server of records, if there is one.
 pub(super) fn server(scenario: &Scenario) -> Option<Server> {
     match scenario.operated_in() {
-        StoredIn::List => None,
+        StoredIn::List | StoredIn::Folder => None,
         StoredIn::Redis => Some(Server::new(OF_RECORDS, None)),
         StoredIn::Cluster => Some(Server::new(OF_RECORDS, Some(server::SLOTS))),
     }
@@ -208,8 +208,11 @@ impl Run {
         !self.stood_still(node, asked.saturating_sub(STALE_AFTER)) && self.scenario.faults.iter().any(is_long)
     }
 
-    /// What the server of records has for a counter.
+    /// What the store of records has for a counter.
     pub(super) fn stored_record(&self, counter: Counter) -> Option<Record> {
+        if let Some(disk) = &self.record_disk {
+            return disk.stored(&self.record_key(counter)).flatten();
+        }
         let name = [b"tidegate:limits:k:", self.record_key(counter).as_bytes()].concat();
         let value = self.network.server(self.of_records(), |it| it.text(&name));
         value.map(|value| tidegate_records::decode(&value).expect("nobody else writes there"))

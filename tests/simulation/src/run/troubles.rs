@@ -44,6 +44,7 @@ impl Run {
                 | What::Record { .. }
                 | What::OfRecords { .. }
                 | What::RecordsAway { .. }
+                | What::OfDisk { .. }
                 | What::Die { .. }
                 | What::StepWall { .. }
                 | What::Reset { .. } => return None,

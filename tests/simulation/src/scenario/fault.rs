@@ -106,6 +106,8 @@ pub enum What {
     },
     /// A node does not reach the store of records, nor that of exceptions.
     RecordsAway { node: usize, lasts: Time },
+    /// Something is the matter with the disk of records of a node without Redis.
+    OfDisk { what: DiskTrouble, lasts: Time },
     /// A reset of a counter, of all counters of a limit, or of all limits: from then on they are other counters.
     Reset {
         /// Of which limit; `None`: all.
@@ -136,6 +138,17 @@ pub enum Outage {
     Flush,
     /// A replica takes over that lacks what was written last.
     FailOver,
+}
+
+/// What is the matter with the disk of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskTrouble {
+    /// It takes no change, and no folder is opened.
+    Full,
+    /// It does not answer reads, either.
+    Broken,
+    /// It takes longer than requests wait.
+    Slow,
 }
 
 /// Which counters of a limit an exception is for.
@@ -203,6 +216,7 @@ impl What {
             | Self::MoveSlots { .. }
             | Self::Record { .. }
             | Self::OfRecords { .. }
+            | Self::OfDisk { .. }
             | Self::Reset { .. } => None,
         }
     }

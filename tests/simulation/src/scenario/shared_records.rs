@@ -51,7 +51,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 }
 
 /// A limit that may have records, whatever was added to the scenario before.
-fn is_plain(limit: &LimitSpec) -> bool {
+pub(super) fn is_plain(limit: &LimitSpec) -> bool {
     let Shape { is_quota, has_nodes, .. } = limit.shape;
     let is_counted = !matches!(limit.algorithm, Algorithm::Calendar | Algorithm::Concurrency);
     let has_more = limit.excepted.or(limit.candidate).or(limit.burst).is_some() || limit.further.is_some();
@@ -152,7 +152,7 @@ fn ask_twice(
 }
 
 /// When records change, and which.
-fn changes(scenario: &Scenario) -> Vec<(Time, usize, u64)> {
+pub(super) fn changes(scenario: &Scenario) -> Vec<(Time, usize, u64)> {
     let change = |fault: &Fault| match fault.what {
         What::Record { limit, key, .. } => Some((fault.at, limit, key)),
         _ => None,
