@@ -363,6 +363,20 @@ async fn a_report_that_redis_has_or_that_comes_again_is_not_sent_again() {
     assert_eq!(unsynced_after(Failure::Timeout, ReservationStep::None), 2);
 }
 
+/// Of its three hits one fitted.
+#[tokio::test]
+async fn what_a_report_charges_beyond_its_limit_is_counted() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["three"], 3);
+    let mut plan = rules.plan(&request, Modes::default());
+    plan.keep_report(true);
+    let verdict = Verdict { over: true, before: 2, after: 5, remaining: 0, reset_nanos: 5, is_counted: true };
+    let counter = CounterAnswered { verdict, charged: 3, stamp: ChargeId::default(), quiet_nanos: 0 };
+    let (outcomes, mut verdicts) = (smallvec![Some(Ok(counter))], smallvec![None]);
+    store.take_in(&plan, &[], &outcomes, &mut verdicts, monotonic()).expect("Redis answered");
+    assert_eq!(store.reported_total(), ReportedTotal { beyond: 2, dropped: 0 });
+}
+
 /// It was spent, whatever the answer is: also if that is an error because of another descriptor.
 #[tokio::test]
 async fn a_report_is_sent_later_whichever_descriptor_makes_the_answer_an_error() {

@@ -80,6 +80,26 @@ async fn a_request_that_asks_for_a_counter_twice_proves_no_denial_of_one() {
     assert_eq!(learnt(&["one", "three"], &[false, true]), 1);
 }
 
+/// Nobody knows when a call ends whose hits are held.
+#[tokio::test]
+async fn a_denial_by_a_limit_with_reservations_is_not_remembered() {
+    let learnt = |reserve: &str| {
+        let rules = rules_of(&format!(
+            "domain: shop\ndescriptors: [{{key: user, rate_limit: {{unit: day, requests_per_unit: 3}}{reserve}}}]"
+        ));
+        let (store, request) = (store(), request(&["user"], 1));
+        let plan = rules.plan(&request, Modes::default());
+        let reset_nanos = DAY.as_nanos() as u64;
+        let verdict =
+            Verdict { over: true, before: 3, after: 4, remaining: 0, reset_nanos, is_counted: true };
+        let stamp = ChargeId::default();
+        let over = CounterAnswered { verdict, charged: 0, stamp, quiet_nanos: reset_nanos };
+        store.learn(&plan, &[Some(Ok(over)), None], monotonic());
+        store.deny_cache.totals().1
+    };
+    assert_eq!(["", ", reserve: {ttl: 60s}"].map(learnt), [1, 0]);
+}
+
 /// A node that knows only of the denial of a limit need not ask for the ban: unless the key may be banned, which an operator
 /// may have lifted meanwhile.
 #[tokio::test]

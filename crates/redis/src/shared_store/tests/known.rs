@@ -21,7 +21,7 @@ async fn hits_may_go_back_where_a_known_verdict_may_deny_the_request() {
 }
 
 /// With STOP_CACHE_KEY_INCREMENT_WHEN_OVER_LIMIT nothing is charged when a counter is over, in shadow mode too. The ban of a
-/// key that an operator made unlimited is no counter that could be over.
+/// key that an operator made unlimited is no counter that could be over. One that denies stops even fixed windows.
 #[tokio::test]
 async fn a_ban_that_denies_nobody_stops_no_charge() {
     let rules = rules_of(
@@ -29,15 +29,16 @@ async fn a_ban_that_denies_nobody_stops_no_charge() {
          ban: {after: 3 denials, within: 60s, for: 100s}}]",
     );
     let (store, request) = (store(), request(&["user"], 1));
-    let any_over = |shadow: bool, known: Verdicts| {
+    let stops = |shadow: bool, known: Verdicts| {
         let mut plan = rules.plan(&request, Modes { stop_increment_when_over: true, ..Modes::default() });
         for step in &mut plan.steps {
             let Step::Check(check) = step else { panic!("a limit and its ban") };
             check.shadow = shadow;
         }
-        request_summary(&plan, &store.parts(&request, &plan, &known)[0], &known).any_over
+        let said = request_summary(&plan, &store.parts(&request, &plan, &known)[0], &known);
+        (said.any_over, said.is_banned)
     };
     let known: [Verdicts; 2] = [smallvec![over(), None], smallvec![None, over()]];
-    assert_eq!(known.clone().map(|known| any_over(false, known)), [true, true]);
-    assert_eq!(known.map(|known| any_over(true, known)), [true, false]);
+    assert_eq!(known.clone().map(|known| stops(false, known)), [(true, false), (true, true)]);
+    assert_eq!(known.map(|known| stops(true, known)), [(true, false), (false, false)]);
 }
