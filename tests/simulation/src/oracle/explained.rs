@@ -23,7 +23,7 @@ fn wrong(rules: &Rules<'_>, counter: &Counter, it: &Record) -> Option<String> {
     let strict = &Rules { losses: rules.losses_of(limit, asked), ..*rules };
     let there = counter.there(rules);
     let is_early = || match limit.failure {
-        // Nobody knows what other nodes admitted alone and Redis had heard of.
+        // Nobody knows which hits that nodes admitted alone were at Redis by then.
         StoreFailure::Local => None,
         _ => early::too_early(rules, limit, asked, &there),
     };

@@ -50,16 +50,9 @@ impl Run {
     pub(super) fn judge_answer(&self, call: &Call<'_>, decided: &Decided) -> bool {
         let Call { it, items, .. } = call;
         let (number, is_patient) = (it.number, it.deadline.is_none());
-        let Decided { is_ok, counters, bans, met, .. } = decided;
-        let passes = self.passes(met, counters.iter()) && bans.is_empty();
+        let counters = &decided.counters;
         let is_wrong = |what: String| self.wrong(Kind::WrongAnswer, format!("request {number} {what}"));
-        if *is_ok != (passes || self.scenario.modes.shadow) {
-            let is = if *is_ok { "admitted" } else { "denied" };
-            is_wrong(format!(
-                "was {is}, with {} counters over",
-                counters.iter().filter(|it| it.over).count()
-            ));
-        }
+        let passes = self.check_passes(decided, is_wrong);
         self.check_shown(decided).into_iter().for_each(is_wrong);
         let any_over = counters.iter().any(|counter| counter.over);
         let records = &mut lock(&self.records)[call.first..];
@@ -75,6 +68,20 @@ impl Run {
         passes
     }
 
+    /// Whether a request passes, but for SHADOW_MODE, by what the decision says of its counters and bans. Its code has to say the same.
+    pub(super) fn check_passes(&self, decided: &Decided, is_wrong: impl Fn(String)) -> bool {
+        let Decided { is_ok, counters, bans, met, .. } = decided;
+        let passes = self.passes(met, counters.iter()) && bans.is_empty();
+        if *is_ok != (passes || self.scenario.modes.shadow) {
+            let is = if *is_ok { "admitted" } else { "denied" };
+            is_wrong(format!(
+                "was {is}, with {} counters over",
+                counters.iter().filter(|it| it.over).count()
+            ));
+        }
+        passes
+    }
+
     /// Judges what the candidates of these say. `records`: what they were asked.
     pub(super) fn judge_trials(&self, items: &[Item], decided: &Decided, records: &mut [Record]) {
         let with_candidates = items.iter().enumerate().filter(|(_, item)| self.candidate_of(item).is_some());
@@ -86,11 +93,7 @@ impl Run {
 
     /// Whether a request passes, but for SHADOW_MODE: no counter denies it that is not in quota mode, and of those that are
     /// not all are over. With QUOTA_MODE a descriptor without a limit is one that is not over.
-    pub(super) fn passes<'c>(
-        &self,
-        met: &[Met],
-        counters: impl Iterator<Item = &'c Counter> + Clone,
-    ) -> bool {
+    fn passes<'c>(&self, met: &[Met], counters: impl Iterator<Item = &'c Counter> + Clone) -> bool {
         let mut of_rules = counters.clone().filter(|counter| !counter.by.is_quota);
         let mut in_quota_mode = counters.filter(|counter| counter.by.is_quota).peekable();
         let has_other = met.iter().any(|met| matches!(met, Met::NoLimit | Met::Replaced));

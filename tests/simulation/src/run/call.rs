@@ -160,10 +160,10 @@ impl Run {
     }
 
     /// What is asked of each counter, and then of each candidate.
-    pub(super) fn asked_of(&self, front: &Front, it: &Asked, items: &[Item]) -> Vec<Record> {
+    pub(super) fn asked_of(&self, front: &Front, it: &Asked, items: &[Item]) -> impl Iterator<Item = Record> {
         let (asked, timeout) = (self.world.now(), self.timeout_of(items));
         let limits = &self.scenario.limits;
-        let record = |item: &Item, candidate: Option<u32>| {
+        let record = move |item: &Item, candidate: Option<u32>| {
             let limit = &limits[item.limit];
             let ban = ban_of(limits, &self.rule_ids, item.limit, item.key);
             // In a Cluster a ban and its limit have two slots.
@@ -206,7 +206,8 @@ impl Run {
                 },
             }
         };
-        let candidates = items.iter().filter_map(|item| Some(record(item, Some(self.candidate_of(item)?))));
-        items.iter().map(|item| record(item, None)).chain(candidates).collect()
+        let candidates =
+            items.iter().filter_map(move |item| Some(record(item, Some(self.candidate_of(item)?))));
+        items.iter().map(move |item| record(item, None)).chain(candidates)
     }
 }

@@ -34,7 +34,7 @@ impl Run {
         self.world.spawn(node, async move {
             let (front, it) = (&together.front, together.asked(0));
             let (asked, _asking) = (run.world.now(), Asking::begin(&front.asking));
-            let noted = run.asked_of(front, it, &it.asking(&run));
+            let noted = run.asked_of(front, it, &it.asking(&run)).collect();
             match front.explain(|request| together.read(&run, 0, request)).await {
                 Ok(explained) => run.judge_explained(it, noted, explained),
                 Err(error) => run.note_error((node, asked), format!("an explanation: {error}")),
@@ -50,10 +50,7 @@ impl Run {
         if decided.met != due {
             return is_wrong(format!("is one of {:?}, not of {due:?}", decided.met));
         }
-        let passes = self.passes(&decided.met, decided.counters.iter()) && decided.bans.is_empty();
-        if decided.is_ok != (passes || self.scenario.modes.shadow) {
-            is_wrong(format!("says that it passes: {}, though that is {passes}", decided.is_ok));
-        }
+        let passes = self.check_passes(&decided, is_wrong);
         // Whom an exception denies waits for its end, which an explanation says by itself.
         if exception.as_deref() != Some("deny") {
             self.check_shown(&decided).into_iter().for_each(is_wrong);
