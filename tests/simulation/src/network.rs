@@ -266,9 +266,10 @@ impl Network {
     ) -> RedisResult<Wire> {
         let server =
             lock(&self.servers).links.iter().position(|link| link.server.name == host && !link.is_gone);
+        let refused = || Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
         let Some(server) = server else {
             world.until(world.now() + LATENCY_MIN).await;
-            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+            return refused();
         };
         let place = {
             let way = &mut lock(&self.ways)[node][server];
@@ -277,7 +278,13 @@ impl Network {
         };
         let there = self.latency(world.now(), 0, (node, server), self.drawn((node, server), place, 0));
         world.until((world.now() + there).max(self.cut_until(node, server))).await;
-        let breaks = lock(&self.servers).links[server].breaks;
+        let (is_gone, breaks) = {
+            let link = &lock(&self.servers).links[server];
+            (link.is_gone, link.breaks)
+        };
+        if is_gone {
+            return refused();
+        }
         let connection = Arc::new(Connection::new(world, self, (node, server), (place, breaks), reads));
         lock(&self.open).push(Arc::clone(&connection));
         Ok(Wire::of(connection))
