@@ -89,6 +89,27 @@ impl<'a> Plan<'a> {
         })
     }
 
+    /// The rule that a record of a descriptor is for, by the index of the descriptor: the one that is met, or that of the slot,
+    /// if it only renews or releases one.
+    #[inline]
+    pub fn recorded_rule(&self, descriptor: usize) -> Option<&'a Rule> {
+        let check = match self.steps[descriptor] {
+            Step::Check(check) => check,
+            Step::Unmatched if !self.further.is_empty() => self.slot_of(descriptor)?,
+            _ => return None,
+        };
+        check.origin.rule()
+    }
+
+    #[cold]
+    fn slot_of(&self, descriptor: usize) -> Option<Check<'a>> {
+        let further = self.further.iter().zip(&self.steps[self.descriptors()..]);
+        further.filter(|(of, _)| **of == descriptor).find_map(|(_, step)| match step {
+            Step::Check(check) => Some(*check),
+            _ => None,
+        })
+    }
+
     /// The descriptor of a step, by index.
     pub fn descriptor_of(&self, step: usize) -> usize {
         step.checked_sub(self.descriptors()).map_or(step, |further| self.further[further])

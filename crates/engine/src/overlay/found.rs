@@ -77,15 +77,16 @@ impl Found {
     #[inline]
     pub(super) fn apply<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         for found in &self.found {
-            let Some(Step::Check(check)) = plan.steps.get_mut(found.descriptor) else { continue };
-            found.record.apply(&mut check.limit);
             let shadow = found.record.shadow();
-            check.shadow = shadow.unwrap_or(check.shadow);
-            if let Some(counting) = &found.counting {
-                count_apart(check, counting, request, found.descriptor);
+            if let Some(Step::Check(check)) = plan.steps.get_mut(found.descriptor) {
+                found.record.apply(&mut check.limit);
+                check.shadow = shadow.unwrap_or(check.shadow);
+                if let Some(counting) = &found.counting {
+                    count_apart(check, counting, request, found.descriptor);
+                }
+                let limit = check.limit;
+                plan.further_of(found.descriptor).for_each(|further| further.limit.expire_with(&limit));
             }
-            let limit = check.limit;
-            plan.further_of(found.descriptor).for_each(|further| further.limit.expire_with(&limit));
             if found.record.anchor.is_some() {
                 plan.further_of(found.descriptor).for_each(|check| found.record.set_anchor(&mut check.limit));
             }

@@ -256,8 +256,9 @@ impl RuleSet {
                     _ => reported,
                 };
                 if limit.algorithm() == Algorithm::Ban {
-                    // Reports and refunds go on during a ban, and in shadow mode nothing is denied.
-                    let may_be_denied = matches!(hits, Hits::Take(_)) && !reported && !rule.shadow_mode;
+                    // Reports and refunds go on during a ban, and in shadow mode nothing is denied, unless a record says so.
+                    let may_deny = !rule.shadow_mode || rule.records.is_some();
+                    let may_be_denied = matches!(hits, Hits::Take(_)) && !reported && may_deny;
                     if !may_be_denied || plan.modes.shadow {
                         continue;
                     }

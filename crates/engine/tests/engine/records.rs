@@ -4,7 +4,7 @@ use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Found, Overlay, Record};
 use tidegate_engine::path::{Path, PathEntry};
-use tidegate_engine::plan::{Check, Hits, Modes, Origin, Step};
+use tidegate_engine::plan::{Hits, Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request, Reservation};
 use tidegate_engine::rules::{RuleSet, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
@@ -69,9 +69,7 @@ impl Shop {
 fn found(rules: &RuleSet, request: &Request<'_>, record: Option<Record>) -> Found {
     let mut found = Found::default();
     let plan = rules.plan(request, Modes::default());
-    if let Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) = &plan.steps[0] {
-        found.add(0, rule, record.into());
-    }
+    plan.recorded_rule(0).into_iter().for_each(|rule| found.add(0, rule, record.into()));
     found
 }
 
@@ -136,6 +134,48 @@ fn a_key_that_a_record_never_denies_passes_although_it_is_banned() {
     let shadow = Record { shadow: Some(true), ..Record::of(3) };
     let passing_again = [passing(Some(unlimited), 1_201), passing(Some(shadow), 1_202), passing(None, 1_300)];
     assert_eq!(passing_again, [20, 20, 0]);
+}
+
+#[test]
+fn a_key_that_a_record_denies_is_banned_although_its_rule_is_in_shadow_mode() {
+    const RULE: &str = "key: user, limits_from: store, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 3}, \
+                        ban: {after: 3 denials, within: 60s, every: 1s, for: 1h}";
+    let rules = loaded(&format!("domain: shop\ndescriptors: [{{{RULE}}}]")).rules;
+    let shop = Shop { rules, ..Shop::open() };
+    let passing = |record, at| shop.passing(ALICE, record, at);
+    let denies = Some(Record { shadow: Some(false), ..Record::of(3) });
+    assert_eq!(
+        [1_000, 1_001, 1_002, 1_200].map(|at| passing(denies, at)),
+        [3, 0, 0, 0],
+        "banned for an hour"
+    );
+    assert_eq!([passing(None, 1_201), passing(denies, 1_300)], [20, 0]);
+}
+
+#[test]
+fn whoever_renews_a_slot_is_not_denied_where_a_record_never_denies() {
+    const RULE: &str = "key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 100}, \
+                        concurrency: {slots: 1, ttl: 60s, id: call}";
+    let rules = loaded(&format!("domain: shop\ndescriptors: [{{{RULE}}}]")).rules;
+    let shop = Shop { rules, ..Shop::open() };
+    let ask = |call: &str, renews, record, at| {
+        let options = DescriptorOptions { renews, ..DescriptorOptions::default() };
+        let entries = [ALICE, ("call", call)].map(|(key, value)| Entry { key, value });
+        let mut request = Request::new("shop", u32::from(!renews));
+        request.push(entries, options);
+        let found = found(&shop.rules, &request, record);
+        let overlay = Overlay { records: Some(&found), exceptions: None };
+        let plan = shop.rules.plan_under(&request, Modes::default(), overlay);
+        let decision = conclude(&plan, &shop.store.apply(&plan, Timestamp::from_secs(at)));
+        (decision.code, decision.slots().next().map(|(_, _, slot)| slot.to_string()))
+    };
+    let (_, first) = ask("1", false, None, 1_000);
+    let first = first.expect("a slot is free");
+    assert!(ask("2", false, None, 1_070).1.is_some(), "the first has ended");
+    let renewed = [None, Some(Record::of(1_000)), Some(Record { unlimited: true, ..Record::of(0) })]
+        .map(|record| ask(&first, true, record, 1_071));
+    let denied = (Code::OverLimit, None);
+    assert_eq!(renewed, [denied.clone(), denied, (Code::Ok, None)], "all slots are taken");
 }
 
 #[test]

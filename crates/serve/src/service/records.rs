@@ -31,7 +31,7 @@ use super::{AllFound, BATCH_MAX};
 use tidegate_engine::key::{Key, KeySecret, KeySeed};
 use tidegate_engine::known::RecordCache;
 use tidegate_engine::overlay::{Finding, Found, Record, Unconfirmed};
-use tidegate_engine::plan::{Check, Origin, Plan, Step};
+use tidegate_engine::plan::Plan;
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::Rule;
 use tidegate_records::RecordKey;
@@ -351,14 +351,9 @@ enum Fetched {
 /// The checks of a plan whose keys may have records.
 #[inline]
 fn asked<'p, 'b>(request: &'b Request<'_>, plan: &'b Plan<'p>) -> impl Iterator<Item = RecordCheck<'p, 'b>> {
-    let steps = plan.steps.iter().zip(request.descriptors()).enumerate();
-    steps.filter_map(|(descriptor, (step, asked))| match step {
-        Step::Check(Check { origin: Origin::Rule { rule, .. }, .. }) => Some(RecordCheck {
-            descriptor,
-            rule,
-            seed: rule.records.as_ref()?,
-            entries: rule.own_entries(asked.entries),
-        }),
-        _ => None,
+    request.descriptors().enumerate().filter_map(|(descriptor, asked)| {
+        let rule = plan.recorded_rule(descriptor)?;
+        let (seed, entries) = (rule.records.as_ref()?, rule.own_entries(asked.entries));
+        Some(RecordCheck { descriptor, rule, seed, entries })
     })
 }
