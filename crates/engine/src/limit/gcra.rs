@@ -180,13 +180,13 @@ impl Counter for Gcra {
             return limit.window_nanos();
         }
         let wanted = u128::from(hits) * u128::from(limit.window_nanos());
-        let (burst, capacity) = (burst(limit), units(limit, limit.capacity()));
+        let (burst, fits) = (burst(limit), units(limit, limit.capacity()) - wanted);
         if self.requests_above > 0 && self.level() > burst {
-            let nanos = div_ceil(burst - capacity + wanted, limit.requests());
-            return nanos.saturating_add(self.above_nanos(burst));
+            // With an overdraft hits may fit while something is above `burst`.
+            let below = burst.saturating_sub(fits);
+            return div_ceil(below, limit.requests()).saturating_add(self.above_nanos(burst.max(fits)));
         }
-        let too_much = (self.level() + wanted).saturating_sub(capacity);
-        div_ceil(too_much, limit.requests())
+        div_ceil(self.level().saturating_sub(fits), limit.requests())
     }
 
     /// Later than the trait says while something is above `burst`, because the counter does not know `burst`.

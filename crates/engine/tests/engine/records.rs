@@ -334,6 +334,31 @@ fn the_bound_on_worst_cases_follows_a_record_and_an_exception() {
     }
 }
 
+/// 25 hits of 20 in 10 s: what is above the 10 of a record drains by 2 a second, and the rest by 1.
+#[test]
+fn worst_cases_wait_for_a_bucket_that_drains_faster_above_its_burst() {
+    let rules = loaded(
+        "domain: shop\ndescriptors: [{key: user, limits_from: store, rate_limit: {window: 10s, requests_per_unit: 20, \
+         algorithm: token_bucket}, reserve: {ttl: 60s, overdraft: 1, hold: {percentile: 90, initial: 1, max: 100}}}]",
+    )
+    .rules;
+    let store = MemoryStore::new(MemoryOptions::new(1 << 20));
+    let entries = [("user", "alice")];
+    let commit = Reservation { id: "y", hits: 25, ttl_nanos: None, is_commit: true };
+    let commit = Request::new("shop", 1).descriptor(&entries).with_reservation(commit);
+    store.apply(&rules.plan(&commit, Modes::default()), Timestamp::from_secs(100));
+    for (worst, waits_millis) in [(2, 3_500), (6, 5_500), (10, 7_500), (12, 9_500)] {
+        let reservation = Reservation { id: "x", hits: worst, ttl_nanos: None, is_commit: false };
+        let request = Request::new("shop", 1).descriptor(&entries).with_reservation(reservation);
+        let found = found(&rules, &request, Some(Record::of(10)));
+        let overlay = Overlay { records: Some(&found), exceptions: None };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        let bound = plan.bound_of(0).expect("a bound");
+        let verdict = store.apply(&plan, Timestamp::from_secs(100))[bound].expect("a verdict");
+        assert_eq!((verdict.over, verdict.reset_nanos / 1_000_000), (true, waits_millis), "{worst}");
+    }
+}
+
 #[test]
 fn the_name_of_a_record_depends_on_the_entries_alone() {
     let other = RULES.replace("3}", "4, algorithm: fixed_window}").replace("unit: minute", "unit: day");
