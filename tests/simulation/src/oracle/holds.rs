@@ -26,7 +26,7 @@ use crate::world::{MICRO, Time};
 
 /// What may not happen to reservations, and did.
 pub fn wrong_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    counters(rules, records).into_iter().find_map(|((limit, key, _), counter)| {
+    counters(rules, records).into_iter().find_map(|((limit, key, ..), counter)| {
         let found = counter.lost().or_else(|| counter.too_much()).or_else(|| counter.starved());
         found.map(|found| format!("reservations of limit {limit}, key {key}: {found}"))
     })
@@ -62,15 +62,24 @@ struct Counter<'r> {
     by_id: BTreeMap<u32, Vec<Record>>,
 }
 
-fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, u64), Counter<'r>> {
+/// The counters of these: a record with another window has one of its own. What had no answer may be of any.
+fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, u64, Time), Counter<'r>> {
     let mut counters = BTreeMap::new();
-    for it in records {
+    let is_known = |it: &&Record| it.outcome != Outcome::Unknown;
+    for it in records.iter().filter(is_known) {
         let limit = &rules.limits[it.limit];
         let Some(reserve) = limit.shape.reserve else { continue };
         let (own, charges, by_id) = Default::default();
         let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id };
-        let counter: &mut Counter<'_> = counters.entry((it.limit, it.key, it.epoch)).or_insert_with(new);
+        let of = (it.limit, it.key, it.epoch, it.window);
+        let counter: &mut Counter<'_> = counters.entry(of).or_insert_with(new);
         counter.own.push(worst(it, &reserve));
+    }
+    for it in records.iter().filter(|it| !is_known(it)) {
+        let first = (it.limit, it.key, it.epoch, 0);
+        for (_, counter) in counters.range_mut(first..=(it.limit, it.key, it.epoch, Time::MAX)) {
+            counter.own.push(worst(it, &counter.reserve));
+        }
     }
     for counter in counters.values_mut() {
         counter.own.sort_by_key(|it| it.asked);
@@ -167,7 +176,10 @@ impl Counter<'_> {
         let may_hold = |it: &&Record| {
             let charged = it.answered + if it.outcome == Outcome::Unknown { self.rules.timeout } else { 0 };
             let until = self.counts_until(it, charged + self.reserve.ttl) + self.rules.lag + LATE;
-            let stays = self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at.asked);
+            // In shadow mode a limit holds none back, whether it fits or not.
+            let may_count =
+                || self.rules.may_count_until(self.limit, it).is_some_and(|until| until >= at.asked);
+            let stays = it.bans.is_shadow || may_count();
             let is_ended = |end: &Record| {
                 // A commit that finds an ended one ends nothing.
                 let ends = self.found(end).is_some_and(|found| found != Found::Ended);

@@ -48,9 +48,11 @@ impl Run {
         let (now, change) = (self.world.now(), lock(&self.ban_changes)[place]);
         self.world.note(|| format!("node {}: {change:?}: {answered:?}", change.node));
         let limit = &self.scenario.limits[change.limit];
+        // A record may deny where its rule does not.
+        let bans = !limit.is_shadow || limit.recorded.is_some();
         let is_due = match &answered {
-            Ok(_) => !limit.is_shadow || limit.excepted.is_some(),
-            Err(BanError::NoBan) => limit.is_shadow || limit.excepted.is_some(),
+            Ok(_) => bans,
+            Err(BanError::NoBan) => !bans,
             Err(BanError::NoRoom) => self.may_lack_room() && change.lasts.is_some(),
             Err(BanError::Service(_)) => self.scenario.layout.servers() > 0,
         };

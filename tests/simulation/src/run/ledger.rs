@@ -332,12 +332,12 @@ mod tests {
     const COUNTER: Counter = (0, 0);
 
     fn write(ledger: &Ledger, node: usize, requests: u32, times: (Time, Time), done: Done) {
-        let write = ledger.begin(&[COUNTER], (node, 1), Some((requests, None)), (times.0, times.0 + 100));
+        let write = ledger.begin(&[COUNTER], (node, 1), Some(Terms::of(requests)), (times.0, times.0 + 100));
         ledger.end(write, done, times.1);
     }
 
     fn numbers(all: &[Option<Terms>]) -> Vec<u32> {
-        all.iter().map(|terms| terms.map_or(0, |(requests, _)| requests)).collect()
+        all.iter().map(|terms| terms.map_or(0, |terms| terms.requests)).collect()
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(stored(70, 70), [2, 3], "what was sent before may come later");
         write(&ledger, 1, 5, (131, 140), Done::Yes);
         assert_eq!(stored(150, 150), [5]);
-        ledger.lost(smallvec![COUNTER], smallvec![None, Some((3, None))], 160);
+        ledger.lost(smallvec![COUNTER], smallvec![None, Some(Terms::of(3))], 160);
         assert_eq!(stored(170, 170), [0, 3]);
         assert_eq!(numbers(&ledger.ever(COUNTER, 55)), [0, 1, 2, 3]);
     }
@@ -376,14 +376,14 @@ mod tests {
         let ledger = Ledger::<Counter>::default();
         let replace = |before: Option<Terms>, requests, at: Time| {
             let (of, times) = ((COUNTER, before.map(record)), (at, at + 100));
-            let write = ledger.begin_exchange(of, (0, 1), Some((requests, None)), times);
+            let write = ledger.begin_exchange(of, (0, 1), Some(Terms::of(requests)), times);
             ledger.end(write, Done::Yes, at + 1);
         };
         replace(None, 1, 10);
-        replace(Some((1, None)), 2, 20);
+        replace(Some(Terms::of(1)), 2, 20);
         assert_eq!(ledger.replaced_twice(), None);
         write(&ledger, 1, 1, (25, 26), Done::Perhaps);
-        replace(Some((1, None)), 3, 30);
+        replace(Some(Terms::of(1)), 3, 30);
         assert_eq!(ledger.replaced_twice(), None);
         replace(None, 4, 35);
         assert_eq!(ledger.replaced_twice(), Some(COUNTER));
@@ -394,13 +394,13 @@ mod tests {
         let ledger = || {
             let ledger = Ledger::<Counter>::default();
             write(&ledger, 0, 1, (10, 20), Done::Yes);
-            let failed = ledger.begin(&[COUNTER, (0, 1)], (0, 1), Some((2, None)), (30, Time::MAX));
+            let failed = ledger.begin(&[COUNTER, (0, 1)], (0, 1), Some(Terms::of(2)), (30, Time::MAX));
             ledger.end(failed, Done::Perhaps, 40);
             ledger
         };
         let found = |first: u32, second: Option<u32>| {
             let all = [(COUNTER, Some(first)), ((0, 1), second)];
-            all.map(|(counter, says)| (counter, says.map(|says| record((says, None))))).into()
+            all.map(|(counter, says)| (counter, says.map(|says| record(Terms::of(says))))).into()
         };
         assert_eq!(ledger().opened(&found(1, None), 50), Ok(()));
         assert!(ledger().opened(&found(2, None), 50).is_err(), "half of a batch");

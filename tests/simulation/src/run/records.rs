@@ -41,9 +41,10 @@ pub(super) struct Known {
 }
 
 /// The record that says this.
-pub(super) fn record((requests, window_secs): Terms) -> Record {
+pub(super) fn record(terms: Terms) -> Record {
+    let Terms { requests, window_secs, shadow, is_unlimited } = terms;
     let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
-    Record { window, ..Record::of(requests.into()) }
+    Record { window, shadow, unlimited: is_unlimited, ..Record::of(requests.into()) }
 }
 
 /// Records, and their store if that is the program's.
@@ -80,11 +81,11 @@ impl Run {
         }
     }
 
-    /// The N that the record of a counter says now.
-    pub(super) fn recorded_now(&self, counter: (usize, u64)) -> Option<u32> {
+    /// The record of a counter now.
+    pub(super) fn recorded_now(&self, counter: (usize, u64)) -> Option<Record> {
         match self.scenario.stores_records() {
-            true => self.stored_record(counter).map(|record| record.requests as u32),
-            false => self.shelf.now(counter).map(|(requests, _)| requests),
+            true => self.stored_record(counter),
+            false => self.shelf.now(counter).map(record),
         }
     }
 
@@ -109,29 +110,41 @@ impl Run {
     pub(super) fn recorded_limits(&self, noted: &oracle::Record, is_patient: bool) -> SmallVec<[Decider; 1]> {
         let limit = &self.scenario.limits[noted.limit];
         let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
-        let of = |(requests, window)| Decider { requests, window, is_shadow: limit.is_shadow, is_quota };
-        if limit.recorded.is_none() {
-            return smallvec![of((noted.requests, noted.window))];
+        let (requests, window) = (noted.requests, noted.window);
+        let own = Decider { requests, window, is_shadow: limit.is_shadow, is_quota };
+        let first = limit.further.map_or(noted.limit, |(first, _)| first);
+        if self.scenario.limits[first].recorded.is_none() {
+            return smallvec![own];
         }
+        let of_first = &oracle::Record { limit: first, ..*noted };
         let Known { may, ever, is_away, is_stale } = match &self.record_disk {
-            Some(disk) => self.known_in_folder(noted, disk),
-            None if self.scenario.shares_records() => self.known_records(noted),
-            None => self.shelved_known(noted),
+            Some(disk) => self.known_in_folder(of_first, disk),
+            None if self.scenario.shares_records() => self.known_records(of_first),
+            None => self.shelved_known(of_first),
         };
-        let own = (noted.requests, noted.window);
-        let says = |terms: Option<Terms>| {
-            terms.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
+        // Of a further limit a record changes only whether it denies.
+        let under = |(requests, window), is_shadow| match limit.further {
+            None => Decider { requests, window, is_shadow, ..own },
+            Some(_) => Decider { is_shadow, ..own },
         };
-        let mut may: SmallVec<_> = may.into_iter().map(says).map(of).collect();
+        let by = |terms: Option<Terms>| match terms {
+            None => own,
+            Some(Terms { is_unlimited: true, .. }) => Decider { is_shadow: true, ..own },
+            Some(Terms { requests, window_secs, shadow, .. }) => {
+                let window = window_secs.map_or(window, |secs| secs * SECOND);
+                under((requests, window), shadow.unwrap_or(limit.is_shadow))
+            }
+        };
+        let mut may: SmallVec<_> = may.into_iter().map(by).collect();
         // Long into an outage nothing else holds than what its mode says.
         if is_stale && self.scenario.stale_mode != StaleMode::Last {
             may.clear();
         }
         if !is_patient || is_away {
             match self.scenario.stale_mode {
-                StaleMode::Rule => may.push(of(own)),
-                StaleMode::Deny => may.push(Decider { is_shadow: false, ..of((0, own.1)) }),
-                StaleMode::Last => may.extend(ever.into_iter().map(says).chain([own]).map(of)),
+                StaleMode::Rule => may.push(own),
+                StaleMode::Deny => may.push(under((0, window), false)),
+                StaleMode::Last => may.extend(ever.into_iter().map(by).chain([own])),
             }
         }
         may

@@ -13,7 +13,7 @@ use tidegate_redis::Contact;
 
 use super::batch::Asked;
 use super::{Kind, RECOVERED, Run};
-use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, What};
+use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, Terms, What};
 use crate::world::{SECOND, Time, lock};
 
 impl Run {
@@ -80,7 +80,9 @@ impl Run {
             false => 2,
         };
         let other = |fault: &Fault| match fault.what {
-            What::Record { terms: Some((requests, secs)), .. } => Some((Some(requests), secs)),
+            What::Record { terms: Some(Terms { requests, window_secs, .. }), .. } => {
+                Some((Some(requests), window_secs))
+            }
             What::Except { effect: Effect::Limit { requests, .. }, .. } => {
                 Some((requests.map(|requests| requests as u32), None))
             }
@@ -123,7 +125,8 @@ impl Run {
         let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
         let version = lock(&self.nodes)[node].version;
         let own = self.scenario.limits[number].requests[version];
-        let requests = self.recorded_now((number, 0)).unwrap_or(own);
+        let record = self.recorded_now((number, 0)).filter(|record| !record.unlimited);
+        let requests = record.map_or(own, |record| record.requests as u32);
         let limit = &self.scenario.limits[number];
         // The first class has the largest share.
         let last = limit.shape.classes.map(|_| 0);

@@ -16,8 +16,8 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     for number in 0..scenario.limits.len() {
         let (carries, learns) = (random.one_in(2), random.one_in(2));
         let limit = &mut scenario.limits[number];
-        if let Some(reserve) = limit.shape.reserve.as_mut().filter(|_| learns) {
-            reserve.hold = Some(hold(random, limit.requests[0].max(1).into()));
+        if learns {
+            learn(random, limit);
         }
         if !carries || !may_carry(limit) {
             continue;
@@ -27,6 +27,13 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         if limit.is_reported {
             ask_more(random, scenario, number);
         }
+    }
+}
+
+/// Reservations of a limit hold what was learnt.
+pub(super) fn learn(random: &mut Random, limit: &mut LimitSpec) {
+    if let Some(reserve) = &mut limit.shape.reserve {
+        reserve.hold = Some(hold(random, limit.requests[0].max(1).into()));
     }
 }
 

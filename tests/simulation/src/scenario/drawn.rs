@@ -104,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 23] = [
+const PARTS: [(&[u8; 8], Part); 25] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -127,7 +127,9 @@ const PARTS: [(&[u8; 8], Part); 23] = [
     (b"shared\x0f\xf4", shared_records::add),
     (b"exca5bcw", shared_exceptions::add),
     (b"folder01", folder_records::add),
+    (b"reserve2", reservations::add_operated),
     (b"explain1", explained::add),
+    (b"recmodes", records::add_modes),
 ];
 
 fn add_parts(seed: u64, scenario: &mut Scenario) {

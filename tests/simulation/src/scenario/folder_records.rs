@@ -3,7 +3,7 @@
 //! In: a scenario that was drawn. Out: the same, in which operators write records to that folder through the node, and the disk
 //! is full, slow or broken for a while, often while they do.
 
-use super::{ASKED, DiskTrouble, Fault, Layout, Scenario, StoredIn, What, records, shared_records};
+use super::{ASKED, DiskTrouble, Fault, Layout, Scenario, StoredIn, Terms, What, records, shared_records};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
@@ -53,13 +53,13 @@ fn add_return(random: &mut Random, scenario: &mut Scenario, limit: usize) {
     let (key, requests) = (random.pick(&[0, 0, 1]), 1 + random.below(60) as u32);
     let mut add = |at, what| scenario.faults.push(Fault { at, what });
     let record = |terms| What::Record { limit, key, terms, heard_within: 60 * MILLI };
-    add(at, record(Some((requests, None))));
+    add(at, record(Some(Terms::of(requests))));
     add(at + 500 * MILLI, What::OfDisk { what: DiskTrouble::Full, lasts: 300 * MILLI });
-    add(at + 600 * MILLI, record(Some((requests + 60, None))));
-    add(at + 1_000 * MILLI, record(Some((requests, None))));
+    add(at + 600 * MILLI, record(Some(Terms::of(requests + 60))));
+    add(at + 1_000 * MILLI, record(Some(Terms::of(requests))));
     add(
         at + 2_000 * MILLI,
-        What::Record { limit, key: 1 - key, terms: Some((requests, None)), heard_within: 0 },
+        What::Record { limit, key: 1 - key, terms: Some(Terms::of(requests)), heard_within: 0 },
     );
     scenario.limits[limit].recorded = scenario.limits[limit].recorded.max(Some(requests + 60));
 }

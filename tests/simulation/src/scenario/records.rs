@@ -8,8 +8,25 @@ use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
-/// What a record says: N, and W in seconds if it is another than its rule's.
-pub type Terms = (u32, Option<u64>);
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// N.
+    pub requests: u32,
+    /// W in seconds, if it is another than its rule's.
+    pub window_secs: Option<u64>,
+    /// Whether it denies. `None`: as its rule says.
+    pub shadow: Option<bool>,
+    /// Everything is counted as the rule says, and nothing is denied.
+    pub is_unlimited: bool,
+}
+
+impl Terms {
+    /// N, and all else as the rule says.
+    pub fn of(requests: u32) -> Self {
+        Self { requests, window_secs: None, shadow: None, is_unlimited: false }
+    }
+}
 
 /// All nodes hear of a change within so long.
 pub const HEARD_MAX: Time = 500 * MILLI;
@@ -57,9 +74,9 @@ pub(super) fn interrupt(random: &mut Random, scenario: &mut Scenario) {
 fn change(random: &mut Random, scenario: &mut Scenario, limit: usize) {
     let terms = (!random.one_in(4)).then(|| {
         let requests = random.pick(&[1, 2, 5, 20, 40, 100, 200]);
-        (requests, random.one_in(5).then(|| 1 + random.below(5)))
+        Terms { window_secs: random.one_in(5).then(|| 1 + random.below(5)), ..Terms::of(requests) }
     });
-    let most = terms.map_or(0, |(requests, _)| requests);
+    let most = terms.map_or(0, |terms| terms.requests);
     scenario.limits[limit].recorded = scenario.limits[limit].recorded.max(Some(most));
     let at = match random.one_in(2) {
         true => SECOND + random.below(ASKED - SECOND),
@@ -67,6 +84,24 @@ fn change(random: &mut Random, scenario: &mut Scenario, limit: usize) {
     };
     let (key, heard_within) = (random.pick(&[0, 0, 1]), random.pick(&[0, MILLI, 50 * MILLI, HEARD_MAX]));
     scenario.faults.push(Fault { at, what: What::Record { limit, key, terms, heard_within } });
+}
+
+/// In half of the scenarios with records some say that they deny, or that they do not.
+pub(super) fn add_modes(random: &mut Random, scenario: &mut Scenario) {
+    let seldom = random.pick(&[2, 5]);
+    if random.one_in(2) {
+        return;
+    }
+    for fault in &mut scenario.faults {
+        if let What::Record { terms: Some(terms), .. } = &mut fault.what
+            && random.one_in(seldom)
+        {
+            match random.below(4) {
+                0 => *terms = Terms { is_unlimited: true, ..Terms::of(0) },
+                drawn => terms.shadow = Some(drawn > 1),
+            }
+        }
+    }
 }
 
 /// A node does not reach the store.

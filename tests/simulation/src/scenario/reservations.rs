@@ -5,7 +5,7 @@
 
 use tidegate_engine::limit::Algorithm;
 
-use super::{ASKED, Ask, Cancelled, Form, Item, Layout, LimitSpec, Scenario};
+use super::{ASKED, Ask, Cancelled, Form, Item, Layout, LimitSpec, Scenario, debts};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
 
@@ -51,14 +51,29 @@ pub struct Reservation {
 
 /// A third of all scenarios have reservations.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    let is_roomy = !matches!(scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY);
-    if !random.one_in(3) || scenario.modes.quota || !is_roomy {
+    if !random.one_in(3) || !may_have_some(scenario) {
         return;
     }
-    let mut limits: Vec<usize> =
-        (0..scenario.limits.len()).filter(|&number| may_reserve(scenario, number)).collect();
+    let may = |&number: &usize| may_reserve(scenario, number) && !scenario.limits[number].is_operated();
+    let mut limits: Vec<usize> = (0..scenario.limits.len()).filter(may).collect();
     limits.truncate(random.pick(&[1, 2]));
-    for &number in &limits {
+    add_to(random, scenario, &limits);
+}
+
+/// A third of those in which operators change limits have reservations of one of these.
+pub(super) fn add_operated(random: &mut Random, scenario: &mut Scenario) {
+    let may = |&number: &usize| may_reserve(scenario, number) && scenario.limits[number].is_operated();
+    let limit = (0..scenario.limits.len()).find(may);
+    let has_some = scenario.limits.iter().any(|limit| limit.shape.reserve.is_some());
+    let is_wanted = random.one_in(3) && !has_some && may_have_some(scenario);
+    if let Some(number) = limit.filter(|_| is_wanted) {
+        add_to(random, scenario, &[number]);
+        debts::learn(random, &mut scenario.limits[number]);
+    }
+}
+
+fn add_to(random: &mut Random, scenario: &mut Scenario, limits: &[usize]) {
+    for &number in limits {
         let limit = &mut scenario.limits[number];
         (limit.is_leased, limit.is_shadow, limit.is_reported, limit.candidate) = (false, false, false, None);
         (limit.requests[1], limit.window_secs[1]) = (limit.requests[0], limit.window_secs[0]);
@@ -66,13 +81,18 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
             Some(Reserve { ttl: (1 + random.below(4)) * SECOND, charges: random.one_in(2), hold: None });
     }
     if !limits.is_empty() {
-        let mut asks = asks(random, scenario, &limits);
+        let mut asks = asks(random, scenario, limits);
         asks.sort_by_key(|ask| ask.at);
         scenario.asks = asks;
     }
 }
 
-/// Whether a limit is of those that go with `reserve`, no operator changes it, and it is the only one of its rule.
+fn may_have_some(scenario: &Scenario) -> bool {
+    let is_roomy = !matches!(scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY);
+    is_roomy && !scenario.modes.quota
+}
+
+/// Whether a limit is of those that go with `reserve`, and it is the only one of its rule.
 fn may_reserve(scenario: &Scenario, number: usize) -> bool {
     let limit = &scenario.limits[number];
     let LimitSpec { algorithm, shape, .. } = limit;
@@ -80,7 +100,6 @@ fn may_reserve(scenario: &Scenario, number: usize) -> bool {
     !limit.is_override
         && !matches!(algorithm, Algorithm::Concurrency | Algorithm::SlidingWindowWeighted)
         && limit.further.is_none()
-        && !limit.is_operated()
         && !shape.is_quota
         && !shape.has_prefix
         && shape.classes.is_none()

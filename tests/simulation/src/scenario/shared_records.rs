@@ -5,7 +5,7 @@
 
 use tidegate_engine::limit::Algorithm;
 
-use super::{ASKED, Ask, Fault, Item, LimitSpec, Outage, Scenario, Shape, StoredIn, What, records};
+use super::{ASKED, Ask, Fault, Item, LimitSpec, Outage, Scenario, Shape, StoredIn, Terms, What, records};
 use crate::random::Random;
 use crate::redis::server::Refusal;
 use crate::world::{MICRO, MILLI, SECOND, Time};
@@ -87,7 +87,7 @@ fn add_changes(random: &mut Random, scenario: &mut Scenario) {
     let (heard_within, at) = (random.pick(&[0, 50 * MILLI, 500 * MILLI]), at + random.below(50 * MILLI));
     let most = scenario.limits[limit].recorded.filter(|most| *most > 0);
     for _ in 0..2 {
-        let terms = most.map(|most| (1 + random.below(most.into()) as u32, None));
+        let terms = most.map(|most| Terms::of(1 + random.below(most.into()) as u32));
         let terms = terms.filter(|_| !random.one_in(3));
         let what = What::Record { limit, key, terms, heard_within };
         scenario.faults.push(Fault { at: at + random.pick(&[0, 0, MICRO, MILLI]), what });
@@ -130,7 +130,7 @@ fn add_change(
     (limit, key): (usize, u64),
     (requests, thinks): (u32, Time),
 ) {
-    let what = What::Record { limit, key, terms: Some((requests, None)), heard_within: thinks };
+    let what = What::Record { limit, key, terms: Some(Terms::of(requests)), heard_within: thinks };
     scenario.faults.push(Fault { at, what });
     scenario.limits[limit].recorded = scenario.limits[limit].recorded.max(Some(requests));
 }
