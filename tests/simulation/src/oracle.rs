@@ -67,6 +67,7 @@ mod explained;
 mod slots;
 mod bans;
 mod holds;
+mod learnt;
 
 // How much was judged.
 mod census;

@@ -47,7 +47,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use tidegate_engine::rules::RuleSet;
 use tidegate_serve::metrics::Metrics;
 use tidegate_serve::service::fixture::metrics;
 
@@ -139,8 +138,6 @@ struct Run {
     world: Arc<World>,
     network: Arc<Network>,
     scenario: Scenario,
-    /// The rules of each version.
-    rules: [RuleSet; 2],
     /// Which of them each counter meets.
     rule_ids: RuleIds,
     nodes: Mutex<Vec<State>>,
@@ -195,15 +192,14 @@ pub fn run(scenario: &Scenario, keeps_story: bool) -> Outcome {
     };
     let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
-    let rules = [0, 1].map(|version| rules::rules(scenario, version, cluster::secret(scenario.layout)));
+    let rules = rules::rules(scenario, 0, cluster::secret(scenario.layout));
     let record_troubles = troubles::of_records(scenario);
     let nodes = scenario.clocks.iter().map(|_| State { home: Home::of(scenario), ..State::default() });
     let run = Arc::new(Run {
         world,
         network,
         scenario: scenario.clone(),
-        rule_ids: names::rule_ids(&scenario.limits, &rules[0]),
-        rules,
+        rule_ids: names::rule_ids(&scenario.limits, &rules),
         nodes: Mutex::new(nodes.collect()),
         records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
         places: Mutex::new(vec![0..0; scenario.asks.len()]),

@@ -5,9 +5,9 @@
 //! So whoever is admitted hits fits into N together with all of that, and with what was surely counted before, as `oracle.rs` says. And
 //! whoever is denied does not fit, though everything counted that may have.
 //!
-//! Where a hold may be less than the worst case, nobody here knows what was learnt: each holds one hit at least, and its worst case at
-//! most. So whoever is admitted hits fits into N together with one of each reservation, and into N and its overdraft together with the
-//! worst case of each. What commits cost beyond that is charged, and is there for those who come later.
+//! Where a hold may be less than the worst case, `learnt.rs` says how much it is at least, and at most. So whoever is admitted hits fits
+//! into N together with the least of each reservation, and into N and its overdraft together with the worst case of each. What commits
+//! cost beyond that is charged, and is there for those who come later. And whoever is denied does not fit into one of the two.
 //!
 //! What an answer found under an id is judged too: an admitted reservation is open until its `ttl`, and who comes to one that was ended
 //! finds that. What is also allowed: a server or a process without Redis may lose holds and their ends.
@@ -19,6 +19,7 @@ use tidegate_engine::rules::StoreFailure;
 
 use super::census::Tally;
 use super::debts::unpaid;
+use super::learnt::Learnt;
 use super::starved::Counted;
 use super::{LATE, Outcome, Record, Rules, before, given_back_alone};
 use crate::scenario::{DAY_ENDS, LimitSpec, Reserve};
@@ -60,6 +61,17 @@ struct Counter<'r> {
     charges: Vec<Record>,
     /// Those of each id.
     by_id: BTreeMap<u32, Vec<Record>>,
+    /// What each request that reserves holds: the least and the most.
+    sizes: BTreeMap<usize, [u64; 2]>,
+}
+
+/// Which hits of a reservation count.
+#[derive(Clone, Copy)]
+enum Size {
+    /// Those that it holds.
+    Held,
+    /// Those that its call may cost.
+    Worst,
 }
 
 /// The counters of these: a record with another window has one of its own. What had no answer may be of any.
@@ -69,8 +81,8 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
     for it in records.iter().filter(is_known) {
         let limit = &rules.limits[it.limit];
         let Some(reserve) = limit.shape.reserve else { continue };
-        let (own, charges, by_id) = Default::default();
-        let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id };
+        let (own, charges, by_id, sizes) = Default::default();
+        let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id, sizes };
         let of = (it.limit, it.key, it.epoch, it.window);
         let counter: &mut Counter<'_> = counters.entry(of).or_insert_with(new);
         counter.own.push(worst(it, &reserve));
@@ -81,7 +93,13 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
             counter.own.push(worst(it, &counter.reserve));
         }
     }
-    for counter in counters.values_mut() {
+    let mut learnt: BTreeMap<usize, Learnt<'_>> = BTreeMap::new();
+    for (&(limit, ..), counter) in &mut counters {
+        if let Some(hold) = counter.reserve.hold {
+            let learnt = learnt.entry(limit).or_insert_with(|| Learnt::of(limit, records));
+            let reserves = counter.own.iter().filter(|it| it.reserving.is_some_and(|it| !it.is_commit));
+            counter.sizes = reserves.map(|it| (it.request, learnt.bounds(&hold, it))).collect();
+        }
         counter.own.sort_by_key(|it| it.asked);
         counter.charges = counter.own.iter().map(charge).collect();
         for it in &counter.own {
@@ -142,8 +160,13 @@ impl Counter<'_> {
     /// Whether this surely holds hits when it was answered.
     fn surely_holds(&self, it: &Record) -> bool {
         let is_sure = it.outcome == Outcome::Admitted && it.hits > 0 && !it.is_full;
-        // A node holds nothing without Redis, and with `local` it denies then.
-        let is_allowed = self.limit.failure == StoreFailure::Allow && self.rules.is_alone(self.limit, it);
+        // A node holds nothing without Redis, and with `local` it denies then, but not in shadow mode.
+        let passes = match self.limit.failure {
+            StoreFailure::Allow => true,
+            StoreFailure::Local => it.bans.is_shadow,
+            _ => false,
+        };
+        let is_allowed = passes && self.rules.is_alone(self.limit, it);
         is_sure && !self.is_commit(it) && !is_allowed
     }
 
@@ -153,11 +176,21 @@ impl Counter<'_> {
         (begun.unwrap_or(0) + self.reserve.ttl).saturating_sub(self.rules.lead + MICRO)
     }
 
+    /// The least and the most that a reservation is about.
+    fn hits(&self, it: &Record, size: Size) -> [u64; 2] {
+        match size {
+            Size::Held => self.sizes.get(&it.request).copied().unwrap_or([it.hits; 2]),
+            Size::Worst => [it.hits; 2],
+        }
+    }
+
     /// The hits that a reservation surely holds all the time while a request is answered.
-    fn held_at_least(&self, of_id: &[Record], at: &Record) -> u64 {
-        let held = of_id.iter().filter(|it| self.surely_holds(it) && it.answered < at.asked);
-        let Some(first) = held.clone().next() else { return 0 };
-        let hits = held.map(|it| it.hits).min().unwrap_or(0);
+    fn held_at_least(&self, of_id: &[Record], at: &Record, size: Size) -> u64 {
+        let mut held = of_id.iter().filter(|it| self.surely_holds(it) && it.answered < at.asked);
+        let Some(first) = held.next() else { return 0 };
+        // Any of those that were asked for before may be the one that was made.
+        let reserves = of_id.iter().filter(|it| !self.is_commit(it) && it.asked <= at.answered);
+        let hits = reserves.map(|it| self.hits(it, size)[0]).min().unwrap_or(0);
         let expires = self.expires(of_id);
         if self.is_lost(of_id[0].asked, at.answered) || self.counts_until(first, expires) <= at.answered {
             return 0;
@@ -172,7 +205,7 @@ impl Counter<'_> {
     }
 
     /// The hits that a reservation may hold at some time while a request is answered.
-    fn held_at_most(&self, of_id: &[Record], at: &Record) -> u64 {
+    fn held_at_most(&self, of_id: &[Record], at: &Record, size: Size) -> u64 {
         let may_hold = |it: &&Record| {
             let charged = it.answered + if it.outcome == Outcome::Unknown { self.rules.timeout } else { 0 };
             let until = self.counts_until(it, charged + self.reserve.ttl) + self.rules.lag + LATE;
@@ -192,14 +225,14 @@ impl Counter<'_> {
             let is_ended = of_id.iter().any(|end| self.is_commit(end) && is_ended(end));
             !self.is_commit(it) && it.asked <= at.answered && until >= at.asked && stays && !is_ended
         };
-        of_id.iter().filter(may_hold).map(|it| it.hits).max().unwrap_or(0)
+        of_id.iter().filter(may_hold).map(|it| self.hits(it, size)[1]).max().unwrap_or(0)
     }
 
     /// What all other reservations hold.
-    fn held(&self, at: &Record, of: impl Fn(&Self, &[Record], &Record) -> u64) -> u64 {
+    fn held(&self, at: &Record, size: Size, of: impl Fn(&Self, &[Record], &Record, Size) -> u64) -> u64 {
         let own = at.reserving.map(|reserving| reserving.id);
         let others = self.by_id.iter().filter(|(id, _)| Some(**id) != own);
-        others.map(|(_, of_id)| of(self, of_id, at)).sum()
+        others.map(|(_, of_id)| of(self, of_id, at, size)).sum()
     }
 
     /// Something that was admitted though no room was left by what was surely counted and held.
@@ -214,9 +247,9 @@ impl Counter<'_> {
             let window = [it.asked.saturating_sub(it.window), it.answered];
             let before = before(rules, self.limit, &counting, it)?;
             let before = before.saturating_sub(given_back_alone(rules, self.limit, it, window));
-            self.bounds(it).find_map(|(max, each)| {
-                let held = self.held(it, |own, of_id, at| own.held_at_least(of_id, at).min(each));
-                let hits = if it.reserving.is_some() { it.hits.min(each) } else { it.hits };
+            self.bounds(it).find_map(|(max, size)| {
+                let held = self.held(it, size, Self::held_at_least);
+                let [hits, _] = self.hits(it, size);
                 let wanted = if self.limit.algorithm.is_strict() { hits.max(1) } else { hits };
                 (before + held + wanted > max || before + held + hits + it.remaining > max).then(|| {
                     format!(
@@ -235,13 +268,12 @@ impl Counter<'_> {
         found.or_else(|| unpaid(&self.rules, self.limit, charged.iter(), &counting))
     }
 
-    /// What is bounded: the most that may be there for a request, and the most of each hold that surely counts for it. That is N,
-    /// with one hit of each hold if its size is learnt; then also N and the overdraft, with the worst case of each.
-    fn bounds(&self, it: &Record) -> impl Iterator<Item = (u64, u64)> {
+    /// The most that may be there for a request: N, with what is held; and where that is learnt, N and the overdraft, with the worst
+    /// cases.
+    fn bounds(&self, it: &Record) -> impl Iterator<Item = (u64, Size)> + use<> {
         let max = self.limit.capacity(it.requests, it.share);
         let overdraft = self.reserve.hold.map(|hold| max * (1_000 + hold.overdraft) / 1_000);
-        let of_limit = (max, if overdraft.is_some() { 1 } else { u64::MAX });
-        std::iter::once(of_limit).chain(overdraft.map(|max| (max, u64::MAX)))
+        std::iter::once((max, Size::Held)).chain(overdraft.map(|max| (max, Size::Worst)))
     }
 
     /// Whether a denial can be explained from outside.
@@ -266,11 +298,16 @@ impl Counter<'_> {
         };
         let denied = self.own.iter().enumerate().filter(|(_, it)| is_denied(it) && !self.is_commit(it));
         denied.filter(|(_, it)| self.explains(it)).find_map(|(place, it)| {
-            let most = self.limit.capacity(it.requests, it.share);
-            let wanted = it.hits.max(1);
-            let there = counted.fewer_than((most + 1).saturating_sub(wanted), place)?;
-            let held = self.held(it, Self::held_at_most);
-            (there + held + wanted <= most).then(|| {
+            let fits = |(most, size): (u64, Size)| {
+                let wanted = self.hits(it, size)[1].max(1);
+                let there = counted.fewer_than((most + 1).saturating_sub(wanted), place)?;
+                let held = self.held(it, size, Self::held_at_most);
+                (there + held + wanted <= most).then_some((wanted, there, most, held))
+            };
+            // It has to be denied by one of the bounds.
+            let mut fitting = self.bounds(it).map(fits);
+            let (wanted, there, most, held) = fitting.next()??;
+            fitting.all(|fits| fits.is_some()).then(|| {
                 format!(
                     "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there and {held} \
                      were held",

@@ -74,7 +74,7 @@ impl Run {
             What::Reload { node, version } => {
                 let state = &mut lock(&self.nodes)[node];
                 state.version = version;
-                state.service.iter().for_each(|service| _ = service.install(self.rules[version].clone()));
+                state.service.iter().for_each(|service| _ = service.install(self.rules(version)));
             }
             What::Except { node, limit, whom, effect, lasts } if self.is_alone() => {
                 self.change_book(node, (limit, whom), Some((effect, lasts)));

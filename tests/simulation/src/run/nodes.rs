@@ -103,7 +103,7 @@ impl Run {
         let service = Arc::new(service);
         service.begin_epochs(&state.epochs);
         service.except(state.excepted.all(&self.scenario.limits));
-        service.install(self.rules[state.version].clone());
+        service.install(self.rules(state.version));
         state.lives.push(Arc::downgrade(&service));
         state.service = Some(Arc::clone(&service));
         state.asking = Arc::default();

@@ -101,7 +101,9 @@ impl Run {
 
     /// How long an answer may take that needs records too.
     pub(super) fn waits_for_records(&self, items: &[Item]) -> Time {
-        let has_records = items.iter().any(|item| self.scenario.limits[item.limit].recorded.is_some());
+        let limits = &self.scenario.limits;
+        let first = |item: &Item| limits[item.limit].further.map_or(item.limit, |(first, _)| first);
+        let has_records = items.iter().any(|item| limits[first(item)].recorded.is_some());
         if has_records { RECORDS_TIMEOUT } else { 0 }
     }
 

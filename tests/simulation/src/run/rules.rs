@@ -6,9 +6,18 @@ use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 
+use super::Run;
+use super::cluster;
 use super::names::{CLASSES, NODES};
 use crate::scenario::{Ban, Classes, FULL, Further, Hold, LimitSpec, Reserve, Scenario};
 use crate::world::{MILLI, SECOND};
+
+impl Run {
+    /// The rules of a version, for one process: what it learns no other one knows.
+    pub(super) fn rules(&self, version: usize) -> RuleSet {
+        rules(&self.scenario, version, cluster::secret(self.scenario.layout))
+    }
+}
 
 /// The rules of a version, whose counters have keys under this secret.
 pub(super) fn rules(scenario: &Scenario, version: usize, secret: KeySecret) -> RuleSet {
