@@ -70,6 +70,9 @@ fn main() -> ExitCode {
         }
         let mut scenario = Scenario::new(seed, arguments.nodes);
         scenario.scripts_run_by = arguments.scripts.into();
+        if arguments.story {
+            println!("{scenario}\n");
+        }
         let outcome = run(&scenario, arguments.story);
         print!("{}", outcome.story);
         (runs, requests, commands) = (runs + 1, requests + outcome.requests, commands + outcome.commands);

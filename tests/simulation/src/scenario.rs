@@ -24,6 +24,7 @@ mod calendars;
 mod bans;
 mod reservations;
 mod debts;
+mod learning;
 mod long_logs;
 
 // What clients and nodes do.

@@ -68,6 +68,8 @@ pub struct Record {
 pub struct Reserving {
     /// Of this id.
     pub id: u32,
+    /// By this rule.
+    pub rule: Option<usize>,
     /// It ends it. Its hits are the cost.
     pub is_commit: bool,
     /// What the answer says of it.

@@ -185,6 +185,7 @@ impl Run {
                 renews: it.renews.map(|(of, _)| of),
                 reserving: it.reserves.as_ref().map(|(_, reserves)| Reserving {
                     id: reserves.id,
+                    rule: self.rule_ids[item.limit][item.key as usize],
                     is_commit: reserves.is_commit,
                     found: None,
                 }),

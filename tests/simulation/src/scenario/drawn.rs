@@ -11,8 +11,8 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, StoredIn, What, alone, bans,
-    batches, calendars, classes, debts, exceptions, explained, fleet, folder_records, further, long_logs,
-    mixed, operators, plots, prefixes, records, reservations, resets, shapes, shared_exceptions,
+    batches, calendars, classes, debts, exceptions, explained, fleet, folder_records, further, learning,
+    long_logs, mixed, operators, plots, prefixes, records, reservations, resets, shapes, shared_exceptions,
     shared_records, slots, stage, widened,
 };
 use crate::node::NodeClock;
@@ -104,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 25] = [
+const PARTS: [(&[u8; 8], Part); 26] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -128,6 +128,7 @@ const PARTS: [(&[u8; 8], Part); 25] = [
     (b"exca5bcw", shared_exceptions::add),
     (b"folder01", folder_records::add),
     (b"reserve2", reservations::add_operated),
+    (b"learning", learning::add),
     (b"explain1", explained::add),
     (b"recmodes", records::add_modes),
 ];

@@ -87,6 +87,12 @@ fn add_to(random: &mut Random, scenario: &mut Scenario, limits: &[usize]) {
     }
 }
 
+/// An id that no reservation has.
+pub(super) fn next_id(scenario: &Scenario) -> u32 {
+    let ids = scenario.asks.iter().filter_map(|ask| Some(ask.reserves?.id));
+    1 + ids.max().unwrap_or(0)
+}
+
 fn may_have_some(scenario: &Scenario) -> bool {
     let is_roomy = !matches!(scenario.layout, Layout::Alone(alone) if alone.max_bytes < ROOMY);
     is_roomy && !scenario.modes.quota

@@ -44,7 +44,8 @@ fn limit(random: &mut Random, scenario: &Scenario) -> usize {
     random.index(firsts)
 }
 
-fn next_epoch(scenario: &Scenario) -> u64 {
+/// An epoch that no reset has.
+pub(super) fn next_epoch(scenario: &Scenario) -> u64 {
     let epoch = |fault: &Fault| if let What::Reset { epoch, .. } = fault.what { epoch } else { 0 };
     1 + scenario.faults.iter().map(epoch).max().unwrap_or(0)
 }

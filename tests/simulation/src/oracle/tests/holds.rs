@@ -16,12 +16,12 @@ fn is_fine(charges: bool, records: &[Record]) -> bool {
 }
 
 fn reserves(id: u32, at: Time, outcome: Outcome) -> Record {
-    let reserving = Some(Reserving { id, is_commit: false, found: Some(Found::Nothing) });
+    let reserving = Some(Reserving { id, rule: Some(0), is_commit: false, found: Some(Found::Nothing) });
     Record { reserving, ..record((at, at + 1), outcome) }
 }
 
 fn commits(id: u32, at: Time, hits: u64, found: Found) -> Record {
-    let reserving = Some(Reserving { id, is_commit: true, found: Some(found) });
+    let reserving = Some(Reserving { id, rule: Some(0), is_commit: true, found: Some(found) });
     Record { reserving, hits, is_reported: true, ..record((at, at + 1), ADMITTED) }
 }
 
@@ -98,4 +98,25 @@ fn what_is_learnt_bounds_from_both_sides() {
     assert!(!is_fine(&worst), "four of three may be spent");
     assert!(is_fine(&[of(9, reserves(1, 0, ADMITTED)), of(9, reserves(2, 10, OVER))]));
     assert!(!is_fine(&[of(1, reserves(1, 0, ADMITTED)), asks(10, OVER)]), "one of two is left");
+}
+
+#[test]
+fn as_much_is_held_as_calls_have_cost() {
+    let hold = Hold { percentile: 50, is_of_counter: true, initial: 60, max: 100, overdraft: 10_000 };
+    let reserve = Some(Reserve { ttl: SECOND, charges: false, hold: Some(hold) });
+    let shape = Shape { reserve, ..Shape::default() };
+    let limits = [LimitSpec { shape, requests: [100; 2], ..limit(Algorithm::SlidingWindow) }];
+    let worst = |id: u32, at: Time, outcome| Record { hits: 100, ..reserves(id, at, outcome) };
+    let then = |ended: u32, outcome: Outcome| {
+        let call = |id: u32| {
+            let at = 10 * Time::from(id);
+            [worst(id, at, ADMITTED), commits(id, at + 2, 1, Found::Open)]
+        };
+        let two = [worst(50, 500, ADMITTED), worst(51, 510, outcome)];
+        let all = (0..ended).flat_map(call).chain(two);
+        let all: Vec<_> = all.map(|it| Record { requests: 100, ..it }).collect();
+        wrong_holds(&rules(&limits, &[], true), &all).is_none()
+    };
+    assert_eq!([ADMITTED, OVER].map(|outcome| then(19, outcome)), [false, true], "too few have ended");
+    assert_eq!([ADMITTED, OVER].map(|outcome| then(20, outcome)), [true, false]);
 }
