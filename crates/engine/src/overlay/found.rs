@@ -86,6 +86,9 @@ impl Found {
                 }
                 let limit = check.limit;
                 plan.further_of(found.descriptor).for_each(|further| further.limit.expire_with(&limit));
+                if let (Some(counting), Some(hold)) = (&found.counting, plan.hold_of(found.descriptor)) {
+                    hold_apart(plan, hold, counting);
+                }
             }
             if found.record.anchor.is_some() {
                 plan.further_of(found.descriptor).for_each(|check| found.record.set_anchor(&mut check.limit));
@@ -110,6 +113,16 @@ fn follow(plan: &mut Plan<'_>, limited: usize, bound: usize) {
     if let (Step::Check(limited), Step::Check(bound)) = (plan.steps[limited], &mut plan.steps[bound]) {
         let limit = limited.limit.with_share(bound.limit.share());
         *bound = Check { limit, key: limited.key, origin: limited.origin, shadow: limited.shadow, ..*bound };
+    }
+}
+
+/// Lets the holds of a limit be at the server that has its counter: the one for its unit.
+#[cold]
+fn hold_apart<'p>(plan: &mut Plan<'p>, hold: usize, counting: &'p Counting) {
+    if let Step::Check(check) = &mut plan.steps[hold]
+        && let Origin::Rule { rule, .. } = check.origin
+    {
+        check.origin = Origin::Rule { rule, counting };
     }
 }
 

@@ -329,6 +329,12 @@ fn the_bound_on_worst_cases_follows_a_record_and_an_exception() {
         let (limited, bound) = (check(0), check(plan.bound_of(0).expect("a bound")));
         assert_eq!([limited.limit, bound.limit].map(|limit| limit.capacity()), [requests, most]);
         assert_eq!((limited.key, limited.limit.window_nanos()), (bound.key, bound.limit.window_nanos()));
+        let held = check(plan.hold_of(0).expect("holds"));
+        assert_eq!(
+            [bound.unit(), held.unit()],
+            [limited.unit(); 2],
+            "where there is another Redis for seconds"
+        );
         assert_eq!([limited.shadow, bound.shadow], [record.is_some() && exception.is_none(); 2]);
         assert_eq!([limited.hits, bound.hits], [Hits::Take(1), Hits::Take(2)]);
     }

@@ -59,7 +59,7 @@ struct Counter<'r> {
     own: Vec<Record>,
     /// The same as hits that are charged: reservations charge none, and commits what they owe.
     charges: Vec<Record>,
-    /// Those of each id.
+    /// Those of each id, in all windows: without Redis a record with another window has the same holds.
     by_id: BTreeMap<u32, Vec<Record>>,
     /// What each request that reserves holds: the least and the most.
     sizes: BTreeMap<usize, [u64; 2]>,
@@ -74,7 +74,7 @@ enum Size {
     Worst,
 }
 
-/// The counters of these: a record with another window has one of its own. What had no answer may be of any.
+/// The counters of these: a record with another window has one of its own. What had no answer may be of any of them.
 fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, u64, Time), Counter<'r>> {
     let mut counters = BTreeMap::new();
     let is_known = |it: &&Record| it.outcome != Outcome::Unknown;
@@ -102,11 +102,17 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
         }
         counter.own.sort_by_key(|it| it.asked);
         counter.charges = counter.own.iter().map(charge).collect();
-        for it in &counter.own {
-            if let Some(reserving) = it.reserving {
-                counter.by_id.entry(reserving.id).or_default().push(*it);
-            }
+    }
+    let mut ids: BTreeMap<_, BTreeMap<u32, Vec<Record>>> = BTreeMap::new();
+    for it in records {
+        if let (Some(reserve), Some(reserving)) = (rules.limits[it.limit].shape.reserve, it.reserving) {
+            let ids = ids.entry((it.limit, it.key, it.epoch)).or_default();
+            ids.entry(reserving.id).or_default().push(worst(it, &reserve));
         }
+    }
+    for (&(limit, key, epoch, _), counter) in &mut counters {
+        counter.by_id = ids.get(&(limit, key, epoch)).cloned().unwrap_or_default();
+        counter.by_id.values_mut().for_each(|of_id| of_id.sort_by_key(|it| it.asked));
     }
     counters
 }
@@ -186,7 +192,8 @@ impl Counter<'_> {
 
     /// The hits that a reservation surely holds all the time while a request is answered.
     fn held_at_least(&self, of_id: &[Record], at: &Record, size: Size) -> u64 {
-        let mut held = of_id.iter().filter(|it| self.surely_holds(it) && it.answered < at.asked);
+        let own = of_id.iter().filter(|it| it.window == at.window);
+        let mut held = own.filter(|it| self.surely_holds(it) && it.answered < at.asked);
         let Some(first) = held.next() else { return 0 };
         // Any of those that were asked for before may be the one that was made.
         let reserves = of_id.iter().filter(|it| !self.is_commit(it) && it.asked <= at.answered);
@@ -216,7 +223,7 @@ impl Counter<'_> {
             let is_ended = |end: &Record| {
                 // A commit that finds an ended one ends nothing.
                 let ends = self.found(end).is_some_and(|found| found != Found::Ended);
-                let is_done = ends && end.answered <= at.asked;
+                let is_done = ends && end.answered <= at.asked && end.window == it.window;
                 let is_after = charged <= end.asked || at.answered + LATE < end.asked + self.reserve.ttl;
                 let keeps_cost = matches!(self.found(end), Some(Found::Expired(1..))) && end.hits > 0;
                 let stays = self.rules.losses.iter().all(|loss| loss.until < end.asked);
@@ -339,13 +346,15 @@ impl Counter<'_> {
             let is_first = !matches!(self.found(end), None | Some(Found::Ended));
             self.is_commit(end) && is_first && it.answered + self.rules.lead + MICRO < end.asked + ttl
         };
-        if of_id.iter().any(|end| end.answered < it.asked && is_remembered(&end)) {
+        let is_own = |other: &&Record| other.window == it.window;
+        if of_id.iter().filter(is_own).any(|end| end.answered < it.asked && is_remembered(&end)) {
             return found == Found::Ended;
         }
         let may_be_ended = of_id
             .iter()
             .any(|end| self.is_commit(end) && end.asked <= it.answered && end.request != it.request);
-        let held = of_id.iter().filter(|other| self.surely_holds(other) && other.answered < it.asked);
+        let held = of_id.iter().filter(is_own);
+        let held = held.filter(|other| self.surely_holds(other) && other.answered < it.asked);
         if !may_be_ended && held.count() > 0 && self.expires(of_id) > it.answered {
             return matches!(found, Found::Open | Found::Other);
         }

@@ -8,7 +8,7 @@ use tidegate_simulation::node::NodeClock;
 use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::{
-    Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, StoredIn, What, Whom,
+    Ask, Fault, Item, Layout, LimitSpec, Scenario, Settings, StoredIn, Terms, What, Whom,
 };
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
 
@@ -123,7 +123,8 @@ fn records_are_obeyed() {
         at: at * SECOND + SECOND / 2,
         what: What::Record { limit: 0, key: 0, terms, heard_within: SECOND / 4 },
     };
-    let faults = vec![fault(2, Some((10, None))), fault(4, Some((20, Some(30)))), fault(5, None)];
+    let of_thirty_secs = Terms { window_secs: Some(30), ..Terms::of(20) };
+    let faults = vec![fault(2, Some(Terms::of(10))), fault(4, Some(of_thirty_secs)), fault(5, None)];
     let limits = vec![LimitSpec { recorded: Some(20), ..LimitSpec::new(Algorithm::SlidingWindow, 5, 60) }];
     // 1: 5 of 5. 2: denied. 3: 10 of 10. 4: denied. 5: 5 of another 20. 6: denied.
     let outcome = run(&scenario(limits, (1..7).map(asked).collect(), faults), true);
