@@ -162,6 +162,17 @@ mod tests {
         assert!(servers.show_all(&one, 8 * SECOND, &[vec![]]));
     }
 
+    /// The newest numbers may have been on these two alone.
+    #[test]
+    fn a_server_that_lost_its_numbers_too_does_not_show_which_there_are() {
+        let servers = EpochServers::default();
+        let [one, other] = [1, 2].map(place);
+        servers.note(&other, 5 * SECOND, Some(b"some".to_vec()), None);
+        assert!(!servers.show_all(&one, 6 * SECOND, &[vec![]]));
+        assert!(!servers.show_all(&other, 7 * SECOND, &[vec![]]));
+        assert!(!servers.show_all(&one, 8 * SECOND, &[vec![]]));
+    }
+
     /// Then no server had any.
     #[test]
     fn all_masters_without_numbers_show_that_there_are_none() {
