@@ -1,5 +1,7 @@
 //! What a node remembers of denials, under the test's own time.
 
+use futures_util::future::poll_immediate;
+
 use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -23,6 +25,24 @@ async fn hits_that_go_back_make_a_node_forget_its_denials_of_each_counter() {
     checks(&plan).for_each(|(_, check)| learn(&store, check, monotonic(), DAY));
     assert_eq!(store.deny_cache.totals().1, 2);
     drop(store.begin_refunds(&rules.plan(&refund, Modes::default())));
+    assert_eq!(store.deny_cache.totals().1, 0);
+}
+
+/// Until Redis has given the hits back, it may deny others.
+#[tokio::test]
+async fn a_denial_that_comes_while_hits_go_back_is_forgotten() {
+    let (store, rules) = (store(), rules());
+    assert_eq!(ask(&store, &rules, &["three"], 1, Modes::default()).await.0, Code::Ok);
+    let [request, refund] = [1, -1].map(|hits| request(&["three"], hits));
+    let [plan, refund_plan] = [&request, &refund].map(|it| rules.plan(it, Modes::default()));
+    let check = check_at(&plan, 0).expect("a rule");
+    let under_way = store.unsynced.take(std::iter::once((check.key, &check.limit)), monotonic());
+    let mut refunded = Box::pin(store.apply(&refund, &refund_plan, None));
+    assert!(poll_immediate(&mut refunded).await.is_none(), "it waits for the call that has the hits");
+    learn(&store, check, monotonic() + DAY / 2, DAY);
+    assert_eq!(store.deny_cache.totals().1, 1);
+    drop(under_way);
+    refunded.await.expect("it decides alone");
     assert_eq!(store.deny_cache.totals().1, 0);
 }
 
