@@ -282,6 +282,30 @@ fn a_lease_that_no_replica_has_is_not_spent() {
     assert_eq!([0, 1].map(taken), [0, 1]);
 }
 
+/// Until the end of its window Redis would count what is left of a lease that nobody spends any more.
+#[test]
+fn what_is_left_of_a_lease_goes_back_when_the_limit_changes() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let give_backs = world.run(async move {
+        let rules = [LEASED_RULES, &LEASED_RULES.replace("1000", "900")].map(rules_of);
+        let store = store(&node, 1_000_000);
+        store.attach();
+        until_up(&store).await;
+        let mut give_backs = Vec::new();
+        for rules in &rules {
+            for _ in 0..3 {
+                ask(&store, rules, "a", 1).await;
+            }
+            node.sleep(Duration::from_millis(5)).await;
+            give_backs.push(clock.give_backs());
+        }
+        assert_eq!(store.leases().taken, 2);
+        give_backs
+    });
+    assert_eq!(give_backs, [0, 1]);
+}
+
 /// Hits of several counters are reported in one call, which fails if one of them is no counter.
 #[test]
 fn a_key_that_is_no_counter_keeps_no_other_from_being_reported() {
