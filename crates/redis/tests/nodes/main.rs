@@ -356,6 +356,32 @@ fn a_denial_is_remembered_where_there_is_a_cache() {
     assert_eq!([0, 1 << 20].map(remembered), [0, 1]);
 }
 
+/// The node answers for the limit by itself and does not ask for the ban, so the reply to its strikes has to show it.
+#[test]
+fn a_ban_that_reported_strikes_begin_is_remembered() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let is_banned = world.run(async move {
+        let options = SharedStoreOptions { deny_cache_bytes: 1 << 20, ..SharedStoreOptions::default() };
+        let store = store_over(&node, redis(&node, "redis"), 1_000_000, None, options);
+        store.attach();
+        until_up(&store).await;
+        let rules = rules_of(&RULES.replace("}}", "}, ban: {after: 3, within: 60s, for: 100s}}"));
+        let request = Request::new("shop", 4).descriptor(&[("user", "a")]);
+        let mut is_banned = Vec::new();
+        for _ in 0..5 {
+            let (plan, since) = (rules.plan(&request, Modes::default()), clock.now());
+            let applied = store.apply(&request, &plan, None).await.expect("Redis answers");
+            let over: Vec<_> = applied.verdicts.iter().flatten().map(|verdict| verdict.over).collect();
+            is_banned.push((over[1], clock.now() > since));
+            node.sleep(Duration::from_millis(300)).await;
+        }
+        is_banned
+    });
+    let (asked, known) = ((false, true), (false, false));
+    assert_eq!(is_banned, [asked, known, known, (true, false), (true, false)]);
+}
+
 #[test]
 fn a_server_that_is_too_old_is_never_of_use() {
     let world = Arc::new(World::default());

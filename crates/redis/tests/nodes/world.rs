@@ -354,13 +354,8 @@ impl Redis {
             }
             [b"EVALSHA", _, b"1", ..] if self.refuses_decisions => wrong_type(),
             [b"EVALSHA", _, b"1", key, _, check] => self.decide(&[key], &[check], now),
-            // Several counters in one call: their keys, the deadline, and their checks.
-            [b"EVALSHA", _, b"3" | b"4", ref rest @ ..] => {
-                let (keys, checks) = rest.split_at(rest.len() / 2);
-                self.decide(keys, &checks[1..], now)
-            }
             // The keys of a counter and of the data.
-            [b"EVALSHA", _, b"2", ..] => {
+            [b"EVALSHA", _, b"2", _, data, ..] if data.ends_with(b":generation") => {
                 self.give_backs += 1;
                 match self.give_backs_to_refuse.checked_sub(1) {
                     Some(left) => {
@@ -369,6 +364,11 @@ impl Redis {
                     }
                     None => numbers(&[now.as_micros() as u64, 1]),
                 }
+            }
+            // Several counters in one call: their keys, the deadline, and their checks.
+            [b"EVALSHA", _, b"2" | b"3" | b"4", ref rest @ ..] => {
+                let (keys, checks) = rest.split_at(rest.len() / 2);
+                self.decide(keys, &checks[1..], now)
             }
             _ => panic!(
                 "unknown command {:?}",
@@ -392,17 +392,21 @@ impl Redis {
     fn answer(&mut self, key: &[u8], check: &[u8], now: u64) -> Vec<u64> {
         let double = |at: usize| f64::from_le_bytes(check[at..at + 8].try_into().expect("8 bytes")) as u64;
         let (limit, hits) = (double(6), double(39));
-        // The names of a slot, or a lease that is asked for, come before what is unsynced.
+        let is_ban = check[4] == Algorithm::Ban.number();
+        // The names of a slot, the lengths of bans, or a lease that is asked for, come before what is unsynced.
         let asks_lease = check[5] & 16 != 0;
-        let detail = if check[4] == Algorithm::Concurrency.number() || asks_lease { 16 } else { 0 };
+        let has_detail = check[4] == Algorithm::Concurrency.number() || is_ban || asks_lease;
+        let detail = if has_detail { 16 } else { 0 };
         let unsynced = (47 + detail..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>();
         let count = self.hits.entry(key.to_vec()).or_default();
         *count += unsynced;
-        let (before, over) = (*count, *count + hits > limit);
+        let (before, over) = (*count, if is_ban { *count >= limit } else { *count + hits > limit });
         *count += if over { 0 } else { hits };
         let (left, charged) = (limit.saturating_sub(*count), *count - before);
         let lease = if asks_lease { &[double(47), *count][..] } else { &[] };
-        [&[over.into(), before, left, charged, now, hits, *count, 0], lease].concat()
+        // A ban ends in a hundred seconds, as long as it is asked for.
+        let state = if is_ban { u64::from(over) * (now + 100_000_000) } else { *count };
+        [&[over.into(), before, left, charged, now, hits, state, 0], lease].concat()
     }
 }
 
