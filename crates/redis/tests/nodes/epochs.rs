@@ -106,6 +106,29 @@ fn epochs_that_are_not_read_in_time_stop_every_connection_to_their_server() {
     });
 }
 
+/// A reply that waited for the node, while it stood still, says nothing of what was reset meanwhile.
+#[test]
+fn epochs_that_were_asked_for_before_the_node_stood_still_let_nothing_decide() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        let (store, rules) = (following(&node, ("redis", None), 1, &InForce::default()).await, rules());
+        let decides = async || {
+            let since = clock.now();
+            ask(&store, &rules, "a", 0).await;
+            clock.now() > since
+        };
+        assert!(decides().await);
+        let since = clock.now();
+        clock.epochs("redis", |hash| hash.stands_still = 10 * SECOND);
+        node.sleep(SECOND).await;
+        assert!(clock.now() > since + 10 * SECOND, "it stood still");
+        assert!(!decides().await);
+        node.sleep(SECOND).await;
+        assert!(decides().await);
+    });
+}
+
 /// Whether a server that has these fields, and answers so for a second, gets the node's number within `wait` after that.
 fn is_written_later(
     fields: &'static [(&'static str, &'static str)],

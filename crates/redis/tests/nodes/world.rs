@@ -131,6 +131,14 @@ impl World {
         }
     }
 
+    /// The node that gets this reply stands still before it reads it.
+    fn stand_still_after(&self, host: &str, command: &Cmd) {
+        if command.args_iter().next() == Some(Arg::Simple(b"HGET")) {
+            let stands_still = self.epochs(host, |hash| std::mem::take(&mut hash.stands_still));
+            *self.now.lock().expect("no panic") += stands_still;
+        }
+    }
+
     pub(crate) fn now(&self) -> Duration {
         *self.now.lock().expect("no panic")
     }
@@ -153,7 +161,10 @@ impl World {
             if woken.is_empty() {
                 let timer = self.timers.lock().expect("no panic").pop_first();
                 let ((time, _), waker) = timer.expect("a task waits for nothing");
-                *self.now.lock().expect("no panic") = time;
+                let mut now = self.now.lock().expect("no panic");
+                // It may have stood still since.
+                *now = time.max(*now);
+                drop(now);
                 waker.wake();
             }
         }
@@ -299,6 +310,7 @@ impl Transport for Wire {
             world.sleep(delay).await;
         }
         self.travel().await?;
+        world.stand_still_after(&self.host, command);
         Ok(reply)
     }
 

@@ -1,6 +1,7 @@
 //! The hash in which a server has epochs, as `src/lua/epochs.lua` changes it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use redis::Value;
 
@@ -22,6 +23,8 @@ pub(crate) enum Answers {
 pub(crate) struct EpochHash {
     pub(crate) fields: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) answers: Answers,
+    /// So long a node stands still before it reads the next reply.
+    pub(crate) stands_still: Duration,
     /// How often all fields were read.
     pub(crate) full_reads: usize,
 }
