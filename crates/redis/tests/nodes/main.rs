@@ -2,6 +2,7 @@
 //! network and a toy Redis. The same seed gives the same run.
 
 mod epochs;
+mod primaries;
 mod world;
 
 use std::sync::Arc;

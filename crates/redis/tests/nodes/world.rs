@@ -1,6 +1,7 @@
 //! A world under one seed: an executor with time of its own, a network, and a Redis that counts fixed windows.
 
 mod epoch_hash;
+mod primaries;
 
 use std::collections::BTreeMap;
 use std::future::{pending, poll_fn};
@@ -11,6 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::epoch_hash::{Answers, EpochHash};
+pub(crate) use self::primaries::Primaries;
 use redis::{Arg, Cmd, RedisResult, Value};
 use tidegate_engine::clock::monotonic;
 use tidegate_engine::limit::Algorithm;
@@ -33,6 +35,7 @@ pub(crate) struct World {
     redis: Mutex<Redis>,
     /// By host.
     epochs: Mutex<BTreeMap<String, EpochHash>>,
+    primaries: Mutex<Primaries>,
 }
 
 /// A task, until it has ended.
@@ -116,12 +119,20 @@ impl World {
         change(self.epochs.lock().expect("no panic").entry(host.to_owned()).or_default())
     }
 
+    /// Reads or changes which processes serve.
+    pub(crate) fn primaries<T>(&self, change: impl FnOnce(&mut Primaries) -> T) -> T {
+        change(&mut self.primaries.lock().expect("no panic"))
+    }
+
     /// The reply of a server. `None`: it does not answer.
     fn reply(&self, host: &str, command: &Cmd) -> Option<Value> {
         let args: Vec<&[u8]> = command
             .args_iter()
             .map(|arg| if let Arg::Simple(arg) = arg { arg } else { panic!("a cursor") })
             .collect();
+        if let Some(reply) = self.primaries(|primaries| primaries.reply(host, &args, self.now())) {
+            return Some(reply);
+        }
         match args[0] {
             b"EVAL" if !args[3].ends_with(b":epochs") => {
                 Some(self.redis.lock().expect("no panic").reply(&args, REDIS_EPOCH + self.now()))
@@ -264,7 +275,11 @@ impl Runtime for Node {
 
     async fn connect(&self, address: &Address, _: &Access) -> RedisResult<Wire> {
         let Address::Tcp(host, _) = address else { panic!("a socket") };
-        let wire = Wire { node: self.clone(), host: host.clone(), is_closed: AtomicBool::new(false) };
+        let (restarts, slowness) =
+            self.world.primaries(|primaries| (primaries.restarts, primaries.slowness(host)));
+        let wire =
+            Wire { node: self.clone(), host: host.clone(), restarts, is_closed: AtomicBool::new(false) };
+        self.world.sleep(slowness).await;
         wire.travel().await?;
         Ok(wire)
     }
@@ -284,6 +299,8 @@ impl Task for Handle {
 pub(crate) struct Wire {
     node: Node,
     host: String,
+    /// How often servers had been restarted when it was opened.
+    restarts: u64,
     is_closed: AtomicBool,
 }
 
@@ -293,7 +310,8 @@ impl Wire {
         if !self.node.is_online.load(Relaxed) {
             pending::<()>().await;
         }
-        match self.is_closed.load(Relaxed) {
+        let is_of_before = self.node.world.primaries(|primaries| primaries.restarts > self.restarts);
+        match self.is_closed.load(Relaxed) || is_of_before {
             true => Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
             false => Ok(()),
         }
@@ -364,7 +382,7 @@ impl Redis {
                 self.scripts_sent += 1;
                 self.decide(&[key], &[check], now)
             }
-            [b"EVALSHA", _, b"1", ..] if self.refuses_decisions => wrong_type(),
+            [b"EVALSHA", ..] if self.refuses_decisions => wrong_type(),
             [b"EVALSHA", _, b"1", key, _, check] => self.decide(&[key], &[check], now),
             // The keys of a counter and of the data.
             [b"EVALSHA", _, b"2", _, data, ..] if data.ends_with(b":generation") => {
