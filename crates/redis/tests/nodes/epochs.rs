@@ -55,15 +55,23 @@ async fn following(
     connections: usize,
     own: &InForce,
 ) -> Arc<SharedStore<Node>> {
-    let options = SharedStoreOptions { mode: StoreFailure::Local, ..SharedStoreOptions::default() };
-    let redis = |host: &str| {
-        let kind = Servers::Single(Address::Tcp(host.to_owned(), 1));
+    let single = |host: &str| Servers::Single(Address::Tcp(host.to_owned(), 1));
+    following_all(node, single(main), per_second.map(single), connections, own).await
+}
+
+/// The same with servers of any kind.
+async fn following_all(
+    node: &Node,
+    main: Servers,
+    per_second: Option<Servers>,
+    connections: usize,
+    own: &InForce,
+) -> Arc<SharedStore<Node>> {
+    let redis = |kind| {
         let options = RedisOptions { follows_epochs: true, workers: connections, ..RedisOptions::new(kind) };
         RedisStore::on(node.clone(), options)
     };
-    let local = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
-    let clock = Clock::new(node.monotonic(), Timestamp::from_secs(1_000_000));
-    let store = Arc::new(SharedStore::new(redis(main), per_second.map(redis), local, clock, options));
+    let store = store_over(node, redis(main), 1_000_000, per_second.map(redis), local_options());
     for worker in 0..connections {
         node.set_worker(worker);
         store.attach();
@@ -126,6 +134,35 @@ fn epochs_that_were_asked_for_before_the_node_stood_still_let_nothing_decide() {
         assert!(!decides().await);
         node.sleep(SECOND).await;
         assert!(decides().await);
+    });
+}
+
+/// A slot moves to a server at which counters may have been reset meanwhile.
+#[test]
+fn a_redirect_leads_to_no_server_whose_epochs_were_not_read() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        both_begin(&clock);
+        let cluster = Servers::Cluster(vec![Address::Tcp("redis".to_owned(), 1)]);
+        let (store, rules) = (following_all(&node, cluster, None, 1, &InForce::default()).await, rules());
+        let asked = async || {
+            let since = clock.now();
+            for user in ["a", "b", "c", "d"] {
+                ask(&store, &rules, user, 0).await;
+            }
+            let asked = |host| clock.primaries(|it| it.asked.iter().any(|it| it.0 == host && it.1 > since));
+            ["redis", "second"].map(asked)
+        };
+        assert_eq!(asked().await, [true, true]);
+        clock.epochs("second", |hash| hash.answers = Answers::Nothing);
+        node.sleep(2 * SECOND).await;
+        assert_eq!(asked().await, [true, false]);
+        clock.primaries(|primaries| primaries.redirects = Some("redis".to_owned()));
+        assert_eq!(asked().await, [true, false]);
+        clock.epochs("second", |hash| hash.answers = Answers::All);
+        node.sleep(5 * SECOND).await;
+        assert_eq!(asked().await, [true, true]);
     });
 }
 
