@@ -252,6 +252,23 @@ async fn missed_changes_are_noticed() {
     assert_eq!(since(&newest).await.keys, None, "it lost everything, and has changed since");
 }
 
+/// Its clock was set back, or all of that happened within a millisecond.
+#[tokio::test]
+async fn another_change_with_the_id_of_the_last_one_shows_that_changes_were_lost() {
+    let server = Server::start(&[]);
+    let values = connected(Servers::Single(address(&server))).await;
+    let announce = |key: &str| {
+        for words in [&["DEL", "test:changes"][..], &["XADD", "test:changes", "7-1", "k", key]] {
+            redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.connect()).expect("it is done");
+        }
+    };
+    announce("a");
+    let last = values.end().await.expect("an answer");
+    assert_eq!(values.changes(&last).await.expect("an answer").keys, Some(Vec::new()));
+    announce("b");
+    assert_eq!(values.changes(&last).await.expect("an answer").keys, None);
+}
+
 #[tokio::test]
 async fn nobody_waits_for_a_server_that_is_not_there() {
     let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
