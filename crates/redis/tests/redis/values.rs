@@ -269,6 +269,19 @@ async fn another_change_with_the_id_of_the_last_one_shows_that_changes_were_lost
     assert_eq!(values.changes(&last).await.expect("an answer").keys, None);
 }
 
+/// What is in force would otherwise be missing from the list.
+#[tokio::test]
+async fn in_a_cluster_a_key_that_cannot_be_listed_gets_no_value() {
+    let servers = cluster("redis-server");
+    let values = connected(Servers::Cluster(servers.iter().map(address).collect())).await;
+    let mut index = redis::cmd("SET");
+    index.arg("test:index").arg("of another program");
+    let is_done = |server: &Server| index.exec(&mut server.connect()).is_ok();
+    assert_eq!(servers.iter().filter(|server| is_done(server)).count(), 1);
+    values.exchange(b"a", None, Some(b"1")).await.expect_err("the index is none");
+    assert_eq!(values.get(b"a").await, Ok(None));
+}
+
 #[tokio::test]
 async fn nobody_waits_for_a_server_that_is_not_there() {
     let kind = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
