@@ -205,6 +205,18 @@ fn a_ban_is_about_the_entries_that_it_names() {
     assert_eq!(ask("1", "alice", 3.0), (Code::Ok, 0), "another user of the address");
 }
 
+/// Redis does not have them any more.
+#[test]
+fn denials_that_no_longer_count_do_not_count_again_when_more_time_is_looked_at() {
+    let within = |secs| strict(&format!("ban: {{after: 2, within: {secs}s, every: 0, for: 100s}}"));
+    let (short, long, store) = (within(60), within(600), store());
+    assert_eq!([0.0, 1.0].map(|second| ask(&short, &store, "a", second)), [Code::Ok, Code::OverLimit]);
+    assert_eq!([62.0, 63.0].map(|second| ask(&long, &store, "a", second)), [Code::Ok, Code::OverLimit]);
+    assert_eq!(banned_for(&long, &store, "a", 63.0), None);
+    assert_eq!(ask(&long, &store, "a", 64.0), Code::OverLimit);
+    assert_eq!(banned_for(&long, &store, "a", 64.0), Some(100.0));
+}
+
 /// Quota mode passes a request while another of its descriptors has room. A ban denies it all the same.
 #[test]
 fn with_quota_mode_a_ban_denies_by_itself() {
