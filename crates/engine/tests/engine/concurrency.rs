@@ -261,6 +261,17 @@ fn a_call_that_its_request_names_twice_holds_one_slot() {
 }
 
 #[test]
+fn a_call_that_is_named_twice_holds_one_slot_where_there_is_a_limit_too() {
+    let both = "rate_limit: {unit: minute, requests_per_unit: 9}\n    concurrency: {slots: 1,";
+    let (rules, store) = (loaded(&RULES.replace("concurrency: {slots: 2,", both)).rules, store());
+    let entries = &[("user", "a"), ("request_id", "1")];
+    let request = Request::new("d", 1).descriptor(entries).descriptor(entries);
+    let plan = rules.plan(&request, Modes::default());
+    assert_eq!(plan.steps.len(), 4, "each has a step for its slot: {plan:?}");
+    assert_eq!(conclude(&plan, &store.apply(&plan, at(0.0))).code, Code::Ok);
+}
+
+#[test]
 fn ids_are_bounded_where_they_are_used() {
     let rules =
         loaded(&format!("{RULES}\n  - {{key: other, rate_limit: {{unit: day, requests_per_unit: 1}}}}"))
