@@ -140,6 +140,20 @@ fn the_same_reservation_again_is_answered_as_the_first() {
     assert_eq!(remaining(of, 360.0), 10);
 }
 
+/// Also if costs have gone beyond the limit since.
+#[test]
+fn the_same_reservation_is_answered_as_the_first_where_two_descriptors_name_its_counter() {
+    let (rules, store) = (ten_learnt("0"), store());
+    let of = (&rules, &store);
+    let reservation = Reservation { id: "x", hits: 6, ttl_nanos: None, is_commit: false };
+    let twice = request(&["a", "a"], DescriptorOptions::default()).with_reservation(reservation);
+    assert_eq!(ask(of, &twice, at(0.0), ends), (true, Some(Found::Nothing)));
+    let options =
+        DescriptorOptions { hits_addend: Some(5), cost: Cost::Reported, ..DescriptorOptions::default() };
+    ask(of, &request(&["a"], options), at(0.0), |_| ());
+    assert_eq!(ask(of, &twice, at(0.0), ends), (true, Some(Found::Open)));
+}
+
 #[test]
 fn an_expired_hold_is_paid_or_free() {
     let of_rules = [("expired: charge", 3_u32), ("expired: free", 10)];
