@@ -528,6 +528,22 @@ fn a_denial_from_before_the_end_of_a_ban_does_not_count_after_it() {
     );
 }
 
+/// Until then nodes may report denials from before it.
+#[test]
+fn a_ban_is_known_for_one_window_after_its_end() {
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let terms =
+        BanTerms { strikes: 2, within_nanos: 60_000_000_000, every_nanos: 0, first_secs: 2, longest_secs: 8 };
+    let strike = plan([check(Limit::ban(&terms), key(1), Hits::Take(1))]);
+    let mut known_until = || -> i64 {
+        asked.apply(&strike, |_| "strikes".to_owned(), TODAY);
+        redis::cmd("PEXPIRETIME").arg("strikes").query(asked.connection()).expect("an answer")
+    };
+    let strike_counts_until = known_until();
+    assert_eq!(known_until() - strike_counts_until, 2_000, "a window after a ban of two seconds");
+}
+
 /// Reports of denials come late. One that counts no longer begins no ban together with others.
 #[test]
 fn denials_from_before_the_window_are_none() {
