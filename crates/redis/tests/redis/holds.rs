@@ -177,7 +177,7 @@ fn reservations_are_the_same_in_redis() {
 /// The slot of a Cluster that holds gives back for a request that another slot denied. Its client may have come again.
 #[test]
 fn what_an_earlier_attempt_gives_back_leaves_the_hold_of_a_later_one() {
-    use tidegate_redis::script::{Call, ChargeId, DataId};
+    use tidegate_redis::script::{Answered, Call, ChargeId, DataId, RequestSummary};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
@@ -189,21 +189,30 @@ fn what_an_earlier_attempt_gives_back_leaves_the_hold_of_a_later_one() {
         let limit = Limit::new(Algorithm::SlidingLog, 10, 60_000 * SECOND);
         let mut limited = check(limit, key(0), Hits::Take(3));
         limited.reservation = ReservationStep::Hold;
-        let mut plan = plan([limited, check(holds(attempt), key(1), Hits::Take(3))]);
-        plan.further = [0].into_iter().collect();
-        let verdicts = asked.apply(&plan, |step| format!("{{again}}:{step}"), TODAY);
-        Found::numbered(verdicts[1].expect("a verdict").remaining)
+        let checks = [limited, check(holds(attempt), key(1), Hits::Take(3))];
+        let mut call = Call::new(&RequestSummary::default());
+        for (key, check) in [&b"{again}:0"[..], b"{again}:1"].iter().zip(&checks) {
+            call.push(key.to_vec(), check, false);
+        }
+        call.holds_of(0, None);
+        let answered = Answered::read(&asked.invoke(&call, TODAY, TODAY), &checks).expect("a reply");
+        (Found::numbered(answered.counters[1].verdict.remaining), answered.counters[1].stamp)
     };
-    let give_back = |asked: &mut Asked, attempt: u64| {
+    let give_back = |asked: &mut Asked, attempt: u64, stamp: ChargeId| {
         let mut back = Call::giving_back(&generation);
-        back.push_give_back(b"{again}:1".to_vec(), &holds(attempt), ChargeId::default(), 3);
+        back.push_give_back(b"{again}:1".to_vec(), &holds(attempt), stamp, 3);
         asked.give_back(&back, TODAY);
     };
-    assert_eq!([1, 2].map(|attempt| found(&mut asked, attempt)), [Found::Nothing, Found::Open]);
-    give_back(&mut asked, 1);
-    assert_eq!(found(&mut asked, 3), Found::Open);
-    give_back(&mut asked, 3);
-    assert_eq!(found(&mut asked, 4), Found::Nothing);
+    let [first, second] = [1, 2].map(|attempt| found(&mut asked, attempt));
+    assert_eq!([first.0, second.0], [Found::Nothing, Found::Open]);
+    give_back(&mut asked, 1, first.1);
+    assert_eq!(found(&mut asked, 3).0, Found::Open);
+    give_back(&mut asked, 3, first.1);
+    let made = found(&mut asked, 4);
+    let again = found(&mut asked, 5);
+    assert_eq!([made.0, again.0], [Found::Nothing, Found::Open]);
+    give_back(&mut asked, 5, again.1);
+    assert_eq!(found(&mut asked, 6).0, Found::Open, "what was held before stays");
 }
 
 /// In shadow mode the limit holds nothing back, only numbers do.
