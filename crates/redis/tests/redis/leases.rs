@@ -33,8 +33,19 @@ impl Counter {
 
     /// Takes hits, and asks for a lease of so many more.
     fn take(&mut self, hits: u64, leased: Option<u64>, micros: u64) -> (CounterAnswered, Option<Granted>) {
+        self.take_of(&RequestSummary::default(), hits, leased, micros)
+    }
+
+    /// The same for a request of which this call is a part.
+    fn take_of(
+        &mut self,
+        request: &RequestSummary,
+        hits: u64,
+        leased: Option<u64>,
+        micros: u64,
+    ) -> (CounterAnswered, Option<Granted>) {
         let check = check(self.limit, key(1), Hits::Take(hits));
-        let mut call = Call::new(&RequestSummary::default());
+        let mut call = Call::new(request);
         call.push(b"counter".to_vec(), &check, false);
         leased.into_iter().for_each(|hits| call.lease(hits, T));
         let reply = self.asked.invoke(&call, u64::MAX, TODAY + micros);
@@ -168,6 +179,19 @@ fn leases_shrink_as_the_limit_comes_near() {
     assert!(last > 10, "the last ones are asked for one at a time: {granted:?}");
     let taken: u64 = granted.iter().map(|hits| hits + 1).sum();
     assert_eq!(taken - 1, 100, "and no lease goes over the limit");
+}
+
+#[test]
+fn a_request_that_is_denied_gets_no_lease() {
+    // A counter that is asked alone has a way of its own through the script.
+    for quotas in [0, 1] {
+        let request = RequestSummary { quotas, ..RequestSummary::default() };
+        for algorithm in STRICT {
+            let mut counter = Counter::new(algorithm, 100);
+            let mut leased = |hits| counter.take_of(&request, hits, Some(10), 0).1.expect("asked").hits;
+            assert_eq!([60, 60].map(&mut leased), [5, 0], "{algorithm:?}, {quotas}");
+        }
+    }
 }
 
 #[test]
