@@ -46,16 +46,41 @@ fn a_primary_whose_mark_was_not_written_was_not_used() {
     assert_eq!(knows_another(Duration::from_secs(3), 2), [false, true, true, true]);
 }
 
+/// A node whose sentinels name the server `one`. No server decides.
+async fn behind_sentinels(node: &Node, world: &World) -> Arc<SharedStore<Node>> {
+    world.primaries(|primaries| primaries.master = ("one".to_owned(), Duration::ZERO));
+    let store = denying(node, Servers::Sentinel("shop".to_owned(), vec![server("sentinel")])).await;
+    world.refuse_decisions(true);
+    store
+}
+
+/// Where replicas accept writes, the next data of their master replaces them.
+#[test]
+fn a_master_that_has_become_a_replica_is_asked_no_more() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let is_asked = world.run(async move {
+        let (store, rules) = (behind_sentinels(&node, &clock).await, rules());
+        let mut is_asked = Vec::new();
+        for is_replica in [false, true, false] {
+            clock.primaries(|primaries| primaries.is_replica = is_replica);
+            node.sleep(Duration::from_secs(3)).await;
+            let since = clock.now();
+            ask(&store, &rules, "a", 1).await;
+            is_asked.push(clock.now() > since);
+        }
+        is_asked
+    });
+    assert_eq!(is_asked, [true, false, true]);
+}
+
 /// What it charges until then, the next one does not have.
 #[test]
 fn a_master_that_is_left_is_asked_no_more_while_the_next_one_is_connected() {
     let world = Arc::new(World::default());
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     let (mark, asked) = world.run(async move {
-        clock.primaries(|primaries| primaries.master = ("one".to_owned(), Duration::ZERO));
-        let kind = Servers::Sentinel("shop".to_owned(), vec![server("sentinel")]);
-        let (store, rules) = (denying(&node, kind).await, rules());
-        clock.refuse_decisions(true);
+        let (store, rules) = (behind_sentinels(&node, &clock).await, rules());
         clock.primaries(|primaries| primaries.master = ("two".to_owned(), Duration::from_millis(500)));
         for _ in 0..150 {
             ask(&store, &rules, "a", 1).await;

@@ -11,6 +11,8 @@ pub(crate) struct Primaries {
     pub(crate) restarts: u64,
     /// The host that sentinels name, and how much longer it takes to connect to it.
     pub(crate) master: (String, Duration),
+    /// That host is a replica, though sentinels do not know it.
+    pub(crate) is_replica: bool,
     /// The next so many marks are not written.
     pub(crate) marks_to_refuse: usize,
     /// What was to be written into marks before a connection was used.
@@ -49,7 +51,10 @@ impl Primaries {
                 };
                 Some(Value::Array(vec![range(0, 8_191, "redis"), range(8_192, 16_383, "second")]))
             }
-            [b"ROLE"] => Some(Value::Array(vec![bulk("master")])),
+            [b"ROLE"] => {
+                let is_replica = self.is_replica && host == self.master.0;
+                Some(Value::Array(vec![bulk(if is_replica { "slave" } else { "master" })]))
+            }
             // The key, four arguments, and two that say since when the data is complete.
             [b"EVAL", _, b"1", key, _, _, lease, _, _, _, used_other_ago, life] if is_mark(key) => {
                 let (used_other_ago, lease) = (number(used_other_ago), number(lease).unwrap_or_default());
