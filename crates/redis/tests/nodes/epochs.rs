@@ -86,6 +86,12 @@ async fn following_all(
     store
 }
 
+/// The same with a Cluster of two servers, one of which has two ranges of slots.
+async fn following_cluster(node: &Node, own: &InForce) -> Arc<SharedStore<Node>> {
+    let cluster = Servers::Cluster(vec![Address::Tcp("redis".to_owned(), 1)]);
+    following_all(node, cluster, None, 1, own).await
+}
+
 /// The node may be cut off from the server, and counters may be reset meanwhile.
 #[test]
 fn epochs_that_are_not_read_in_time_stop_every_connection_to_their_server() {
@@ -144,8 +150,7 @@ fn a_redirect_leads_to_no_server_whose_epochs_were_not_read() {
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
         both_begin(&clock);
-        let cluster = Servers::Cluster(vec![Address::Tcp("redis".to_owned(), 1)]);
-        let (store, rules) = (following_all(&node, cluster, None, 1, &InForce::default()).await, rules());
+        let (store, rules) = (following_cluster(&node, &InForce::default()).await, rules());
         let asked = async || {
             let since = clock.now();
             for user in ["a", "b", "c", "d"] {
@@ -234,6 +239,19 @@ fn a_server_that_did_not_answer_gets_the_reset_later() {
         clock.epochs("second", |hash| hash.answers = Answers::All);
         node.sleep(5 * SECOND).await;
         assert_eq!(second()[1].as_deref(), Some("2"));
+    });
+}
+
+#[test]
+fn a_reset_is_written_once_to_a_server_of_several_ranges() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        both_begin(&clock);
+        let own = InForce::default();
+        let store = following_cluster(&node, &own).await;
+        let raised = store.raise_epochs(&vec![("users".to_owned(), "2".to_owned())], &|| own.all()).await;
+        assert_eq!((raised.kept, raised.missing.len()), (2, 0), "{raised:?}");
     });
 }
 

@@ -49,7 +49,8 @@ impl Primaries {
                     let master = Value::Array(vec![bulk(host), Value::Int(1)]);
                     Value::Array(vec![Value::Int(first), Value::Int(last), master])
                 };
-                Some(Value::Array(vec![range(0, 8_191, "redis"), range(8_192, 16_383, "second")]))
+                let ranges = [(0, 4_095, "redis"), (4_096, 12_287, "second"), (12_288, 16_383, "redis")];
+                Some(Value::Array(ranges.map(|(first, last, host)| range(first, last, host)).to_vec()))
             }
             [b"ROLE"] => {
                 let is_replica = self.is_replica && host == self.master.0;
