@@ -42,7 +42,7 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// alone just before a trouble ended; the end of an exception that a Cluster had and never announced; a judge who counted what an older
 /// process of a node decided for a newer one; and a record in a folder that was confirmed to an operator, and then undone by a change
 /// that had failed.
-const REGRESSIONS: [u64; 54] = [
+const REGRESSIONS: [u64; 56] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -97,6 +97,8 @@ const REGRESSIONS: [u64; 54] = [
     536,
     10300201,
     10301052,
+    10310711,
+    10311017,
 ];
 
 #[test]
