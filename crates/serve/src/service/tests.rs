@@ -6,7 +6,7 @@ use super::fixture::{metrics, rules, service_at};
 use super::*;
 use crate::clock::monotonic;
 use tidegate_engine::decision::{Banned, Code, Status};
-use tidegate_engine::key::KeySecret;
+use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Label};
@@ -233,6 +233,35 @@ async fn a_known_ban_stays_if_there_is_no_memory_to_change_it() {
     service.bans().observe(&request, &banned, service.now());
     assert_eq!(service.ban(&request, 5).await, Err(BanError::NoRoom));
     assert_eq!(service.known_bans().len(), 1);
+}
+
+/// A process that has memory for one counter, and not for two.
+#[tokio::test]
+async fn a_ban_of_several_keys_is_only_done_if_there_is_room_for_all() {
+    let with_room = |bytes| with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(bytes))));
+    let one = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    let mut bytes = 0;
+    while with_room(bytes).ban(&one, 60).await.is_err() {
+        bytes += 1;
+    }
+    let both = one.descriptor(&[("user", "bob")]);
+    let service = with_room(bytes);
+    assert_eq!(service.ban(&both, 60).await, Err(BanError::NoRoom));
+    assert_eq!(with_room(1 << 20).ban(&both, 60).await, Ok(()));
+}
+
+#[test]
+fn bans_that_are_over_are_forgotten_though_nobody_asks_for_their_keys() {
+    let service = with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20))));
+    let (live, request) =
+        (service.snapshot().expect("rules"), Request::new("shop", 1).descriptor(&[("user", "alice")]));
+    let rule = &live.rules().rules()[0];
+    for (key, nanos_left) in [(Key(1), 0), (Key(2), 1)] {
+        let banned = Banned { descriptor: 0, rule, key, nanos_left, has_begun: true };
+        service.bans().observe(&request, &banned, service.now());
+    }
+    service.reclaim();
+    assert_eq!(service.bans().totals().known, 1, "the one that is in force");
 }
 
 #[tokio::test]
