@@ -293,6 +293,8 @@ fn there_is_a_bound_on_patterns_and_it_is_one_for_all() {
     let other = json!({"unlimited": true, "entries": wild["entries"]});
     assert_eq!(book.put(record("p0", other), true, &author(), NOW).expect("its place"), Change::Replaced);
     assert!(book.put(record("exact", json!({"deny": true})), true, &author(), NOW).is_ok());
+    assert_eq!(book.end("p1", "", &author(), NOW).expect("it is there"), Change::Ended);
+    assert_eq!(put(PATTERNS_MAX).expect("one was ended"), Change::Made);
 }
 
 #[test]
