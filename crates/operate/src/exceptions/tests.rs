@@ -245,6 +245,20 @@ fn a_file_keeps_the_numbers_that_shared_exceptions_have() {
     assert_eq!(numbers(open()), numbers(book));
 }
 
+/// The clock of who made it was behind that of who had made the one before.
+#[test]
+fn a_number_that_is_later_than_the_time_of_its_exception_stays() {
+    let later = NOW.as_nanos() + 1;
+    let line = format!(
+        r#"{{"id": "a", "domain": "shop", "entries": [{{"key": "user"}}], "deny": true, "who": "joe", "why": "-", "made": "{}", "number": {later}}}"#,
+        stamp_of(NOW, 0)
+    );
+    let book = Book::new(audit());
+    book.replace_all("exceptions".as_ref(), &line).expect("good");
+    book.pages.lock().number_by_time();
+    assert_eq!(book.all()[0].number, later);
+}
+
 #[test]
 fn a_file_that_is_broken_is_refused_with_its_line() {
     let folder = TempDir::new().expect("a folder");
@@ -357,6 +371,45 @@ fn a_file_that_cannot_be_written_any_more_is_noticed_before_somebody_needs_it() 
     book.check_file();
     assert_eq!((book.is_file_up(), book.trouble()), (Some(true), None));
     assert_eq!(Book::new(audit()).is_file_up(), None);
+}
+
+/// A disk may have room for the small file of a check, and not for all exceptions.
+#[test]
+fn a_file_that_could_not_be_written_is_well_when_it_has_all_exceptions() {
+    let folder = TempDir::new().expect("a folder");
+    let book = Book::open(folder.path().join("exceptions"), audit()).expect("it need not be there");
+    let temporary = folder.path().join("exceptions.new");
+    fs::create_dir(&temporary).expect("its name is free");
+    assert!(book.put(record("a", json!({"deny": true})), true, &author(), NOW).is_err());
+    book.check_file();
+    assert_eq!(book.is_file_up(), Some(false));
+    fs::remove_dir(&temporary).expect("empty");
+    book.check_file();
+    assert_eq!(book.is_file_up(), Some(true));
+}
+
+/// Who puts them in force waits for another version.
+#[test]
+fn what_another_program_writes_is_another_version_if_it_is_good() {
+    let line = r#"{"id": "a", "domain": "shop", "entries": [{"key": "user"}], "deny": true, "who": "joe", "why": "-"}"#;
+    let book = Book::new(audit());
+    let mut changes = book.changes();
+    book.replace_all("exceptions".as_ref(), line).expect("good");
+    assert!(changes.has_changed().expect("the book is there"));
+    assert_eq!(changes.borrow_and_update().count, 1);
+    assert!(book.replace_all("exceptions".as_ref(), "{").is_err());
+    assert_eq!((changes.has_changed().ok(), book.version().count), (Some(false), 1));
+}
+
+/// Otherwise a node that was away would bring back what was ended last.
+#[test]
+fn of_too_many_ends_the_first_are_forgotten() {
+    let mut pages = Pages::new(Vec::new(), false);
+    for number in 0..=EXCEPTIONS_MAX as u64 {
+        pages.put_shared(KnownException::Ended { id: number.to_string(), number });
+    }
+    let remembered = [0, EXCEPTIONS_MAX / 2, EXCEPTIONS_MAX].map(|id| pages.entry(&id.to_string()).is_some());
+    assert_eq!(remembered, [false, true, true]);
 }
 
 #[tokio::test]
