@@ -136,6 +136,7 @@ mod tests {
         };
         let keys = |keys: &[&[u8]]| Followed::Keys(keys.iter().map(|key| key.to_vec()).collect());
         assert_eq!(read(vec![Followed::Begun]), None);
+        assert_eq!(read(vec![Followed::Reconnected]), None);
         assert_eq!(read(vec![keys(&[b"a"]), Followed::Missed, keys(&[b"b"])]), None);
         let known = ["a", "b"].map(str::to_owned).to_vec();
         assert_eq!(read(vec![keys(&[b"a", b"\xff"]), keys(&[b"b"]), keys(&[])]), Some(known));

@@ -218,6 +218,50 @@ async fn a_change_whose_value_could_not_be_read_is_read_later() {
     assert_eq!(nodes[1].limits()["a"], 5);
 }
 
+/// Each is compared with what is there after the one before.
+#[tokio::test]
+async fn of_two_changes_at_the_same_time_one_gets_the_last_room() {
+    let node = Node::start(&Arc::default());
+    let wild = |id: &str| put(id, json!({"deny": true, "entries": [{"key": "user"}]}));
+    for at in 1..PATTERNS_MAX {
+        node.change(wild(&format!("p{at}")), NOW).await.expect("there is room");
+    }
+    let (one, other) = tokio::join!(node.change(wild("a"), NOW), node.change(wild("b"), NOW));
+    let is_full = |done: &Result<_, _>| matches!(done, Err(ChangeError::FullOfPatterns));
+    assert!(is_full(&one) != is_full(&other), "{one:?} {other:?}");
+}
+
+/// Those that are announced together, and those that a node finds that starts.
+#[tokio::test]
+async fn more_than_are_read_at_a_time_are_all_known() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    all_agree(&nodes, NOW).await;
+    for at in 0..=PAGE {
+        nodes[0].put(&format!("e{at}"), 5, NOW).await.expect("done");
+    }
+    let late = Node::start(&redis);
+    for node in [&nodes[1], &late] {
+        node.agree(after(1)).await.expect("it answers");
+        assert_eq!(node.limits().len(), PAGE + 1);
+    }
+}
+
+/// Redis lost it, or too few replicas have it: who sends it again wants to know that it is there.
+#[tokio::test]
+async fn a_change_that_is_sent_again_is_stored_again() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [Node::start(&redis), Node::start(&redis)];
+    nodes[0].link.lacks_replicas.store(true, Relaxed);
+    assert!(matches!(nodes[0].put("a", 5, NOW).await, Err(ChangeError::NotKnown(_))));
+    nodes[0].link.lacks_replicas.store(false, Relaxed);
+    all_agree(&nodes[..1], NOW).await;
+    *redis.held.lock() = Held::default();
+    assert_eq!(nodes[0].put("a", 5, after(1)).await.expect("done"), Change::Unchanged);
+    nodes[1].agree(after(1)).await.expect("it answers");
+    assert_eq!(nodes[1].limits()["a"], 5);
+}
+
 /// The second one finds another value than it has read, and is tried again with that.
 #[tokio::test]
 async fn two_nodes_change_one_exception_at_the_same_time() {
@@ -303,7 +347,6 @@ async fn while_redis_is_away_what_is_known_holds_and_nothing_is_changed() {
     assert_eq!(node.limits()["a"], 7);
 }
 
-/// The clock of the runtime is paused: pauses pass at once.
 /// In a Cluster a server may set a value and refuse to announce it.
 #[tokio::test]
 async fn what_was_not_announced_is_announced_once_more() {
@@ -317,6 +360,9 @@ async fn what_was_not_announced_is_announced_once_more() {
     // An operator's change.
     lacks_announcement(true);
     assert!(matches!(one.end("a", after(1)).await, Err(ChangeError::NotKnown(_))));
+    one.link.is_cut.store(true, Relaxed);
+    one.agree(after(1)).await.expect_err("Redis is away");
+    one.link.is_cut.store(false, Relaxed);
     one.agree(after(1)).await.expect_err("it cannot be announced yet");
     other.agree(after(1)).await.expect("it answers");
     assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5)]));
@@ -338,6 +384,7 @@ async fn what_was_not_announced_is_announced_once_more() {
     assert!(one.book.shared.as_ref().expect("shared").unannounced.lock().is_empty());
 }
 
+/// The clock of the runtime is paused: pauses pass at once.
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_changes_are_known_as_soon_as_before() {
     let redis = Arc::<Redis>::default();
@@ -350,6 +397,22 @@ async fn after_an_outage_changes_are_known_as_soon_as_before() {
     one.put("a", 5, Tokio.wall()).await.expect("it answers");
     tokio::time::sleep(2 * READ_INTERVAL).await;
     assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5)]));
+    following.abort();
+}
+
+/// The clock of the runtime is paused: pauses pass at once.
+#[tokio::test(start_paused = true)]
+async fn what_redis_evicts_is_written_back_within_minutes() {
+    let redis = Arc::<Redis>::default();
+    let node = Node::start(&redis);
+    node.put("a", 5, Tokio.wall()).await.expect("done");
+    let following = tokio::spawn(Arc::clone(&node.book).follow());
+    tokio::time::sleep(2 * READ_INTERVAL).await;
+    redis.held.lock().values.clear();
+    tokio::time::sleep(2 * READ_INTERVAL).await;
+    assert!(redis.held.lock().values.is_empty(), "nobody announced it");
+    tokio::time::sleep(COMPARE_ALL_EVERY * READ_INTERVAL).await;
+    assert!(redis.held.lock().values.contains_key("a"));
     following.abort();
 }
 
@@ -547,7 +610,8 @@ async fn what_there_is_no_room_for_is_left_out_and_can_be_ended() {
     nodes[1].agree(after(1)).await.expect("it answers");
     assert!(!nodes[1].limits().contains_key("x"), "the exact one is no more");
     assert!(nodes[1].book.trouble().is_some_and(|trouble| trouble.contains("too many")));
-    assert_eq!(nodes[1].end("x", after(2)).await.expect("Redis has it"), Change::Ended);
+    // Its clock is behind that of the node that made it.
+    assert_eq!(nodes[1].end("x", NOW).await.expect("Redis has it"), Change::Ended);
     nodes[0].agree(after(2)).await.expect("it answers");
     assert!(!nodes[0].limits().contains_key("x"));
     nodes[1].agree(after(2)).await.expect("it answers");

@@ -38,6 +38,8 @@ pub(super) struct Link {
     pub(super) is_unannounced: Arc<AtomicBool>,
     /// Whether it fails after the stream was read: values cannot be had.
     pub(super) has_no_values: Arc<AtomicBool>,
+    /// Whether changes are done, and too few replicas have them.
+    pub(super) lacks_replicas: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -128,6 +130,9 @@ impl ExceptionStore for Link {
     }
 
     fn replicated<'s>(&'s self, _: &'s str) -> StoreCall<'s, ()> {
+        if self.lacks_replicas.load(Relaxed) {
+            return Box::pin(async { Err(ConnectError::NoConnection) });
+        }
         self.ask(|_| (), false)
     }
 
