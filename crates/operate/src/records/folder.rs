@@ -243,6 +243,19 @@ mod tests {
         keeping.abort();
     }
 
+    #[tokio::test]
+    async fn a_folder_that_refuses_a_change_answers_reads_and_one_that_refuses_a_read_is_away() {
+        fn failed(_: &Folder) -> Result<(), FolderError> {
+            let source = std::io::Error::other("on purpose");
+            Err(FolderError::Io { what: "use", path: "records".into(), source })
+        }
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let store = FolderStore::new(temporary.path(), || {}).expect("threads");
+        store.open().await;
+        assert!(store.write(failed).await.is_err() && store.is_up());
+        assert!(store.read(failed).await.is_err() && !store.is_up());
+    }
+
     /// A change that comes while the folder is closed opens it, and does not wait for the next try.
     #[tokio::test]
     async fn a_change_opens_a_folder_that_is_closed() {

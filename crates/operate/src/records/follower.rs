@@ -104,3 +104,79 @@ impl<R: Runtime> Follower<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use tidegate_engine::request::Request;
+    use tidegate_redis::address::{Address, Servers};
+    use tidegate_redis::{RedisOptions, RedisStore};
+    use tidegate_serve::service::{Service, ServiceError, StaleMode, fixture};
+
+    const RULES: &str = "
+domain: shop
+descriptors: [{key: user, limits_from: store, rate_limit: {unit: day, requests_per_unit: 9}}]
+";
+    const OPTIONS: RecordsOptions =
+        RecordsOptions { cache_entries: 9, timeout: READ_INTERVAL, stale_mode: StaleMode::Rule };
+
+    fn secret() -> KeySecret {
+        KeySecret::new([7; 16])
+    }
+
+    /// Asks for a request of one user, who has no record. Returns how many records are kept then.
+    async fn kept(records: &Arc<KnownRecords>) -> usize {
+        let service: Service = fixture::service(Some(RULES), &fixture::metrics());
+        let service = service.recorded(Some(Arc::clone(records)));
+        let read = |request: &mut Request<'_>| {
+            *request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+            Ok::<_, ServiceError>(())
+        };
+        let live = service.snapshot().expect("rules");
+        service.finish(live.in_force(), read, None, |_, _| ()).await.expect("memory answers");
+        records.cached()
+    }
+
+    #[tokio::test]
+    async fn what_was_looked_up_is_forgotten_when_it_may_have_changed() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let store = Arc::new(RecordStore::in_folder(temporary.path(), || {}).expect("threads"));
+        let records = looked_up(Tokio, &store, secret(), OPTIONS);
+        store.open().await;
+        let key = RecordKey::of("shop", [("user", "alice")]).expect("a key");
+        for changed in [Some(&key), None] {
+            assert_eq!(kept(&records).await, 1);
+            store.changed(changed);
+            assert_eq!(records.cached(), 0, "{changed:?}");
+        }
+    }
+
+    struct NoRecords;
+
+    impl RecordSource for NoRecords {
+        fn get(&self, _: RecordKey) -> RecordAnswer<'_> {
+            Box::pin(std::future::ready(Ok(None)))
+        }
+    }
+
+    /// Records can be fetched, and changes cannot be read. The clock of the runtime is paused: pauses pass at once.
+    #[tokio::test(start_paused = true)]
+    async fn without_changes_nothing_is_kept_at_first_and_later_nothing_is_confirmed() {
+        let nobody = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let store = RecordStore::in_redis(RedisStore::new(RedisOptions::new(nobody).without_counters()));
+        let records = Arc::new(KnownRecords::new(NoRecords, secret(), OPTIONS));
+        let follower = Follower::new(Tokio, Arc::new(store), Arc::clone(&records), Duration::ZERO);
+        let following = tokio::spawn(follower.follow());
+        tokio::time::sleep(READ_INTERVAL).await;
+        assert_eq!(kept(&records).await, 0);
+        // As if they had been read once.
+        records.follow();
+        assert_eq!(kept(&records).await, 1);
+        assert_eq!(records.stats().stale.load(Relaxed), 0, "it was asked for");
+        kept(&records).await;
+        assert!(records.stats().stale.load(Relaxed) > 0);
+        following.abort();
+    }
+}

@@ -144,6 +144,7 @@ mod tests {
             all.into_inner()
         };
         assert_eq!(taken(Followed::Begun), [None]);
+        assert_eq!(taken(Followed::Reconnected), [None]);
         assert_eq!(taken(Followed::Missed), [None]);
         let keys = vec![b"of another program".to_vec(), key.as_bytes().to_vec()];
         assert_eq!(taken(Followed::Keys(keys)), [Some(key)]);
