@@ -250,6 +250,15 @@ mod tests {
         assert_eq!(KeyPrefix::of("d", [("a", None), ("b", Some("c"))]), Err(KeyError::NoValue(0)));
     }
 
+    /// They would be further keys of the same texts.
+    #[test]
+    fn bytes_that_no_texts_become_are_no_key() {
+        assert!(RecordKey::from_bytes(b"d\0a\0\x01\x02\0").is_ok());
+        for bytes in [b"d\0\x01b\0b\0".as_slice(), b"d\0a\0\x01\x03\0", b"d\0a\0b", b"d\0a\0", b"d\0"] {
+            assert_eq!(RecordKey::from_bytes(bytes), Err(KeyError::Malformed), "{bytes:?}");
+        }
+    }
+
     #[test]
     fn the_longest_key_is_as_long_as_it_says() {
         let fits = KEY_BYTES_MAX - "d\0a\0\0".len();
