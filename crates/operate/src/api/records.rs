@@ -101,7 +101,7 @@ impl AdminApi {
         for _ in 0..TRIES_MAX {
             let before = records.get(key.clone()).await?;
             if before == after {
-                match records.confirm(key, after).await? {
+                match confirmed(records, key, after).await? {
                     true => return Ok(before),
                     false => continue,
                 }
@@ -133,6 +133,18 @@ impl AdminApi {
         }
         self.audited(author, does, what, change).await
     }
+}
+
+/// Confirms a record. When the client goes away, this is still finished: the store may be reopened for it, and who listens
+/// has to hear of that.
+async fn confirmed(
+    records: &Arc<RecordStore>,
+    key: &RecordKey,
+    record: Option<Record>,
+) -> Result<bool, Problem> {
+    let (records, key) = (Arc::clone(records), key.clone());
+    let confirmed = tokio::spawn(async move { records.confirm(&key, record).await }).await;
+    Ok(confirmed.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))??)
 }
 
 /// The record of a key.
@@ -207,5 +219,28 @@ impl From<StoreError> for Problem {
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self(status, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    /// The folder is closed, so it is opened for the call.
+    #[tokio::test]
+    async fn who_listens_hears_of_a_reopened_store_though_the_client_went_away() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let records = Arc::new(RecordStore::in_folder(temporary.path(), || {}).expect("threads"));
+        let (hears, mut heard) = unbounded_channel();
+        records.listen(Box::new(move |key| _ = hears.send(key.cloned())));
+        let key = RecordKey::of("d", [("tenant", "a")]).expect("a key");
+        assert!(confirmed(&records, &key, None).now_or_never().is_none(), "it waits for the disk");
+        let heard = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await;
+        assert_eq!(heard, Ok(Some(None)), "any record may be another one");
     }
 }
