@@ -53,3 +53,70 @@ impl<R: Runtime> Book<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt as _;
+    use serde_json::json;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::audit::{Audit, Author, Caller};
+    use crate::exceptions::{Authored, WantedChange};
+    use tidegate_engine::decision::Code;
+    use tidegate_engine::request::Request;
+    use tidegate_serve::clock::wall;
+    use tidegate_serve::service::{Batch, fixture};
+
+    const RULES: &str = "
+domain: shop
+descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1000000000}}]
+";
+
+    /// Denies this user for an hour.
+    fn deny(book: &Book, user: &str) {
+        let fields = json!({
+            "domain": "shop", "entries": [{"key": "user", "value": user}], "deny": true, "who": "jane", "why": "a test",
+        });
+        let record = Authored::of_client(user, &fields).expect("good");
+        let until = Some(wall().plus(3_600_000_000_000));
+        let wanted = WantedChange::Put { record: Authored { until, ..record }, may_replace: false };
+        let caller = Caller { peer: String::new(), certificate: None };
+        let author = Author { who: "jane".to_owned(), caller };
+        book.change_here(&wanted, &author, wall()).expect("done");
+    }
+
+    async fn denied(service: &Service, user: &str) {
+        let is_denied = || {
+            let mut batch = Batch::default();
+            batch.put(Request::new("shop", 1).descriptor(&[("user", user)]));
+            let (live, mut code) = (service.snapshot().expect("rules"), None);
+            service.decide(live.in_force(), &batch, |_, _, decision| code = decision.map(|it| it.code));
+            code == Some(Code::OverLimit)
+        };
+        while !is_denied() {
+            yield_now().await;
+        }
+    }
+
+    /// The second one is made right after the first was put in force, and before anybody waits for changes or for its end.
+    #[tokio::test]
+    async fn a_change_is_in_force_though_others_were_being_put_in_force() {
+        let book = Arc::new(Book::new(Audit::in_memory(wall())));
+        let service = Arc::new(fixture::service(Some(RULES), &fixture::metrics()));
+        deny(&book, "alice");
+        let mut keeps = pin!(Arc::clone(&book).keep_in_force(Arc::clone(&service)));
+        assert!(keeps.as_mut().now_or_never().is_none());
+        denied(&service, "alice").await;
+        deny(&book, "bob");
+        let in_force = tokio::time::timeout(Duration::from_secs(10), async {
+            tokio::select! {
+                never = keeps => match never {},
+                () = denied(&service, "bob") => {}
+            }
+        });
+        in_force.await.expect("it does not wait for the end of the first");
+    }
+}
