@@ -9,6 +9,7 @@ use crate::harness::grpc::{Client, OK, question};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, http};
+use crate::records::{all, load, record};
 use crate::status_page;
 
 const RULES: &str = "
@@ -121,6 +122,17 @@ fn a_record_with_another_window_is_shown_in_answers_and_in_explanations() {
     assert_eq!(passing(&client, "acme", 9), 4, "a counter of its own");
     put(&limiter, "acme", &of(6));
     assert_eq!(passing(&client, "acme", 9), 3, "the counter of the rule");
+}
+
+/// More than are stored at a time.
+#[test]
+fn a_long_load_is_in_redis_completely() {
+    let redis = Redis::start(&[]);
+    let limiter = in_redis(&redis).start();
+    let records: Vec<Value> = (0..2_500).map(|at| record(&format!("t{at:04}"), at)).collect();
+    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    assert_eq!(load(&limiter, "json", &lines.join("\n")).status, 200);
+    assert!(all(&limiter, 1_000) == records, "some are missing");
 }
 
 #[test]
