@@ -351,6 +351,26 @@ mod tests {
         assert!(records.confirm(&key, record).await.expect("read"));
     }
 
+    /// Only in a Cluster a change may be done and not announced. Elsewhere nobody has to be asked.
+    #[tokio::test]
+    async fn in_a_cluster_what_cannot_be_announced_is_not_confirmed() {
+        use tidegate_redis::RedisOptions;
+        use tidegate_redis::address::{Address, Servers};
+        let nobody = || Address::Tcp("127.0.0.1".to_owned(), 1);
+        let key = RecordKey::of("d", [("tenant", "a")]).expect("a key");
+        for (servers, is_done) in
+            [(Servers::Cluster(vec![nobody()]), false), (Servers::Single(nobody()), true)]
+        {
+            let records =
+                RecordStore::in_redis(RedisStore::new(RedisOptions::new(servers).without_counters()));
+            let heard = Arc::new(Mutex::new(Vec::new()));
+            let hears = Arc::clone(&heard);
+            records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.cloned())));
+            assert_eq!(records.confirm(&key, None).await.ok(), is_done.then_some(true));
+            assert_eq!(heard.lock().expect("no panic").contains(&Some(key.clone())), is_done);
+        }
+    }
+
     #[tokio::test]
     async fn a_redis_that_answers_no_more_is_not_up() {
         use tidegate_redis::RedisOptions;
