@@ -59,7 +59,7 @@ mod tests {
     use std::pin::pin;
 
     use futures_util::FutureExt as _;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::task::yield_now;
 
     use super::*;
@@ -77,12 +77,22 @@ descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1000000000}
 
     /// Denies this user for an hour.
     fn deny(book: &Book, user: &str) {
-        let fields = json!({
-            "domain": "shop", "entries": [{"key": "user", "value": user}], "deny": true, "who": "jane", "why": "a test",
-        });
-        let record = Authored::of_client(user, &fields).expect("good");
-        let until = Some(wall().plus(3_600_000_000_000));
-        let wanted = WantedChange::Put { record: Authored { until, ..record }, may_replace: false };
+        let until = Some(in_an_hour());
+        let own = json!({"entries": [{"key": "user", "value": user}], "deny": true});
+        put(book, Authored { until, ..record(user, own) });
+    }
+
+    fn in_an_hour() -> Timestamp {
+        wall().plus(3_600_000_000_000)
+    }
+
+    fn record(id: &str, mut own: Value) -> Authored {
+        (own["domain"], own["who"], own["why"]) = ("shop".into(), "jane".into(), "a test".into());
+        Authored::of_client(id, &own).expect("good")
+    }
+
+    fn put(book: &Book, record: Authored) {
+        let wanted = WantedChange::Put { record, may_replace: false };
         let caller = Caller { peer: String::new(), certificate: None };
         let author = Author { who: "jane".to_owned(), caller };
         book.change_here(&wanted, &author, wall()).expect("done");
@@ -118,5 +128,25 @@ descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1000000000}
             }
         });
         in_force.await.expect("it does not wait for the end of the first");
+    }
+
+    /// Their ids are in another order than their times.
+    #[tokio::test]
+    async fn the_latest_of_those_that_are_due_decides_and_is_named() {
+        let book = Book::new(Audit::in_memory(wall()));
+        let service = fixture::service(Some(RULES), &fixture::metrics());
+        let of = |requests: u64| json!({"entries": [{"key": "user", "value": "alice"}], "requests_per_unit": requests});
+        put(&book, Authored { from: Some(in_an_hour()), ..record("c-not-due", of(1)) });
+        put(&book, record("b-earlier", of(2)));
+        put(&book, record("a-latest", of(3)));
+        book.install(&service);
+        let live = service.snapshot().expect("rules");
+        let entries = [("user", "alice")];
+        let request = Request::new("shop", 1).descriptor(&entries);
+        let shown = service.explain(live.in_force(), &request, |shown| shown.to_string()).await;
+        let shown = shown.expect("memory answers");
+        let named = ["a-latest", "b-earlier", "c-not-due"].map(|id| shown.contains(id));
+        assert_eq!(named, [true, false, false], "{shown}");
+        assert!(shown.contains("3 instead of 1000000000"), "{shown}");
     }
 }
