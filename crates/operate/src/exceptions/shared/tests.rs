@@ -4,6 +4,7 @@ mod store;
 
 use std::collections::BTreeMap;
 
+use futures_util::FutureExt as _;
 use serde_json::json;
 
 use self::store::{Held, Link, Redis};
@@ -315,6 +316,44 @@ async fn a_change_right_after_a_copy_is_in_the_next_one() {
     copying.abort();
 }
 
+/// The clock of the runtime is paused: pauses pass at once.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_failed_is_made_without_another_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [path, temporary] = ["exceptions", "exceptions.new"].map(|name| folder.path().join(name));
+    let book = Book::open(path.clone(), Audit::in_memory(NOW)).expect("a new file");
+    let link = Link::new(&Arc::default());
+    let book = Arc::new(Book { shared: Some(Shared::new(link.clone())), ..book });
+    std::fs::create_dir(&temporary).expect("its name is free");
+    let node = Node { book: Arc::clone(&book), link };
+    node.put("a", 5, NOW).await.expect("done");
+    let copying = tokio::spawn(Arc::clone(&book).keep_copy());
+    while book.is_file_up() == Some(true) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    std::fs::remove_dir(&temporary).expect("empty");
+    let copied = async {
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), copied).await.expect("it is tried again");
+    copying.abort();
+}
+
+#[tokio::test]
+async fn a_change_is_finished_though_its_client_goes_away() {
+    let redis = Arc::<Redis>::default();
+    let node = Node::start(&redis);
+    assert!(node.put("a", 5, NOW).now_or_never().is_none(), "it waits for Redis");
+    let done = async {
+        while node.limits().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), done).await.expect("it is done");
+}
+
 /// Two nodes make them at the same time, and Redis loses the first before the second is made.
 #[tokio::test]
 async fn of_two_exceptions_with_one_number_the_one_in_redis_holds() {
@@ -607,8 +646,10 @@ async fn what_there_is_no_room_for_is_left_out_and_can_be_ended() {
         nodes[1].book.take(KnownException::Made(record), NOW);
     }
     nodes[0].change(wild("x"), after(1)).await.expect("there is room at this node");
+    let before = nodes[1].book.version();
     nodes[1].agree(after(1)).await.expect("it answers");
     assert!(!nodes[1].limits().contains_key("x"), "the exact one is no more");
+    assert_ne!(nodes[1].book.version(), before, "who puts them in force hears of it");
     assert!(nodes[1].book.trouble().is_some_and(|trouble| trouble.contains("too many")));
     // Its clock is behind that of the node that made it.
     assert_eq!(nodes[1].end("x", NOW).await.expect("Redis has it"), Change::Ended);
