@@ -21,15 +21,15 @@ const NUMBER: usize = usize::MAX;
 /// What an explanation says.
 pub(super) struct Explained {
     pub(super) decided: Decided,
-    /// What the exception does under which the first descriptor would be decided.
-    pub(super) exception: Option<String>,
+    /// What the exception does under which each descriptor would be decided.
+    pub(super) exceptions: Vec<Option<String>>,
 }
 
 impl Run {
-    /// Somebody asks a node how this would be answered.
-    pub(super) fn explain(self: &Arc<Self>, node: usize, item: Item) {
+    /// Somebody asks a node how a request of these would be answered.
+    pub(super) fn explain(self: &Arc<Self>, node: usize, items: Vec<Item>) {
         let Some(front) = Front::of(self, node) else { return };
-        let together = Together::new(front, vec![Asked::new(NUMBER, vec![item])]);
+        let together = Together::new(front, vec![Asked::new(NUMBER, items)]);
         let run = Arc::clone(self);
         self.world.spawn(node, async move {
             let (front, it) = (&together.front, together.asked(0));
@@ -44,7 +44,7 @@ impl Run {
 
     /// Judges an explanation as an answer, and notes what it says of each counter. `noted`: what it is about.
     fn judge_explained(&self, it: &Asked, mut noted: Vec<Record>, explained: Explained) {
-        let Explained { decided, exception } = explained;
+        let Explained { decided, exceptions } = explained;
         let is_wrong = |what: String| self.wrong(Kind::WrongAnswer, format!("an explanation {what}"));
         let due = it.due(self);
         if decided.met != due {
@@ -52,7 +52,8 @@ impl Run {
         }
         let passes = self.check_passes(&decided, is_wrong);
         // Whom an exception denies waits for its end, which an explanation says by itself.
-        if exception.as_deref() != Some("deny") {
+        let is_denied = exceptions.iter().any(|exception| exception.as_deref() == Some("deny"));
+        if !is_denied {
             self.check_shown(&decided).into_iter().for_each(is_wrong);
         }
         let items = it.asking(self);
@@ -60,7 +61,7 @@ impl Run {
         for (record, counter) in noted.iter_mut().zip(&decided.counters) {
             self.check_rule(record, counter, &decided);
             self.check_limit(record, counter, true, |effect| {
-                effect.map(|it| it.name()) == exception.as_deref()
+                effect.map(|it| it.name()) == exceptions[counter.at].as_deref()
             });
             let over = counter.over && !is_hidden(counter, &decided);
             let outcome = self.outcome(record, over, passes, any_over);

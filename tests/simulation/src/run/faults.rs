@@ -89,7 +89,9 @@ impl Run {
                 self.except(node, |excepted| excepted.make(now, Made { limit, whom, effect, from, until }));
                 later(lasts, Self::heal);
             }
-            What::Explain { node, item } => self.explain(node, item),
+            What::Explain { node, item, with } => {
+                self.explain(node, [Some(item), with].into_iter().flatten().collect());
+            }
             What::Ban { node, limit, key, lasts } => self.change_ban(node, (limit, key), lasts),
             What::Record { limit, key, terms, heard_within } => {
                 self.record((limit, key), terms, heard_within);

@@ -100,8 +100,10 @@ impl Front {
         read(&mut request);
         let explained = |it: &Explanation<'_>| {
             let (_, json) = (it.to_string(), it.json());
-            let exception = json["descriptors"][0]["exception"]["effect"].as_str().map(str::to_owned);
-            Explained { decided: Decided::of(it.decision()), exception }
+            let descriptors = json["descriptors"].as_array().into_iter().flatten();
+            let exceptions =
+                descriptors.map(|it| it["exception"]["effect"].as_str().map(str::to_owned)).collect();
+            Explained { decided: Decided::of(it.decision()), exceptions }
         };
         self.service.explain(self.rules.in_force(), &request, explained).await
     }

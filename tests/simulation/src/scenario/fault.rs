@@ -77,7 +77,12 @@ pub enum What {
     /// A node makes an exception, which is ended after so long. Where nodes share them: an operator sends both to this node.
     Except { node: usize, limit: usize, whom: Whom, effect: Effect, lasts: Time },
     /// Somebody asks a node how this would be answered, and why.
-    Explain { node: usize, item: Item },
+    Explain {
+        node: usize,
+        item: Item,
+        /// Another descriptor of the same request.
+        with: Option<Item>,
+    },
     /// An operator bans a key at a node, or lifts its ban.
     Ban {
         node: usize,
