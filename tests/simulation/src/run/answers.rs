@@ -154,14 +154,14 @@ impl Run {
     fn note_bans(&self, record: &mut Record, counter: &Counter, decided: &Decided, passes: bool) {
         let own = decided.bans.iter().find(|ban| ban.at == counter.at);
         let is_first = self.scenario.limits[record.limit].further.is_none();
-        // An exception that denies leaves the ban of a rule in shadow mode as it is.
-        let leaves_shadow =
+        // An exception that denies leaves the ban as its rule, or a record, has it.
+        let may_be_shadow =
             counter.excepted == Some(Effect::Deny) && self.scenario.limits[record.limit].is_shadow;
-        let is_shadow = counter.by.is_shadow || leaves_shadow;
+        let is_shadow = counter.by.is_shadow || may_be_shadow;
         // A question is none of the costs that are reported.
         let is_reported = record.is_reported && record.hits > 0;
         let may_be_banned = record.bans.of.is_some() && !is_reported && !is_shadow;
-        if own.is_some() && is_first && !may_be_banned {
+        if own.is_some() && is_first && !may_be_banned && !may_be_shadow {
             let what = format!("request {} was denied by a ban that does not concern it", record.request);
             self.wrong(Kind::WrongAnswer, what);
         }
