@@ -93,21 +93,12 @@ impl<'a> Plan<'a> {
     /// if it only renews or releases one.
     #[inline]
     pub fn recorded_rule(&self, descriptor: usize) -> Option<&'a Rule> {
-        let check = match self.steps[descriptor] {
-            Step::Check(check) => check,
-            Step::Unmatched if !self.further.is_empty() => self.slot_of(descriptor)?,
-            _ => return None,
-        };
-        check.origin.rule()
-    }
-
-    #[cold]
-    fn slot_of(&self, descriptor: usize) -> Option<Check<'a>> {
-        let further = self.further.iter().zip(&self.steps[self.descriptors()..]);
-        further.filter(|(of, _)| **of == descriptor).find_map(|(_, step)| match step {
-            Step::Check(check) => Some(*check),
+        let mut places = self.places_of(descriptor);
+        let met = places.find(|&place| !matches!(self.steps[place], Step::Unmatched))?;
+        match self.steps[met] {
+            Step::Check(check) => check.origin.rule(),
             _ => None,
-        })
+        }
     }
 
     /// The descriptor of a step, by index.
