@@ -264,6 +264,24 @@ impl Limit {
         self
     }
 
+    /// The same limit with another algorithm and window, and with all else that these can have: its share, its debts, and a
+    /// `burst` or granularity other than the default.
+    #[must_use]
+    pub(crate) fn counting_by(&self, algorithm: Algorithm, window_nanos: u64) -> Self {
+        let limit = Self::new(algorithm, self.requests, window_nanos).with_share(self.share);
+        let limit = if self.carries_debt() { limit.carrying_debt() } else { limit };
+        let has_granularity =
+            self.buckets() != Self::new(self.algorithm, self.requests, self.window_nanos()).buckets();
+        match (self.algorithm, algorithm) {
+            (Algorithm::SlidingWindow, Algorithm::SlidingWindow) if has_granularity => {
+                let (_, granularity_nanos) = self.buckets();
+                limit.with_granularity(granularity_nanos)
+            }
+            (own, _) if own.is_bucket() => limit.with_burst(self.burst()),
+            _ => limit,
+        }
+    }
+
     /// Other numbers, at most [`Algorithm::requests_max`]; `None`: its own. A `burst` that equals N follows N, and only
     /// buckets have another one.
     #[must_use]

@@ -91,13 +91,7 @@ impl Record {
         }
         let window = self.window.map_or(own.window_nanos(), Window::nanos);
         let algorithm = self.algorithm.unwrap_or(own.algorithm());
-        let is_same = (algorithm, window) == (own.algorithm(), own.window_nanos());
-        let limit = if is_same {
-            *own
-        } else {
-            let limit = Limit::new(algorithm, own.requests(), window).with_share(own.share());
-            if own.carries_debt() { limit.carrying_debt() } else { limit }
-        };
+        let limit = own.counting_by(algorithm, window);
         match self.granularity_nanos {
             Some(nanos) if algorithm == Algorithm::SlidingWindow => limit.with_granularity(nanos),
             _ => limit,

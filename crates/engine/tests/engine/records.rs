@@ -263,6 +263,40 @@ fn another_counter_has_keys_of_its_own_and_the_unit_of_the_record() {
     assert_eq!((again, again_shared), (key, shared), "N does not");
 }
 
+/// What its algorithm and window cannot have goes, or is the next that they can have.
+#[test]
+fn another_way_to_count_keeps_what_the_record_leaves_out() {
+    let rule = |more: &str| {
+        format!("{{key: k, limits_from: store, rate_limit: {{unit: minute, requests_per_unit: 3, {more}}}}}")
+    };
+    let limit = |more: &str, record: Record| {
+        let rules = loaded(&format!("domain: shop\ndescriptors: [{}]", rule(more))).rules;
+        let request = Request::new("shop", 1).descriptor(&[("k", "x")]);
+        let found = found(&rules, &request, Some(record));
+        let plan = rules.plan_under(&request, Modes::default(), over(&found));
+        let Step::Check(check) = &plan.steps[0] else { panic!("no check") };
+        check.limit
+    };
+    let (burst, fine) =
+        ("algorithm: token_bucket, burst: 7", "algorithm: sliding_window, granularity: 250ms");
+    let window = |unit| Some(Window { unit, multiplier: 1 });
+    let (minute, hour) = (60 * SECOND_NANOS, 3_600 * SECOND_NANOS);
+    let hourly = Record { window: window(Unit::Hour), ..Record::of(5) };
+    let by = |algorithm| Record { algorithm: Some(algorithm), ..Record::of(5) };
+    assert_eq!(limit(burst, hourly), Limit::new(Algorithm::TokenBucket, 5, hour).with_burst(7));
+    let leaky = by(Algorithm::LeakyBucket);
+    assert_eq!(limit(burst, leaky), Limit::new(Algorithm::LeakyBucket, 5, minute).with_burst(7));
+    assert_eq!(limit(burst, Record { burst: Some(9), ..hourly }).burst(), 9);
+    assert_eq!(limit(burst, by(Algorithm::SlidingLog)), Limit::new(Algorithm::SlidingLog, 5, minute));
+    assert_eq!(limit("algorithm: token_bucket", hourly).burst(), 5, "one that equals N follows N");
+    let quarters = |seconds: u64| Limit::new(Algorithm::SlidingWindow, 5, seconds * SECOND_NANOS);
+    let half_minute = Record { window: Some(Window { unit: Unit::Second, multiplier: 30 }), ..Record::of(5) };
+    assert_eq!(limit(fine, half_minute), quarters(30).with_granularity(SECOND_NANOS / 4));
+    assert_eq!(limit(fine, hourly), quarters(3_600).with_granularity(SECOND_NANOS), "1/3600 is the finest");
+    assert_eq!(limit(fine, by(Algorithm::FixedWindow)), Limit::new(Algorithm::FixedWindow, 5, minute));
+    assert_eq!(limit("algorithm: sliding_window", hourly), quarters(3_600), "1/60 of the window");
+}
+
 #[test]
 fn what_no_counter_can_hold_is_cut() {
     let rules = loaded(RULES).rules;
