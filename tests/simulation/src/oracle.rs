@@ -146,6 +146,15 @@ pub struct Rules<'s> {
 }
 
 impl Rules<'_> {
+    /// The limit that a record is about, as its counter counts.
+    fn limit_of(&self, it: &Record) -> LimitSpec {
+        let own = &self.limits[it.limit];
+        let algorithm = it.algorithm.unwrap_or(own.algorithm);
+        // Only strict limits are leased.
+        let is_leased = own.is_leased && algorithm.is_strict();
+        LimitSpec { algorithm, burst: own.burst.filter(|_| algorithm.is_bucket()), is_leased, ..*own }
+    }
+
     /// How long after a loss hits are spent that were leased before.
     fn leased_for(&self, limit: &LimitSpec) -> Time {
         if limit.is_leased { self.lease_time + LATE } else { 0 }
@@ -236,7 +245,7 @@ impl Rules<'_> {
 pub fn too_much(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
     counters.iter().find_map(|it| {
         let Counter { own, counting, .. } = it;
-        let limit = &rules.limits[it.limit];
+        let limit = &rules.limit_of(&own[0]);
         // What counts as full is not admitted once more: losses of it allow for nothing.
         let strict = &Rules { losses: rules.losses_of(limit, own), ..*rules };
         let there = it.there(rules);

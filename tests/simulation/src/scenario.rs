@@ -194,6 +194,11 @@ impl Scenario {
         self.limits.iter().map(own).chain(self.limits.iter().map(candidate)).collect()
     }
 
+    /// The first limit of the rule of this one.
+    pub fn first_limit(&self, limit: usize) -> usize {
+        self.limits[limit].further.map_or(limit, |(first, _)| first)
+    }
+
     /// Whether a rule replaces this limit.
     pub fn is_replaced(&self, limit: usize) -> bool {
         self.unlimited_replaces == Some(limit)

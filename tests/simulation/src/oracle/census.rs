@@ -68,8 +68,8 @@ pub fn census(rules: &Rules<'_>, counters: &[Counter], records: &[Record], relea
     let mut census = Census::default();
     // What is judged only because nodes know of losses is left out.
     let rules = &Rules { knows_losses: false, ..*rules };
-    for Counter { limit, own, counting, .. } in counters {
-        let limit = &rules.limits[*limit];
+    for Counter { own, counting, .. } in counters {
+        let limit = &rules.limit_of(&own[0]);
         for it in own {
             let is_judged = match it.outcome {
                 Outcome::Unknown => continue,
@@ -99,7 +99,7 @@ pub fn census(rules: &Rules<'_>, counters: &[Counter], records: &[Record], relea
 fn has_cause(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], it: &Record) -> bool {
     let is_full = || {
         let before = before(rules, limit, counting, it);
-        before.is_some_and(|before| before + it.hits.max(1) > limit.capacity(it.requests, it.share))
+        before.is_some_and(|before| before + it.hits.max(1) > it.capacity(limit))
     };
     let is_refused = limit.failure == StoreFailure::Deny && rules.is_alone(limit, it);
     it.requests == 0 || is_refused || rules.is_cold(limit, it) || is_full()

@@ -14,7 +14,10 @@ const STARTS: Time = SECOND;
 impl Rules<'_> {
     /// Losses by which this counter may have admitted hits once more.
     pub(super) fn losses_of(&self, limit: &LimitSpec, own: &[Record]) -> &[Loss] {
-        let counts_as_full = self.knows_losses && own.first().is_some_and(|it| self.denies_cold(limit, it));
+        // A larger bucket may be more than a server denies for.
+        let is_usual = own.iter().all(|it| it.room.is_none());
+        let counts_as_full =
+            self.knows_losses && is_usual && own.first().is_some_and(|it| self.denies_cold(limit, it));
         if counts_as_full { &[] } else { self.losses }
     }
 

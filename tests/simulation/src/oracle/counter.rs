@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::{Record, Rules};
 use crate::scenario::LimitSpec;
-use crate::world::Time;
 
 /// What was asked of one counter.
 #[derive(Debug)]
@@ -23,11 +22,10 @@ pub struct Counter {
 impl Counter {
     /// The counters of these records. Slots have a judge of their own, and so have reservations.
     pub fn all(limits: &[LimitSpec], records: &[Record]) -> Vec<Self> {
-        let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<&Record>> = BTreeMap::new();
+        let mut counters: BTreeMap<_, Vec<&Record>> = BTreeMap::new();
         let is_slot = |it: &Record| limits[it.limit].is_slots();
         for it in records.iter().filter(|it| !is_slot(it) && it.reserving.is_none()) {
-            let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
-            counters.entry(counter).or_default().push(it);
+            counters.entry(it.counter()).or_default().push(it);
         }
         let counters = counters.into_iter().map(|((limit, key, ..), mut own)| {
             own.sort_by_key(|it| it.asked);
@@ -40,9 +38,9 @@ impl Counter {
 
     /// What surely counts of it, with what a fixed window counts that is denied.
     pub(super) fn there(&self, rules: &Rules<'_>) -> Cow<'_, [Record]> {
-        let limit = &rules.limits[self.limit];
-        match rules.may_count_denied(limit) {
-            true => self.own.iter().copied().filter(|it| rules.counts(limit, it)).collect(),
+        let Some(limit) = self.own.first().map(|it| rules.limit_of(it)) else { return Cow::Borrowed(&[]) };
+        match rules.may_count_denied(&limit) {
+            true => self.own.iter().copied().filter(|it| rules.counts(&limit, it)).collect(),
             false => Cow::Borrowed(&self.counting),
         }
     }

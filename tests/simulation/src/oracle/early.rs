@@ -42,11 +42,11 @@ pub(super) fn too_early(
         let until = it.answered + it.reset_nanos;
         // The wait begins when Redis answers. A node that stands still then passes it on later.
         let ends = limit.window_around(it.window, it.answered)[1] + slack.max(LATE + it.answered - it.asked);
-        if limit.shape.ending.is_some() && it.answered < DAY_ENDS && it.hits <= limit.capacity(it.requests, it.share) && until > ends {
+        if limit.shape.ending.is_some() && it.answered < DAY_ENDS && it.hits <= it.capacity(limit) && until > ends {
             let (request, until) = (it.request, until / MICRO);
             return Some(format!("request {request} was denied until {until} us, after the end of the period"));
         }
-        let (room, wanted) = (limit.capacity(it.requests, it.share), if is_of_one { 1 } else { it.hits.max(1) });
+        let (room, wanted) = (it.capacity(limit), if is_of_one { 1 } else { it.hits.max(1) });
         let at = Record { answered: until + slack, ..*it };
         let window = [it.asked.saturating_sub(it.window), it.answered];
         let there = before(rules, limit, counting, &at)?;

@@ -19,7 +19,7 @@ pub fn wrong_explanations(rules: &Rules<'_>, counters: &[Counter], explained: &[
 }
 
 fn wrong(rules: &Rules<'_>, counter: &Counter, it: &Record) -> Option<String> {
-    let (limit, asked) = (&rules.limits[it.limit], std::slice::from_ref(it));
+    let (limit, asked) = (&rules.limit_of(it), std::slice::from_ref(it));
     let strict = &Rules { losses: rules.losses_of(limit, asked), ..*rules };
     let there = counter.there(rules);
     let is_early = || match limit.failure {

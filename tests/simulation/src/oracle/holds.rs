@@ -13,6 +13,7 @@
 //! finds that. What is also allowed: a server or a process without Redis may lose holds and their ends.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use tidegate_engine::limit::{Algorithm, Found};
 use tidegate_engine::rules::StoreFailure;
@@ -60,10 +61,13 @@ struct Counter<'r> {
     /// The same as hits that are charged: reservations charge none, and commits what they owe.
     charges: Vec<Record>,
     /// Those of each id, in all windows: without Redis a record with another window has the same holds.
-    by_id: BTreeMap<u32, Vec<Record>>,
+    by_id: Rc<Ids>,
     /// What each request that reserves holds: the least and the most.
     sizes: BTreeMap<usize, [u64; 2]>,
 }
+
+/// What was asked under each id, by the time at which it was asked.
+type Ids = BTreeMap<u32, Vec<Record>>;
 
 /// Which hits of a reservation count.
 #[derive(Clone, Copy)]
@@ -76,13 +80,14 @@ enum Size {
 
 /// The counters of these: a record with another window has one of its own. What had no answer may be of any of them.
 fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, u64, Time), Counter<'r>> {
-    let mut counters = BTreeMap::new();
+    let (mut counters, all_ids) = (BTreeMap::new(), ids(rules, records));
     let is_known = |it: &&Record| it.outcome != Outcome::Unknown;
     for it in records.iter().filter(is_known) {
         let limit = &rules.limits[it.limit];
         let Some(reserve) = limit.shape.reserve else { continue };
-        let (own, charges, by_id, sizes) = Default::default();
-        let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id, sizes };
+        let by_id = || all_ids.get(&(it.limit, it.key, it.epoch)).cloned().unwrap_or_default();
+        let (own, charges, sizes) = Default::default();
+        let new = || Counter { limit, reserve, rules: *rules, own, charges, by_id: by_id(), sizes };
         let of = (it.limit, it.key, it.epoch, it.window);
         let counter: &mut Counter<'_> = counters.entry(of).or_insert_with(new);
         counter.own.push(worst(it, &reserve));
@@ -103,18 +108,20 @@ fn counters<'r>(rules: &Rules<'r>, records: &[Record]) -> BTreeMap<(usize, u64, 
         counter.own.sort_by_key(|it| it.asked);
         counter.charges = counter.own.iter().map(charge).collect();
     }
-    let mut ids: BTreeMap<_, BTreeMap<u32, Vec<Record>>> = BTreeMap::new();
+    counters
+}
+
+/// What was asked under the ids of each key.
+fn ids(rules: &Rules<'_>, records: &[Record]) -> BTreeMap<(usize, u64, u64), Rc<Ids>> {
+    let mut all: BTreeMap<_, Ids> = BTreeMap::new();
     for it in records {
         if let (Some(reserve), Some(reserving)) = (rules.limits[it.limit].shape.reserve, it.reserving) {
-            let ids = ids.entry((it.limit, it.key, it.epoch)).or_default();
+            let ids = all.entry((it.limit, it.key, it.epoch)).or_default();
             ids.entry(reserving.id).or_default().push(worst(it, &reserve));
         }
     }
-    for (&(limit, key, epoch, _), counter) in &mut counters {
-        counter.by_id = ids.get(&(limit, key, epoch)).cloned().unwrap_or_default();
-        counter.by_id.values_mut().for_each(|of_id| of_id.sort_by_key(|it| it.asked));
-    }
-    counters
+    all.values_mut().flat_map(Ids::values_mut).for_each(|of_id| of_id.sort_by_key(|it| it.asked));
+    all.into_iter().map(|(of, ids)| (of, Rc::new(ids))).collect()
 }
 
 /// A record with the worst case of what it holds.
@@ -278,7 +285,7 @@ impl Counter<'_> {
     /// The most that may be there for a request: N, with what is held; and where that is learnt, N and the overdraft, with the worst
     /// cases.
     fn bounds(&self, it: &Record) -> impl Iterator<Item = (u64, Size)> + use<> {
-        let max = self.limit.capacity(it.requests, it.share);
+        let max = it.capacity(self.limit);
         let overdraft = self.reserve.hold.map(|hold| max * (1_000 + hold.overdraft) / 1_000);
         std::iter::once((max, Size::Held)).chain(overdraft.map(|max| (max, Size::Worst)))
     }

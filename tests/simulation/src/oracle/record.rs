@@ -1,7 +1,8 @@
 //! What the oracle knows: what clients asked and were answered, and what servers forgot.
 
-use tidegate_engine::limit::Found;
+use tidegate_engine::limit::{Algorithm, Found};
 
+use crate::scenario::{FULL, LimitSpec};
 use crate::world::Time;
 
 /// What one descriptor of a request asked of a counter, and what became of it.
@@ -35,6 +36,10 @@ pub struct Record {
     pub window: Time,
     /// W of its rule. A record may say another. When a reload changes this, counters of records start empty too.
     pub rule_window: Time,
+    /// The algorithm, where a record says another than its rule.
+    pub algorithm: Option<Algorithm>,
+    /// How many hits fit at once, where a record says more or less than its rule.
+    pub room: Option<u64>,
     /// The id of its call.
     pub id: Option<u8>,
     /// The place of the record of the call whose slot it renews.
@@ -115,8 +120,23 @@ impl Record {
 
     /// Whether both are about one counter.
     pub(super) fn is_of_counter(&self, other: &Self) -> bool {
-        let counter = |it: &Self| (it.limit, it.key, it.epoch, it.window, it.rule_window);
-        counter(self) == counter(other)
+        self.counter() == other.counter()
+    }
+
+    /// What all records of its counter have in common: the limit, the key, the epoch, the windows, and another algorithm.
+    pub(super) fn counter(&self) -> (usize, u64, u64, [Time; 2], Option<u8>) {
+        let algorithm = self.algorithm.map(|algorithm| algorithm as u8);
+        (self.limit, self.key, self.epoch, [self.window, self.rule_window], algorithm)
+    }
+
+    /// How many hits fit at once. `limit`: its own.
+    pub(super) fn room(&self, limit: &LimitSpec) -> u64 {
+        self.room.unwrap_or_else(|| limit.room(self.requests))
+    }
+
+    /// How many of them fit for its class.
+    pub(super) fn capacity(&self, limit: &LimitSpec) -> u64 {
+        self.room(limit) * self.share / FULL
     }
 
     /// It surely counts.

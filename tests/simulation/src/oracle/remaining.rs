@@ -10,7 +10,7 @@ use super::{Counter, Rules};
 pub fn left_too_little(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
     counters.iter().find_map(|it| {
         let Counter { own, counting, .. } = it;
-        let limit = &rules.limits[it.limit];
+        let limit = &rules.limit_of(&own[0]);
         // What is held is not left.
         if limit.is_leased || limit.shape.reserve.is_some() {
             return None;

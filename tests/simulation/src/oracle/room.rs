@@ -12,7 +12,7 @@ use crate::world::{MICRO, Time};
 
 /// Something that was admitted where nothing may pass.
 pub(super) fn in_spite(limit: &LimitSpec, own: &[Record]) -> Option<String> {
-    let is_closed = |it: &&Record| it.requests == 0 || limit.capacity(it.requests, it.share) == 0;
+    let is_closed = |it: &&Record| it.requests == 0 || it.capacity(limit) == 0;
     let mut admitted = own.iter().filter(is_closed).filter(|it| it.outcome == Outcome::Admitted);
     let admitted = admitted.find(|it| it.hits > 0 || limit.algorithm != Algorithm::FixedWindow)?;
     Some(format!("request {} was admitted {} hits of none", admitted.request, admitted.hits))
@@ -31,8 +31,7 @@ pub(super) fn on_top(
         let before = before(rules, limit, counting, it)?;
         let before = before.saturating_sub(given_back_alone(rules, limit, it, window));
         // A lease was taken before others admitted the hits that it is judged with, perhaps by a larger N.
-        let requests = if limit.is_leased { limit.most() as u32 } else { it.requests };
-        let max = limit.capacity(requests, it.share);
+        let max = if limit.is_leased { limit.capacity(limit.most() as u32, it.share) } else { it.capacity(limit) };
         // Nothing at all fits where N are there, but a bucket drains meanwhile, and a fixed window is asked for what is over.
         let wanted = if limit.algorithm.is_strict() { it.hits.max(1) } else { it.hits };
         let (answered, hits) = (it.answered / MICRO, it.hits);

@@ -30,15 +30,15 @@ impl Rules<'_> {
             || limit.is_reported && is_bucket && !self.is_calm;
         // When N changes, the level of a bucket does too.
         let is_known = limit.is_steady() || !is_bucket;
-        // A call without an answer may count in the window of the rule or in that of the record.
-        let is_own_window = it.window == it.rule_window;
+        // A call without an answer may count in the counter of the rule or in that of the record.
+        let is_own_counter = it.window == it.rule_window && it.algorithm.is_none();
         let from = it.asked.saturating_sub(self.counts_for(limit, it) + self.lease_time);
         // What went back of a lease may be lost.
         let loses_leases = limit.is_leased && self.troubles.touch(from, it.answered);
         !it.is_full
             && !moves_times
             && is_known
-            && is_own_window
+            && is_own_counter
             && !self.is_alone(limit, it)
             && !loses_leases
             && !self.may_be_cold(limit, it)
@@ -114,7 +114,7 @@ impl Rules<'_> {
 pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
     counters.iter().find_map(|it| {
         let Counter { own, counting, .. } = it;
-        let limit = &rules.limits[it.limit];
+        let limit = &rules.limit_of(&own[0]);
         // `holds.rs` judges these.
         if limit.shape.reserve.is_some() {
             return None;
@@ -189,7 +189,7 @@ impl<'o> Counted<'o> {
         if it.outcome != Outcome::Admitted || !self.rules.explains(self.limit, it) {
             return None;
         }
-        let most = self.limit.capacity(it.requests, it.share);
+        let most = it.capacity(self.limit);
         let (answered, hits, left) = (it.answered / MICRO, it.hits, it.remaining);
         let there = self.fewer_than(most.saturating_sub(hits + left), place)?;
         Some(format!(

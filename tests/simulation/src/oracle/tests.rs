@@ -42,6 +42,8 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         share: FULL,
         window: SECOND,
         rule_window: SECOND,
+        algorithm: None,
+        room: None,
         id: None,
         renews: None,
         reserving: None,

@@ -95,7 +95,8 @@ fn too_fast(
     later.sort_by_key(|it| it.answered);
     let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
     let mut alone = Alone::none(rules, limit);
-    let room = limit.own_burst().map_or(limit.most(), u64::from) * share / FULL;
+    // When N changes, what is used stays the same part of it.
+    let room = own.iter().map(|it| it.room(limit)).max().unwrap_or(0) * share / FULL;
     later.iter().find_map(|it| {
         hits += it.hits;
         alone.add(it);

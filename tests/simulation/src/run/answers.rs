@@ -15,7 +15,7 @@ use super::decided::{Counter, Decided, Met, Trial};
 use super::decider::Decider;
 use super::{Kind, Run};
 use crate::oracle::{Bans, Outcome, Record};
-use crate::scenario::{DEBT_WINDOWS, Item, Layout, LimitSpec};
+use crate::scenario::{DEBT_WINDOWS, FULL, Item, Layout, LimitSpec};
 use crate::world::{MICRO, SECOND, lock};
 
 /// So many bytes of memory have room for all counters.
@@ -60,7 +60,7 @@ impl Run {
             self.check_rule(record, counter, decided);
             self.check_limit(record, counter, is_patient, |effect| effect == counter.excepted);
             let over = counter.over && !is_hidden(counter, decided);
-            let outcome = self.outcome(record, over, passes, any_over);
+            let outcome = self.outcome(counter.by, over, passes, any_over);
             self.settle(record, counter, outcome, decided.is_full);
             self.note_bans(record, counter, decided, passes);
         }
@@ -122,27 +122,26 @@ impl Run {
     }
 
     /// What becomes of hits that are over, or not, in a request that passes, or not. `any_over`: one of its counters is over.
-    pub(super) fn outcome(&self, record: &Record, over: bool, passes: bool, any_over: bool) -> Outcome {
+    pub(super) fn outcome(&self, by: Decider, over: bool, passes: bool, any_over: bool) -> Outcome {
         let is_stopped = any_over && self.scenario.modes.stop_increment_when_over;
         match over {
-            false if passes && !(is_stopped && self.is_fixed(record)) => Outcome::Admitted,
+            false if passes && !(is_stopped && by.algorithm == Algorithm::FixedWindow) => Outcome::Admitted,
             over => Outcome::Denied { over },
         }
     }
 
-    fn is_fixed(&self, record: &Record) -> bool {
-        let limits = &self.scenario.limits;
-        limits[record.limit % limits.len()].algorithm == Algorithm::FixedWindow
-    }
-
     /// Notes what a counter was charged.
     pub(super) fn settle(&self, record: &mut Record, counter: &Counter, outcome: Outcome, is_full: bool) {
-        let Decider { requests, window, .. } = counter.by;
+        let Decider { requests, room, window, algorithm, .. } = counter.by;
         record.outcome = outcome;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
+        let limits = &self.scenario.limits;
+        let (own, own_room) = limits[record.limit % limits.len()].under(requests, None, None);
+        record.algorithm = Some(algorithm).filter(|algorithm| *algorithm != own);
+        record.room = Some(room).filter(|room| *room != own_room);
         // Nor how often a fixed window has no room that counts what it denies.
         let is_over = outcome == Outcome::Denied { over: true };
-        let lacks_room = is_over && self.is_fixed(record) && self.may_lack_room();
+        let lacks_room = is_over && algorithm == Algorithm::FixedWindow && self.may_lack_room();
         if let Some(reserving) = &mut record.reserving {
             reserving.found = counter.found;
         }
@@ -229,7 +228,7 @@ impl Run {
         let any_over = counters.into_iter().any(|counter| counter.over);
         // Nobody counts how often there is no room for candidates.
         record.bans.is_banned = is_banned;
-        let outcome = self.outcome(record, counter.over, passes, any_over);
+        let outcome = self.outcome(counter.by, counter.over, passes, any_over);
         self.settle(record, counter, outcome, self.may_lack_room());
     }
 
@@ -250,7 +249,7 @@ impl Run {
         // A bucket drains as long as its level takes, which another N may have left. Whom an exception denies waits for its end.
         let is_banned = decided.bans.iter().any(|ban| ban.at == counter.at);
         let is_of_window =
-            !limit.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny) && !is_banned;
+            !counter.by.algorithm.is_bucket() && counter.excepted != Some(Effect::Deny) && !is_banned;
         // Holds that may be lost count as full for their `ttl`.
         let ttl = limit.shape.reserve.map_or(0, |reserve| reserve.ttl);
         // What may be lost counts as full until a time that the clock had before a boot set it back: for so much longer.
@@ -260,7 +259,7 @@ impl Run {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is asked to wait {reset} us, of a window of {window} us"));
         }
-        let of = limit.capacity(counter.by.requests, record.share);
+        let of = counter.by.room * record.share / FULL;
         if counter.remaining > of {
             is_wrong(format!("left {} hits of {of}", counter.remaining));
         }

@@ -191,6 +191,8 @@ impl Run {
                 }),
                 window: limit.window_secs[front.version] * SECOND,
                 rule_window: limit.window_secs[front.version] * SECOND,
+                algorithm: None,
+                room: None,
                 is_reported: limit.is_reported,
                 is_kept: false,
                 is_refunded: false,

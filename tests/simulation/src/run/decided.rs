@@ -98,6 +98,8 @@ impl Counter {
             reset_nanos: limited.verdict.reset_nanos,
             by: Decider {
                 requests: limited.limit.requests() as u32,
+                room: limited.limit.burst(),
+                algorithm: limited.limit.algorithm(),
                 window: limited.limit.window_nanos(),
                 is_shadow: limited.shadow,
                 is_quota: limited.quota,

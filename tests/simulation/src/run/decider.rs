@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Label};
 use tidegate_engine::time::Timestamp;
 
@@ -15,7 +16,7 @@ use super::{Kind, Run, State};
 use crate::node::world_time;
 use crate::oracle::Record;
 use crate::scenario::{Further, LimitSpec, Whom};
-use crate::world::{MICRO, MILLI, SECOND, Time, lock};
+use crate::world::{MICRO, SECOND, Time, lock};
 
 /// Whom an exception denies is asked to wait for so long at most.
 const WAIT_MAX: Time = 3_600 * SECOND;
@@ -24,7 +25,10 @@ const WAIT_MAX: Time = 3_600 * SECOND;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decider {
     pub(super) requests: u32,
+    /// How many hits fit at once.
+    pub(super) room: u64,
     pub(super) window: Time,
+    pub(super) algorithm: Algorithm,
     /// It denies nothing.
     pub(super) is_shadow: bool,
     /// It denies only with all others of its kind.
@@ -132,9 +136,8 @@ impl Run {
     ) {
         let decided = counter.by;
         let limit = &self.scenario.limits[noted.limit];
-        let of = (noted.limit, noted.key);
         // Who asks a further limit meets the exceptions of the first one.
-        let of = limit.further.map_or(of, |(first, _)| (first, noted.key));
+        let of = (self.scenario.first_limit(noted.limit), noted.key);
         let (met, wall) = {
             let State { excepted, home, .. } = &lock(&self.nodes)[noted.node];
             let now = self.world.now();
@@ -154,10 +157,11 @@ impl Run {
             (Some(Effect::Limit { requests, .. }), further) => {
                 let times = further.map_or(1, |(_, further)| further.factor());
                 let requests = requests.map_or(own.requests, |requests| requests as u32 * times);
-                Decider { requests, is_shadow: limit.is_shadow, ..own }
+                Decider { requests, room: limit.room(requests), is_shadow: limit.is_shadow, ..own }
             }
             (Some(Effect::Deny), None) => {
-                Decider { requests: 0, is_shadow: false, is_quota: self.scenario.modes.quota, ..own }
+                let is_quota = self.scenario.modes.quota;
+                Decider { requests: 0, room: 0, is_shadow: false, is_quota, ..own }
             }
         };
         // An explanation names an exception, and its waits are those of the counter.
@@ -172,12 +176,9 @@ impl Run {
         if !may.clone().any(is_due) {
             let may: Vec<_> = may.collect();
             let what = format!(
-                "request {} was decided by {} in {} ms (shadow: {}), and names {:?} and {} us to wait at {wall:?}, \
-                 though one of {may:?} was in force",
+                "request {} was decided by {decided:?}, and names {:?} and {} us to wait at {wall:?}, though one of \
+                 {may:?} was in force",
                 noted.request,
-                decided.requests,
-                decided.window / MILLI,
-                decided.is_shadow,
                 counter.excepted,
                 counter.reset_nanos / MICRO,
             );

@@ -64,7 +64,7 @@ impl Run {
                 effect.map(|it| it.name()) == exceptions[counter.at].as_deref()
             });
             let over = counter.over && !is_hidden(counter, &decided);
-            let outcome = self.outcome(record, over, passes, any_over);
+            let outcome = self.outcome(counter.by, over, passes, any_over);
             self.settle(record, counter, outcome, self.may_lack_room());
         }
         let own = items.len();

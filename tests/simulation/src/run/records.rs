@@ -42,9 +42,10 @@ pub(super) struct Known {
 
 /// The record that says this.
 pub(super) fn record(terms: Terms) -> Record {
-    let Terms { requests, window_secs, shadow, is_unlimited } = terms;
+    let Terms { requests, window_secs, algorithm, burst, shadow, is_unlimited } = terms;
     let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
-    Record { window, shadow, unlimited: is_unlimited, ..Record::of(requests.into()) }
+    let burst = burst.map(u64::from);
+    Record { window, algorithm, burst, shadow, unlimited: is_unlimited, ..Record::of(requests.into()) }
 }
 
 /// Records, and their store if that is the program's.
@@ -102,7 +103,7 @@ impl Run {
     /// How long an answer may take that needs records too.
     pub(super) fn waits_for_records(&self, items: &[Item]) -> Time {
         let limits = &self.scenario.limits;
-        let first = |item: &Item| limits[item.limit].further.map_or(item.limit, |(first, _)| first);
+        let first = |item: &Item| self.scenario.first_limit(item.limit);
         let has_records = items.iter().any(|item| limits[first(item)].recorded.is_some());
         if has_records { RECORDS_TIMEOUT } else { 0 }
     }
@@ -113,8 +114,9 @@ impl Run {
         let limit = &self.scenario.limits[noted.limit];
         let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
         let (requests, window) = (noted.requests, noted.window);
-        let own = Decider { requests, window, is_shadow: limit.is_shadow, is_quota };
-        let first = limit.further.map_or(noted.limit, |(first, _)| first);
+        let (algorithm, room) = limit.under(requests, None, None);
+        let own = Decider { requests, room, window, algorithm, is_shadow: limit.is_shadow, is_quota };
+        let first = self.scenario.first_limit(noted.limit);
         if self.scenario.limits[first].recorded.is_none() {
             return smallvec![own];
         }
@@ -125,16 +127,18 @@ impl Run {
             None => self.shelved_known(of_first),
         };
         // Of a further limit a record changes only whether it denies.
-        let under = |(requests, window), is_shadow| match limit.further {
-            None => Decider { requests, window, is_shadow, ..own },
-            Some(_) => Decider { is_shadow, ..own },
+        let under = |by: Decider| match limit.further {
+            None => by,
+            Some(_) => Decider { is_shadow: by.is_shadow, ..own },
         };
         let by = |terms: Option<Terms>| match terms {
             None => own,
             Some(Terms { is_unlimited: true, .. }) => Decider { is_shadow: true, ..own },
-            Some(Terms { requests, window_secs, shadow, .. }) => {
+            Some(Terms { requests, window_secs, algorithm, burst, shadow, .. }) => {
                 let window = window_secs.map_or(window, |secs| secs * SECOND);
-                under((requests, window), shadow.unwrap_or(limit.is_shadow))
+                let (algorithm, room) = limit.under(requests, algorithm, burst);
+                let is_shadow = shadow.unwrap_or(limit.is_shadow);
+                under(Decider { requests, room, window, algorithm, is_shadow, ..own })
             }
         };
         let mut may: SmallVec<_> = may.into_iter().map(by).collect();
@@ -145,7 +149,7 @@ impl Run {
         if !is_patient || is_away {
             match self.scenario.stale_mode {
                 StaleMode::Rule => may.push(own),
-                StaleMode::Deny => may.push(under((0, window), false)),
+                StaleMode::Deny => may.push(under(Decider { requests: 0, room: 0, is_shadow: false, ..own })),
                 StaleMode::Last => may.extend(ever.into_iter().map(by).chain([own])),
             }
         }

@@ -13,8 +13,31 @@ use tidegate_redis::Contact;
 
 use super::batch::Asked;
 use super::{Kind, RECOVERED, Run};
-use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, Fault, Item, Terms, What};
+use crate::scenario::{DAY_ENDS, DAY_SECS, DEBT_WINDOWS, FULL, Fault, Item, LimitSpec, Terms, What};
 use crate::world::{SECOND, Time, lock};
+
+/// What an operator has a limit count by.
+struct Other {
+    requests: u32,
+    window_secs: Option<u64>,
+    algorithm: Algorithm,
+    room: u64,
+}
+
+/// What a record or an exception says of a limit, if this is one.
+fn other(limit: &LimitSpec, fault: &Fault) -> Option<Other> {
+    match fault.what {
+        What::Record { terms: Some(Terms { requests, window_secs, algorithm, burst, .. }), .. } => {
+            let (algorithm, room) = limit.under(requests, algorithm, burst);
+            Some(Other { requests, window_secs, algorithm, room })
+        }
+        What::Except { effect: Effect::Limit { requests: Some(requests), .. }, .. } => {
+            let (algorithm, room) = limit.under(requests as u32, None, None);
+            Some(Other { requests: requests as u32, window_secs: None, algorithm, room })
+        }
+        _ => None,
+    }
+}
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -74,29 +97,22 @@ impl Run {
         // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
         let is_reported = limit.is_reported || limit.shape.reserve.is_some();
         let overflows = is_reported || limit.failure == StoreFailure::Local;
-        let mut windows = match limit.algorithm.is_bucket() && overflows {
+        let others: Vec<_> = self.scenario.faults.iter().filter_map(|fault| other(limit, fault)).collect();
+        let is_bucket = limit.algorithm.is_bucket() || others.iter().any(|other| other.algorithm.is_bucket());
+        let mut windows = match is_bucket && overflows {
             true => 18,
             false if limit.shape.carries_debt => 2 + DEBT_WINDOWS,
             false => 2,
         };
-        let other = |fault: &Fault| match fault.what {
-            What::Record { terms: Some(Terms { requests, window_secs, .. }), .. } => {
-                Some((Some(requests), window_secs))
-            }
-            What::Except { effect: Effect::Limit { requests, .. }, .. } => {
-                Some((requests.map(|requests| requests as u32), None))
-            }
-            _ => None,
-        };
-        let others: Vec<_> = self.scenario.faults.iter().filter_map(other).collect();
-        let others_secs = others.iter().filter_map(|&(_, secs)| secs);
+        let others_secs = others.iter().filter_map(|other| other.window_secs);
         let window = limit.window_secs.into_iter().chain(others_secs).max().unwrap_or(0);
-        if limit.algorithm.is_bucket() {
+        if is_bucket {
             // While nodes have different N, a bucket drains by the least of them.
-            let others_requests = others.iter().filter_map(|&(requests, _)| requests);
-            let all: Vec<_> = limit.requests.into_iter().chain(others_requests).collect();
-            let least = all.iter().copied().filter(|&requests| requests > 0).min().unwrap_or(1);
-            windows += Time::from(all.into_iter().max().unwrap_or(0).div_ceil(least));
+            let own = limit.requests.map(|requests| (requests, limit.room(requests)));
+            let all = || own.into_iter().chain(others.iter().map(|other| (other.requests, other.room)));
+            let least =
+                all().map(|(requests, _)| requests).filter(|&requests| requests > 0).min().unwrap_or(1);
+            windows += all().map(|(_, room)| room).max().unwrap_or(0).div_ceil(least.into());
         }
         // A call may be renewed after the last question.
         let renewals =
@@ -128,9 +144,11 @@ impl Run {
         let record = self.recorded_now((number, 0)).filter(|record| !record.unlimited);
         let requests = record.map_or(own, |record| record.requests as u32);
         let limit = &self.scenario.limits[number];
+        let burst = record.and_then(|record| record.burst).map(|burst| burst as u32);
+        let (_, room) = limit.under(requests, record.and_then(|record| record.algorithm), burst);
         // The first class has the largest share.
         let last = limit.shape.classes.map(|_| 0);
-        let hits = limit.capacity(requests, limit.share(last));
+        let hits = room * limit.share(last) / FULL;
         if requests == 0 || hits == 0 {
             return;
         }

@@ -99,7 +99,7 @@ impl Run {
 
     /// The descriptor that was about a slot, without the entry that names its call.
     fn item_of(&self, it: &oracle::Record) -> Item {
-        let limit = self.scenario.limits[it.limit].further.map_or(it.limit, |(of, _)| of);
+        let limit = self.scenario.first_limit(it.limit);
         Item { address: (self.scenario.seed % ADDRESSES) as u8, ..Item::new(limit, it.key, 1) }
     }
 

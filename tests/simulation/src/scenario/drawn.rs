@@ -104,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 26] = [
+const PARTS: [(&[u8; 8], Part); 27] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -131,6 +131,7 @@ const PARTS: [(&[u8; 8], Part); 26] = [
     (b"learning", learning::add),
     (b"explain1", explained::add),
     (b"recmodes", records::add_modes),
+    (b"recways1", records::add_algorithms),
 ];
 
 fn add_parts(seed: u64, scenario: &mut Scenario) {

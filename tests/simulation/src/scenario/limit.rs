@@ -78,6 +78,13 @@ impl LimitSpec {
         self.burst.filter(|&burst| burst != self.requests[0])
     }
 
+    /// How it counts under a record with this algorithm and `burst`, and how many hits fit at once then.
+    pub fn under(&self, requests: u32, algorithm: Option<Algorithm>, burst: Option<u32>) -> (Algorithm, u64) {
+        let algorithm = algorithm.unwrap_or(self.algorithm);
+        let burst = burst.or(self.own_burst()).filter(|_| algorithm.is_bucket());
+        (algorithm, burst.unwrap_or(requests).into())
+    }
+
     /// How many of them fit for a class of this share: its threshold, rounded down.
     pub fn capacity(&self, requests: u32, share: u64) -> u64 {
         self.room(requests) * share / FULL

@@ -2,6 +2,7 @@
 //!
 //! In: a scenario that was drawn. Out: a limit with records in it, and more events.
 
+use tidegate_engine::limit::Algorithm;
 use tidegate_serve::service::StaleMode;
 
 use super::{ASKED, Fault, Scenario, What};
@@ -15,6 +16,10 @@ pub struct Terms {
     pub requests: u32,
     /// W in seconds, if it is another than its rule's.
     pub window_secs: Option<u64>,
+    /// How it counts, if not as its rule says.
+    pub algorithm: Option<Algorithm>,
+    /// The size of a bucket, if it is not as its rule says.
+    pub burst: Option<u32>,
     /// Whether it denies. `None`: as its rule says.
     pub shadow: Option<bool>,
     /// Everything is counted as the rule says, and nothing is denied.
@@ -24,7 +29,7 @@ pub struct Terms {
 impl Terms {
     /// N, and all else as the rule says.
     pub fn of(requests: u32) -> Self {
-        Self { requests, window_secs: None, shadow: None, is_unlimited: false }
+        Self { requests, window_secs: None, algorithm: None, burst: None, shadow: None, is_unlimited: false }
     }
 }
 
@@ -100,6 +105,32 @@ pub(super) fn add_modes(random: &mut Random, scenario: &mut Scenario) {
                 0 => *terms = Terms { is_unlimited: true, ..Terms::of(0) },
                 drawn => terms.shadow = Some(drawn > 1),
             }
+        }
+    }
+}
+
+/// In half of the scenarios with records some have hits counted in another way, or buckets of another size.
+pub(super) fn add_algorithms(random: &mut Random, scenario: &mut Scenario) {
+    let seldom = random.pick(&[1, 3]);
+    if random.one_in(2) {
+        return;
+    }
+    for limit in scenario.limits.iter_mut().filter(|limit| limit.recorded.is_some()) {
+        let [requests, reloaded] = limit.requests;
+        if limit.algorithm.is_bucket() && requests == reloaded && random.one_in(2) {
+            limit.burst = Some(random.pick(&[1, 3, 2 * requests]));
+        }
+    }
+    for fault in &mut scenario.faults {
+        let What::Record { limit, terms: Some(terms), .. } = &mut fault.what else { continue };
+        let limit = &scenario.limits[*limit];
+        // Reservations and debts of records count as their rules say.
+        let is_plain = limit.shape.reserve.is_none() && !limit.is_slots();
+        if is_plain && !terms.is_unlimited && random.one_in(seldom) {
+            terms.algorithm = Some(random.pick(&Algorithm::NAMED)).filter(|_| !random.one_in(4));
+            let is_bucket = terms.algorithm.unwrap_or(limit.algorithm).is_bucket();
+            terms.burst =
+                Some(random.pick(&[1, 7, 2 * terms.requests])).filter(|_| is_bucket && random.one_in(2));
         }
     }
 }
