@@ -16,6 +16,7 @@ mod alone;
 // What limits and their rules may be.
 mod shapes;
 mod widened;
+mod extremes;
 mod further;
 mod classes;
 mod slots;

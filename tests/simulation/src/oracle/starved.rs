@@ -57,10 +57,9 @@ impl Rules<'_> {
         others.map(|other| other.requests).fold(it.requests, u32::min).into()
     }
 
-    /// How long hits count at most: a bucket of a sliding window counts as a whole, and is a sixtieth of it at most. A lease
-    /// counts from its end.
+    /// How long hits count at most: a bucket of a sliding window counts as a whole. A lease counts from its end.
     fn counts_for(&self, limit: &LimitSpec, it: &Record) -> Time {
-        it.window + it.window / 60 + LATE + self.leased_for(limit) + self.lag
+        it.window + it.window / limit.buckets + LATE + self.leased_for(limit) + self.lag
     }
 
     /// When hits are charged at the latest. A node knows a server's clock no better than by what a call took there. A report

@@ -255,7 +255,8 @@ impl Run {
         // What may be lost counts as full until a time that the clock had before a boot set it back: for so much longer.
         let lag = self.lag.load(Relaxed);
         let windows = if limit.shape.carries_debt { 2 + DEBT_WINDOWS } else { 2 };
-        if is_of_window && counter.reset_nanos > windows * counter.by.window.max(ttl).max(SECOND) + lag {
+        let counts_for = counter.by.window + counter.by.window / limit.buckets;
+        if is_of_window && counter.reset_nanos > windows * counts_for.max(ttl).max(SECOND) + lag {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is asked to wait {reset} us, of a window of {window} us"));
         }

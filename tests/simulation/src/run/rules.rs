@@ -3,7 +3,7 @@
 //! In: the limits of a scenario, and their version. Out: the rules that a node takes.
 
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
+use tidegate_engine::limit::{Algorithm, DEFAULT_BUCKETS};
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 
 use super::Run;
@@ -67,7 +67,14 @@ fn nodes(limits: &[LimitSpec], number: usize, version: usize) -> Vec<String> {
             let ending = limit.shape.ending.map(|ending| ending.period);
             format!("period: {}", ending.unwrap_or("{calendar: day, tz: UTC}"))
         }
-        algorithm => format!("window: {}s, algorithm: {}", limit.window_secs[version], algorithm.name()),
+        algorithm => {
+            let window = limit.window_secs[version];
+            let granularity = match limit.buckets {
+                DEFAULT_BUCKETS => String::new(),
+                buckets => format!(", granularity: {}ms", 1_000 * window / buckets),
+            };
+            format!("window: {window}s, algorithm: {}{granularity}", algorithm.name())
+        }
     };
     let says = format!(
         "{records}{classes}{ban}{reserve}{quota}shadow_mode: {}, rate_limit: {{name: n{number}, {counts}, requests_per_unit: {}, \

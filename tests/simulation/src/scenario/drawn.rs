@@ -11,9 +11,9 @@ use tidegate_serve::service::StaleMode;
 
 use super::{
     ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, Settings, StoredIn, What, alone, bans,
-    batches, calendars, classes, debts, exceptions, explained, fleet, folder_records, further, learning,
-    long_logs, mixed, operators, plots, prefixes, records, reservations, resets, shapes, shared_exceptions,
-    shared_records, slots, stage, widened,
+    batches, calendars, classes, debts, exceptions, explained, extremes, fleet, folder_records, further,
+    learning, long_logs, mixed, operators, plots, prefixes, records, reservations, resets, shapes,
+    shared_exceptions, shared_records, slots, stage, widened,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -104,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 27] = [
+const PARTS: [(&[u8; 8], Part); 28] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -132,6 +132,7 @@ const PARTS: [(&[u8; 8], Part); 27] = [
     (b"explain1", explained::add),
     (b"recmodes", records::add_modes),
     (b"recways1", records::add_algorithms),
+    (b"extremes", extremes::add),
 ];
 
 fn add_parts(seed: u64, scenario: &mut Scenario) {

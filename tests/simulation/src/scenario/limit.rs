@@ -1,6 +1,6 @@
 //! One limit of a scenario: what its rule says, and what follows from that for whoever judges it.
 
-use tidegate_engine::limit::Algorithm;
+use tidegate_engine::limit::{Algorithm, DEFAULT_BUCKETS};
 use tidegate_engine::request::Override;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::unit::{Unit, Window};
@@ -29,6 +29,8 @@ pub struct LimitSpec {
     pub failure: StoreFailure,
     /// The size of a bucket, where it is not N.
     pub burst: Option<u32>,
+    /// How many buckets a sliding window is cut into: W by the granularity.
+    pub buckets: u64,
     /// The N of its candidate, which decides nothing.
     pub candidate: Option<u32>,
     /// The largest N that an exception gives it, 0 if they all do something else. `None`: it has no exceptions.
@@ -54,6 +56,7 @@ impl LimitSpec {
             is_reported: false,
             failure: StoreFailure::Error,
             burst: None,
+            buckets: DEFAULT_BUCKETS,
             candidate: None,
             excepted: None,
             recorded: None,
