@@ -179,7 +179,7 @@ impl<R: Runtime> Values<R> {
         let mut command = redis::cmd("EVAL");
         if let Servers::Cluster(_) = self.store.options().kind {
             if after.is_some() {
-                self.list(&[name], true).await?;
+                self.list(&[name]).await?;
             }
             command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
             let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
@@ -215,7 +215,7 @@ impl<R: Runtime> Values<R> {
             own.map(|(name, _)| *name).collect::<Vec<_>>()
         };
         let (set, removed) = (names(true), names(false));
-        self.list(&set, true).await?;
+        self.list(&set).await?;
         let changed = async {
             for ((_, value), key) in changes.iter().zip(keys) {
                 there += self.store.ask::<usize>(key, redis::cmd("EXISTS").arg(key)).await?;
@@ -223,8 +223,8 @@ impl<R: Runtime> Values<R> {
                 self.store.ask::<Value>(key, write.arg(key).arg(*value)).await?;
                 is_begun = true;
             }
-            self.list(&set, true).await?;
-            self.list(&removed, false).await?;
+            self.list(&set).await?;
+            self.unlist(&removed).await?;
             self.announce(changes.iter().map(|(name, _)| *name)).await
         };
         let changed: Result<(), ConnectError> = changed.await;
@@ -234,16 +234,32 @@ impl<R: Runtime> Values<R> {
         }
     }
 
-    /// Adds keys to the index, or removes them. In a Cluster they are added before their values are set, because pages leave out
-    /// keys without a value, and after it, because another node may have removed them meanwhile.
-    async fn list(&self, names: &[&[u8]], has_value: bool) -> Result<(), ConnectError> {
+    /// Adds keys to the index. In a Cluster that is done before their values are set, because pages leave out keys without a
+    /// value, and after it, because another node may have removed them meanwhile.
+    async fn list(&self, names: &[&[u8]]) -> Result<(), ConnectError> {
+        let mut index = redis::cmd("ZADD");
+        index.arg(&self.index);
+        names.iter().for_each(|name| _ = index.arg(0).arg(name));
+        if names.is_empty() { Ok(()) } else { self.store.ask::<Value>(&self.index, &index).await.map(drop) }
+    }
+
+    /// Removes keys from the index whose values were removed. In a Cluster another node may have set some again before that:
+    /// these are added once more.
+    async fn unlist(&self, names: &[&[u8]]) -> Result<(), ConnectError> {
         if names.is_empty() {
             return Ok(());
         }
-        let mut index = redis::cmd(if has_value { "ZADD" } else { "ZREM" });
-        index.arg(&self.index);
-        names.iter().for_each(|name| _ = index.arg(has_value.then_some(0)).arg(name));
-        self.store.ask::<Value>(&self.index, &index).await.map(drop)
+        let mut index = redis::cmd("ZREM");
+        index.arg(&self.index).arg(names);
+        self.store.ask::<Value>(&self.index, &index).await?;
+        let mut there = Vec::new();
+        for name in names {
+            let key = self.key(name);
+            if self.store.ask(&key, redis::cmd("EXISTS").arg(&key)).await? {
+                there.push(*name);
+            }
+        }
+        self.list(&there).await
     }
 
     /// Adds these keys to the stream, as one entry.
@@ -257,7 +273,11 @@ impl<R: Runtime> Values<R> {
     }
 
     async fn list_and_announce(&self, name: &[u8], has_value: bool) -> Result<(), ConnectError> {
-        self.list(&[name], has_value).await?;
+        if has_value {
+            self.list(&[name]).await?
+        } else {
+            self.unlist(&[name]).await?
+        }
         self.announce(std::iter::once(name)).await
     }
 
