@@ -353,10 +353,11 @@ impl Limit {
         self.share
     }
 
-    /// How many hits fit: the share of `burst`, rounded down. For every algorithm but buckets `burst` is N.
+    /// How many hits fit: the share of `burst`, rounded down. For every algorithm but buckets `burst` is N. Where N is 0 none
+    /// fits, whatever `burst` is.
     #[inline]
     pub fn capacity(&self) -> u64 {
-        let burst = self.burst();
+        let burst = if self.requests == 0 { 0 } else { self.burst() };
         if self.share == Share::FULL {
             burst
         } else {

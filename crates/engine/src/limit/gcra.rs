@@ -146,10 +146,9 @@ impl Counter for Gcra {
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
         let level = self.level_after(limit, pending);
         let capacity = units(limit, limit.capacity());
-        let fitting = whole_hits(limit, capacity.saturating_sub(level));
-        let left = if limit.requests() == 0 { 0 } else { fitting };
+        let left = whole_hits(limit, capacity.saturating_sub(level));
         let before =
-            if level > capacity { div_ceil(level, limit.window_nanos()) } else { limit.capacity() - fitting };
+            if level > capacity { div_ceil(level, limit.window_nanos()) } else { limit.capacity() - left };
         Preview { over: hits.max(1) > left, left, before }
     }
 

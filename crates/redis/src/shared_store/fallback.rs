@@ -204,7 +204,7 @@ mod tests {
         ] {
             let check = Check::new(
                 Origin::Override { window: Window { unit: Unit::Second, multiplier: 1 } },
-                Limit::new(algorithm, requests, SECOND_NANOS).with_burst(requests),
+                Limit::new(algorithm, requests, SECOND_NANOS).with_burst(7),
                 Key(1),
                 hits,
             );

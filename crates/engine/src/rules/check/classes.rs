@@ -97,7 +97,7 @@ impl<'d> Checker<'d, '_> {
 
     /// Warns of a class whose share of this limit is less than one hit.
     fn warn_of_nothing(&mut self, class: &str, at: Place, limit: Limit) {
-        if limit.capacity() == 0 && limit.burst() > 0 {
+        if limit.capacity() == 0 && limit.requests() > 0 {
             self.reader.warning(at, || {
                 format!(
                     "the class {} may use {} of {}, which is no hit, so all of its requests are denied (expected a larger \
