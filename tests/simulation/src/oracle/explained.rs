@@ -6,15 +6,29 @@
 use tidegate_engine::rules::StoreFailure;
 
 use super::starved::Counted;
-use super::{Counter, Record, Rules, early, room};
+use super::{Counter, Record, Release, Rules, early, holds, room, slots};
 
 /// An explanation that is wrong.
-pub fn wrong_explanations(rules: &Rules<'_>, counters: &[Counter], explained: &[Record]) -> Option<String> {
+pub fn wrong_explanations(
+    rules: &Rules<'_>,
+    counters: &[Counter],
+    asked: (&[Record], &[Release]),
+    explained: &[Record],
+) -> Option<String> {
     explained.iter().find_map(|it| {
+        let (limit, named) = (&rules.limits[it.limit], |found: String| {
+            format!("an explanation of limit {}, key {}: {found}", it.limit, it.key)
+        });
+        if limit.is_slots() {
+            return slots::wrong_explanation(rules, asked, it).map(named);
+        }
+        if limit.shape.reserve.is_some() {
+            return holds::wrong_explanation(rules, asked.0, it).map(named);
+        }
         let nobody = Counter { limit: it.limit, key: it.key, own: Vec::new(), counting: Vec::new() };
         let is_asked = |counter: &&Counter| counter.own.first().is_some_and(|own| own.is_of_counter(it));
         let counter = counters.iter().find(is_asked).unwrap_or(&nobody);
-        wrong(rules, counter, it).map(|found| counter.named(format!("an explanation: {found}")))
+        wrong(rules, counter, it).map(named)
     })
 }
 

@@ -13,6 +13,7 @@
 //! finds that. What is also allowed: a server or a process without Redis may lose holds and their ends.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use tidegate_engine::limit::{Algorithm, Found};
@@ -32,6 +33,18 @@ pub fn wrong_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let found = counter.lost().or_else(|| counter.too_much()).or_else(|| counter.starved());
         found.map(|found| format!("reservations of limit {limit}, key {key}: {found}"))
     })
+}
+
+/// What is wrong with an explanation of a limit that has reservations: it is one of plain hits, and charges none.
+pub(super) fn wrong_explanation(rules: &Rules<'_>, records: &[Record], explained: &Record) -> Option<String> {
+    let all: Vec<Record> = records.iter().chain([explained]).copied().collect();
+    let counter = counters(rules, &all);
+    let counter = counter.get(&(explained.limit, explained.key, explained.epoch, explained.window))?;
+    let place = counter.own.iter().position(|it| it.request == explained.request)?;
+    let (strict, counting) = counter.surely();
+    let admitted = (explained.outcome == Outcome::Admitted).then_some(explained);
+    let found = admitted.and_then(|it| counter.on_top(&strict, &counting, it));
+    found.or_else(|| counter.denied_with_room(place..place + 1))
 }
 
 /// How many reservations had an answer, and how many of these have to be right.
@@ -251,35 +264,50 @@ impl Counter<'_> {
 
     /// Something that was admitted though no room was left by what was surely counted and held.
     fn too_much(&self) -> Option<String> {
-        let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
-        let counting: Vec<Record> =
-            self.charges.iter().copied().filter(|it| rules.counts(self.limit, it)).collect();
-        // A reservation that is open already is answered as the first time, also if costs have gone beyond N since.
-        let is_new = |it: &Record| !self.is_commit(it) && self.found(it) != Some(Found::Open);
-        let admitted = || self.own.iter().filter(|it| it.outcome == Outcome::Admitted && is_new(it));
-        let found = admitted().filter(|it| rules.judges(self.limit, it)).find_map(|it| {
-            let window = [it.asked.saturating_sub(it.window), it.answered];
-            let before = before(rules, self.limit, &counting, it)?;
-            let before = before.saturating_sub(given_back_alone(rules, self.limit, it, window));
-            self.bounds(it).find_map(|(max, size)| {
-                let held = self.held(it, size, Self::held_at_least);
-                let [hits, _] = self.hits(it, size);
-                let wanted = if self.limit.algorithm.is_strict() { hits.max(1) } else { hits };
-                (before + held + wanted > max || before + held + hits + it.remaining > max).then(|| {
-                    format!(
-                        "request {} was admitted {hits} hits at {} us and left {}, though {before} of {max} were there and \
-                         {held} were held",
-                        it.request,
-                        it.answered / MICRO,
-                        it.remaining
-                    )
-                })
-            })
-        });
+        let (rules, counting) = self.surely();
+        let admitted = || self.own.iter().filter(|it| it.outcome == Outcome::Admitted && self.is_new(it));
+        let found = admitted().find_map(|it| self.on_top(&rules, &counting, it));
         // A reservation may hold one hit of what it asks for.
         let least = |it: &Record| if it.reserving.is_some() { 1 } else { it.hits };
         let charged: Vec<_> = admitted().map(|it| Record { hits: least(it), ..*it }).collect();
         found.or_else(|| unpaid(&self.rules, self.limit, charged.iter(), &counting))
+    }
+
+    /// What is surely charged, and the rules by which that is judged which was admitted.
+    fn surely(&self) -> (Rules<'_>, Vec<Record>) {
+        let rules = Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
+        let counting = self.charges.iter().copied().filter(|it| rules.counts(self.limit, it)).collect();
+        (rules, counting)
+    }
+
+    /// Whether this needs room: a reservation that is open already is answered as the first time, also if costs have gone beyond N
+    /// since.
+    fn is_new(&self, it: &Record) -> bool {
+        !self.is_commit(it) && self.found(it) != Some(Found::Open)
+    }
+
+    /// What is wrong with something that was admitted: what was surely there leaves less room.
+    fn on_top(&self, rules: &Rules<'_>, counting: &[Record], it: &Record) -> Option<String> {
+        if !rules.judges(self.limit, it) {
+            return None;
+        }
+        let window = [it.asked.saturating_sub(it.window), it.answered];
+        let before = before(rules, self.limit, counting, it)?;
+        let before = before.saturating_sub(given_back_alone(rules, self.limit, it, window));
+        self.bounds(it).find_map(|(max, size)| {
+            let held = self.held(it, size, Self::held_at_least);
+            let [hits, _] = self.hits(it, size);
+            let wanted = if self.limit.algorithm.is_strict() { hits.max(1) } else { hits };
+            (before + held + wanted > max || before + held + hits + it.remaining > max).then(|| {
+                format!(
+                    "request {} was admitted {hits} hits at {} us and left {}, though {before} of {max} were there and \
+                     {held} were held",
+                    it.request,
+                    it.answered / MICRO,
+                    it.remaining
+                )
+            })
+        })
     }
 
     /// The most that may be there for a request: N, with what is held; and where that is learnt, N and the overdraft, with the worst
@@ -303,15 +331,20 @@ impl Counter<'_> {
 
     /// A denial though there was room, whatever may have counted or was held.
     fn starved(&self) -> Option<String> {
+        self.denied_with_room(0..self.own.len())
+    }
+
+    /// The same of the records at these places.
+    fn denied_with_room(&self, mut places: Range<usize>) -> Option<String> {
         let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
         let counting: Vec<Record> = self.charges.iter().copied().filter(Record::counts).collect();
         let counted = Counted::new(rules, self.limit, (&self.charges, &counting));
-        let is_denied = |it: &Record| {
+        places.find_map(|place| {
+            let it = &self.own[place];
             let has_no_conflict = matches!(self.found(it), None | Some(Found::Nothing | Found::Open));
-            it.is_over() && has_no_conflict
-        };
-        let denied = self.own.iter().enumerate().filter(|(_, it)| is_denied(it) && !self.is_commit(it));
-        denied.filter(|(_, it)| self.explains(it)).find_map(|(place, it)| {
+            if !it.is_over() || !has_no_conflict || self.is_commit(it) || !self.explains(it) {
+                return None;
+            }
             let fits = |(most, size): (u64, Size)| {
                 let wanted = self.hits(it, size)[1].max(1);
                 let there = counted.fewer_than((most + 1).saturating_sub(wanted), place)?;

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::census::Tally;
 use super::{LATE, Loss, Outcome, Record, Rules};
 use crate::scenario::LimitSpec;
-use crate::world::{MICRO, Time};
+use crate::world::{MICRO, SECOND, Time};
 
 /// More descriptors than a batch has.
 const NAMED_MAX: usize = 64;
@@ -67,9 +67,26 @@ struct Counter<'r> {
 /// What may not happen to slots, and did.
 pub fn wrong_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Option<String> {
     counters(rules, records, releases).into_iter().find_map(|((limit, key, _), counter)| {
-        let found = counter.too_many().or_else(|| counter.starved());
+        let wrong_answer = || (0..counter.calls.len()).find_map(|place| counter.wrong_answer(place));
+        let found = counter.too_many().or_else(wrong_answer);
         found.map(|found| format!("slots of limit {limit}, key {key}: {found}"))
     })
+}
+
+/// What is wrong with an explanation of slots: it takes none, and says what an answer would.
+pub(super) fn wrong_explanation(
+    rules: &Rules<'_>,
+    (records, releases): (&[Record], &[Release]),
+    explained: &Record,
+) -> Option<String> {
+    let all: Vec<Record> = records.iter().chain([explained]).copied().collect();
+    let own = all.last()?;
+    let counter = counters(rules, &all, releases).remove(&(own.limit, own.key, own.epoch))?;
+    let place = counter.calls.iter().position(|call| std::ptr::eq(call.it, own))?;
+    let is_wrong = own.outcome == Outcome::Admitted && own.hits > 0 && counter.is_full(place);
+    let found =
+        is_wrong.then(|| format!("a call would be admitted at {} us into none", own.answered / MICRO));
+    found.or_else(|| counter.wrong_answer(place))
 }
 
 /// How many answers about slots there were, and how many of them have to be right.
@@ -201,18 +218,37 @@ impl Counter<'_> {
         None
     }
 
-    /// A denial though there was a slot, whoever may have held one.
-    fn starved(&self) -> Option<String> {
-        let denied = self.calls.iter().enumerate();
-        let denied = denied.filter(|(_, call)| call.it.is_over() && self.explains(call.it));
-        let is_wrong = |place| self.is_held(place) || !self.may_be_full(place);
-        denied.map(|(place, call)| (place, call.it)).find(|&(place, _)| is_wrong(place)).map(|(_, it)| {
-            format!(
-                "request {} was denied at {} us, though there was a slot",
-                it.request,
-                it.answered / MICRO
-            )
-        })
+    /// What is wrong with the answer to the call at this place: a denial though there was a slot, whoever may have held one; more or
+    /// fewer slots left than there may be; or another wait than that of all denials, since nobody knows when a slot is released.
+    fn wrong_answer(&self, place: usize) -> Option<String> {
+        let Call { it, slot, .. } = &self.calls[place];
+        // During a ban nobody asks for slots.
+        let is_asked = it.outcome != Outcome::Unknown && it.requests > 0 && !it.bans.is_banned;
+        if !is_asked || !self.explains(it) {
+            return None;
+        }
+        let (request, at, left) = (it.request, it.answered / MICRO, it.remaining);
+        let is_over = it.is_over();
+        if is_over && (self.is_held(place) || !self.may_be_full(place)) {
+            return Some(format!("request {request} was denied at {at} us, though there was a slot"));
+        }
+        let own = u64::from(it.outcome == Outcome::Admitted && it.hits > 0);
+        let held: BTreeSet<usize> =
+            self.holding(place).map(|call| call.slot).filter(|it| it != slot).collect();
+        let may: BTreeSet<usize> = self.may_be_holding(place).map(|call| call.slot).collect();
+        let [most, least] =
+            [held, may].map(|slots| u64::from(it.requests).saturating_sub(slots.len() as u64 + own));
+        if left > most || left < least && own > 0 {
+            return Some(format!(
+                "request {request} left {left} slots at {at} us, and not {least} to {most}"
+            ));
+        }
+        // Who begins a ban waits for its end.
+        let may_ban =
+            self.limit.further.is_some_and(|(first, _)| self.rules.limits[first].shape.ban.is_some());
+        let wait = if is_over { SECOND } else { 0 };
+        (it.reset_nanos != wait && !may_ban)
+            .then(|| format!("request {request} is asked to wait {} us at {at} us", it.reset_nanos / MICRO))
     }
 
     /// Whether a denial can be explained from outside.
@@ -247,14 +283,20 @@ impl Counter<'_> {
 
     /// Whether as many other calls may hold slots as there are, when the call at this place is denied, or one of its own id may.
     fn may_be_full(&self, place: usize) -> bool {
+        let it = self.calls[place].it;
+        let (ids, slots): (Vec<Option<u8>>, BTreeSet<usize>) =
+            self.may_be_holding(place).map(|other| (other.it.id, other.slot)).unzip();
+        it.id.is_some() && ids.contains(&it.id) || slots.len() as u64 >= it.requests.into()
+    }
+
+    /// The calls of other slots that may hold them when the call at this place is answered.
+    fn may_be_holding(&self, place: usize) -> impl Iterator<Item = &Call<'_>> {
         let Call { it, slot, .. } = &self.calls[place];
         let others = self.recent(it.asked).take_while(|(_, other)| other.it.asked <= it.answered);
-        let others = others.filter(|&(number, other)| {
+        let others = others.filter(move |&(number, other)| {
             number != place && other.slot != *slot && self.may_hold(other, it.asked)
         });
-        let (ids, slots): (Vec<Option<u8>>, BTreeSet<usize>) =
-            others.map(|(_, other)| (other.it.id, other.slot)).unzip();
-        it.id.is_some() && ids.contains(&it.id) || slots.len() as u64 >= it.requests.into()
+        others.map(|(_, other)| other)
     }
 
     /// Whether a call may hold a slot at this time or later.

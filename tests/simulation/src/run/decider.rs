@@ -157,7 +157,10 @@ impl Run {
             (Some(Effect::Limit { requests, .. }), further) => {
                 let times = further.map_or(1, |(_, further)| further.factor());
                 let requests = requests.map_or(own.requests, |requests| requests as u32 * times);
-                Decider { requests, room: limit.room(requests), is_shadow: limit.is_shadow, ..own }
+                // A `burst` that equals N follows N.
+                let follows = own.room == u64::from(own.requests);
+                let room = if follows { requests.into() } else { own.room };
+                Decider { requests, room, is_shadow: limit.is_shadow, ..own }
             }
             (Some(Effect::Deny), None) => {
                 let is_quota = self.scenario.modes.quota;

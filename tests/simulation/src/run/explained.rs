@@ -71,7 +71,10 @@ impl Run {
         self.judge_trials(&items, &decided, &mut noted[own..]);
         // It says how many are left before they are charged.
         for record in noted.iter_mut().filter(|it| it.outcome == Outcome::Admitted) {
-            record.remaining = record.remaining.saturating_sub(record.hits);
+            let limits = &self.scenario.limits;
+            let is_slots = limits[record.limit % limits.len()].is_slots();
+            let taken = if is_slots { record.hits.min(1) } else { record.hits };
+            record.remaining = record.remaining.saturating_sub(taken);
         }
         self.world.note(|| format!("an explanation: {noted:?}"));
         lock(&self.explained).extend(noted);

@@ -51,7 +51,9 @@ impl Run {
         let found = found.or_else(|| starved(&rules, &counters).map(of_kind(Kind::Starved)));
         let found = found.or_else(|| left_too_little(&rules, &counters).map(of_kind(Kind::Starved)));
         let found = found.or_else(|| {
-            wrong_explanations(&rules, &counters, &lock(&self.explained)).map(of_kind(Kind::WrongAnswer))
+            let asked = (records.as_slice(), releases.as_slice());
+            wrong_explanations(&rules, &counters, asked, &lock(&self.explained))
+                .map(of_kind(Kind::WrongAnswer))
         });
         let found = found.or_else(|| wrong_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
         let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));

@@ -18,20 +18,8 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         let item = Item { hits: random.pick(&[item.hits, item.hits, 1, 0]), ..item };
         let later = random.pick(&[0, 0, MILLI, 50 * MILLI, SECOND, 5 * SECOND]);
         let (at, node) = (ask.at + later, random.index(scenario.clocks.len()));
-        let is_other = |other: &Item| other.limit != item.limit && is_judged(scenario, *other);
-        let with = ask.items.iter().copied().find(is_other);
-        if is_judged(scenario, item) {
-            scenario.faults.push(Fault { at, what: What::Explain { node, item, with } });
-        }
+        let with = ask.items.iter().copied().find(|other| other.limit != item.limit);
+        scenario.faults.push(Fault { at, what: What::Explain { node, item, with } });
     }
     scenario.faults.sort_by_key(|fault| fault.at);
-}
-
-/// What slots and reservations hold is judged by their own rules.
-fn is_judged(scenario: &Scenario, item: Item) -> bool {
-    let is_of_rule = |(number, _): &(usize, &_)| {
-        *number == item.limit || scenario.limits[*number].is_further_of(item.limit)
-    };
-    let mut limits = scenario.limits.iter().enumerate().filter(is_of_rule);
-    limits.all(|(_, limit)| !limit.is_slots() && limit.shape.reserve.is_none())
 }

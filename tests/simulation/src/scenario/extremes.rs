@@ -12,9 +12,13 @@ const BUCKETS: [u64; 5] = [1, 2, 5, 250, 1_000];
 
 /// A quarter of all scenarios have some of each.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    for limit in scenario.limits.iter_mut().filter(|limit| !limit.is_override) {
-        if limit.algorithm == Algorithm::SlidingWindow && random.one_in(4) {
-            limit.buckets = random.pick(&BUCKETS);
+    for number in 0..scenario.limits.len() {
+        let limit = &scenario.limits[number];
+        let may_be_cut = limit.algorithm == Algorithm::SlidingWindow && limit.further.is_none();
+        if may_be_cut && !limit.is_override && random.one_in(4) {
+            let (buckets, limits) = (random.pick(&BUCKETS), scenario.limits.iter_mut().enumerate());
+            let of_rule = limits.filter(|(other, limit)| *other == number || limit.is_further_of(number));
+            of_rule.for_each(|(_, limit)| limit.buckets = buckets);
         }
     }
     if random.one_in(4) {

@@ -8,7 +8,7 @@ fn an_explanation_says_what_an_answer_might_and_charges_nothing() {
     let limits = [limit(Algorithm::SlidingWindow)];
     let is_fine = |asked: &[Record], explained: Record| {
         let rules = rules(&limits, &[], true);
-        wrong_explanations(&rules, &Counter::all(&limits, asked), &[explained]).is_none()
+        wrong_explanations(&rules, &Counter::all(&limits, asked), (asked, &[]), &[explained]).is_none()
     };
     let [one, other] = [0, 5].map(|at| record((at, at + 1), admitted));
     let says = |outcome: Outcome, remaining: u64| Record { remaining, ..record((20, 21), outcome) };
