@@ -87,18 +87,49 @@ impl Shared {
         }
     }
 
-    /// Sets or removes the value of an id if it is `before`, and remembers it if that may be done and not announced.
+    /// Sets or removes the value of an id if it is `before`, and remembers it if that may be done and not announced: also
+    /// if nobody waits for the end of this.
     async fn exchange(
         &self,
         id: &str,
         before: Option<&[u8]>,
         after: Option<&[u8]>,
     ) -> Result<bool, ConnectError> {
+        let mut exchanging = Exchanging { shared: self, id, may_be_unannounced: true };
         let exchanged = self.store.exchange(id, before, after).await;
-        if exchanged.as_ref().is_err_and(ConnectError::may_be_done) {
-            self.unannounced.lock().insert(id.to_owned());
-        }
+        exchanging.may_be_unannounced = exchanged.as_ref().is_err_and(ConnectError::may_be_done);
         exchanged
+    }
+}
+
+/// A change of a value. Of several at the same time, those that are left are given up when one fails.
+struct Exchanging<'s> {
+    shared: &'s Shared,
+    id: &'s str,
+    may_be_unannounced: bool,
+}
+
+impl Drop for Exchanging<'_> {
+    fn drop(&mut self) {
+        if self.may_be_unannounced {
+            self.shared.unannounced.lock().insert(self.id.to_owned());
+        }
+    }
+}
+
+/// An agreement. If it fails or is given up, the next one is about all ids, and announces what this one was to announce.
+struct Agreeing<'s> {
+    shared: &'s Shared,
+    unannounced: BTreeSet<String>,
+    is_done: bool,
+}
+
+impl Drop for Agreeing<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.shared.unannounced.lock().append(&mut self.unannounced);
+            self.shared.compares_all.store(true, Relaxed);
+        }
     }
 }
 
@@ -241,21 +272,14 @@ impl<R: Runtime> Book<R> {
     /// Reads what has changed in Redis, and writes back what it has lost.
     async fn agree(&self, shared: &Shared, now: Timestamp) -> Result<(), ConnectError> {
         let unannounced = std::mem::take(&mut *shared.unannounced.lock());
+        let mut agreeing = Agreeing { shared, unannounced, is_done: false };
         // Changes that were announced before the stream is read are in it, unless Redis has lost them.
         let unread = std::mem::take(&mut *shared.unread.lock());
-        let agreed = async {
-            self.agree_on_these(shared, unannounced.clone(), Found::Unlisted, now).await?;
-            self.agree_on_changed(shared, unread, now).await
-        };
-        let agreed = agreed.await;
-        match &agreed {
-            Ok(()) => shared.trouble.lock().is_read = true,
-            Err(_) => {
-                shared.unannounced.lock().extend(unannounced);
-                shared.compares_all.store(true, Relaxed);
-            }
-        }
-        agreed
+        self.agree_on_these(shared, agreeing.unannounced.clone(), Found::Unlisted, now).await?;
+        self.agree_on_changed(shared, unread, now).await?;
+        agreeing.is_done = true;
+        shared.trouble.lock().is_read = true;
+        Ok(())
     }
 
     async fn agree_on_changed(

@@ -134,3 +134,40 @@ async fn what_redis_evicts_is_there_again_for_nodes_that_start() {
     other.agree(NOW).await.expect("it answers");
     assert_eq!(other.limits()["a"], 5);
 }
+
+/// One of several that are written back together fails, so the others are not waited for any more.
+#[tokio::test]
+async fn what_was_not_announced_because_another_one_failed_is_announced_later() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [(); 2].map(|()| Node::start(&redis));
+    let [one, other] = &nodes;
+    all_agree(&nodes, NOW).await;
+    let before = redis.held.lock().clone();
+    one.put("a", 5, NOW).await.expect("it answers");
+    one.put("b", 6, NOW).await.expect("it answers");
+    *redis.held.lock() = before;
+    *one.link.stuck.lock() = Some("a".to_owned());
+    one.link.is_mute.store(true, Relaxed);
+    one.agree(after(1)).await.expect_err("no answer for one of them");
+    *one.link.stuck.lock() = None;
+    one.link.is_mute.store(false, Relaxed);
+    one.agree(after(2)).await.expect("it answers");
+    other.agree(after(2)).await.expect("it answers");
+    assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5), ("b".to_owned(), 6)]));
+}
+
+/// A node that starts waits for the first agreement only for a while.
+#[tokio::test]
+async fn what_was_not_announced_is_announced_though_an_agreement_was_given_up() {
+    let redis = Arc::<Redis>::default();
+    let nodes = [(); 2].map(|()| Node::start(&redis));
+    let [one, other] = &nodes;
+    all_agree(&nodes, NOW).await;
+    one.link.is_unannounced.store(true, Relaxed);
+    assert!(matches!(one.put("a", 5, NOW).await, Err(ChangeError::NotKnown(_))));
+    one.link.is_unannounced.store(false, Relaxed);
+    assert!(one.agree(after(1)).now_or_never().is_none(), "it waits for Redis");
+    one.agree(after(2)).await.expect("it answers");
+    other.agree(after(2)).await.expect("it answers");
+    assert_eq!(other.limits(), BTreeMap::from([("a".to_owned(), 5)]));
+}

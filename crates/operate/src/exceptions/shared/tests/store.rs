@@ -36,6 +36,8 @@ pub(super) struct Link {
     pub(super) is_mute: Arc<AtomicBool>,
     /// Whether changes are done and not announced, as a Cluster may leave them.
     pub(super) is_unannounced: Arc<AtomicBool>,
+    /// The id whose change is done, and neither announced nor answered.
+    pub(super) stuck: Arc<Mutex<Option<String>>>,
     /// Whether it fails after the stream was read: values cannot be had.
     pub(super) has_no_values: Arc<AtomicBool>,
     /// Whether changes are done, and too few replicas have them.
@@ -121,10 +123,14 @@ impl ExceptionStore for Link {
         after: Option<&'s [u8]>,
     ) -> StoreCall<'s, bool> {
         let (id, before, after) = (id.to_owned(), before.map(<[u8]>::to_vec), after.map(<[u8]>::to_vec));
-        if self.is_unannounced.load(Relaxed) {
+        let is_stuck = self.stuck.lock().as_ref() == Some(&id);
+        if is_stuck || self.is_unannounced.load(Relaxed) {
             self.redis.exchange(&id, before, after);
             self.redis.held.lock().stream.pop();
-            return Box::pin(async { Err(ConnectError::Unannounced("full".to_owned())) });
+            return match is_stuck {
+                true => Box::pin(std::future::pending()),
+                false => Box::pin(async { Err(ConnectError::Unannounced("full".to_owned())) }),
+            };
         }
         self.ask(move |redis| redis.exchange(&id, before, after), true)
     }
