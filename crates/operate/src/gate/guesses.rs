@@ -47,8 +47,8 @@ impl Guesses {
     }
 }
 
-/// The place of addresses without one of their own. No client has this address.
-const SHARED: Option<IpAddr> = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+/// The place of addresses without one of their own. It is no network: its last 64 bits are not zero.
+const SHARED: Option<IpAddr> = Some(IpAddr::V6(Ipv6Addr::from_bits(1)));
 
 /// A client with one IPv6 address usually has the 64 bits behind it too.
 fn network(from: Option<IpAddr>) -> Option<IpAddr> {
@@ -97,5 +97,18 @@ mod tests {
         assert!(guesses.may(address("203.0.113.1"), later));
         guesses.note(address("203.0.113.1"), later);
         assert!(guesses.0.lock().len() <= 2, "what is forgotten leaves");
+    }
+
+    #[test]
+    fn no_address_is_in_the_shared_place_while_it_has_one_of_its_own() {
+        for own in ["::1", "::", "::ffff:10.0.0.1", "fe80::1"] {
+            let (guesses, now) = (Guesses::default(), monotonic());
+            guesses.note(address(own), now);
+            for host in 0..20_000_u32 {
+                guesses.note(Some(IpAddr::V4((host + (20 << 24)).into())), now);
+            }
+            assert!(!guesses.may(address("203.0.113.1"), now), "the shared place is spent");
+            assert!(guesses.may(address(own), now), "{own}");
+        }
     }
 }
