@@ -83,11 +83,15 @@ pub struct Caller {
 }
 
 /// Where lines go.
-pub struct Audit(Mutex<Lines>);
+pub struct Audit {
+    /// Locked while a line is written, which may wait for a disk.
+    lines: Mutex<Lines>,
+    /// The last lines. Who reads them does not wait for a disk.
+    recent: Mutex<VecDeque<String>>,
+}
 
 struct Lines {
     log: Option<Log>,
-    recent: VecDeque<String>,
     /// Distinguishes the changes of a process.
     next: u64,
     /// Distinguishes processes.
@@ -110,7 +114,7 @@ impl Audit {
     /// In memory alone. `began` distinguishes this process from earlier ones.
     pub fn in_memory(began: Timestamp) -> Self {
         let process = format!("{:x}", began.as_nanos());
-        Self(Mutex::new(Lines { log: None, recent: VecDeque::new(), next: 0, process }))
+        Self { lines: Mutex::new(Lines { log: None, next: 0, process }), recent: Mutex::default() }
     }
 
     /// To this file too; `-` is standard output.
@@ -121,7 +125,7 @@ impl Audit {
             false => Some(open(path).map_err(|source| AuditError::Log { path: path.to_owned(), source })?),
         };
         let audit = Self::in_memory(began);
-        audit.0.lock().log = Some(Log { path: path.to_owned(), file, is_torn: false });
+        audit.lines.lock().log = Some(Log { path: path.to_owned(), file, is_torn: false });
         Ok(audit)
     }
 
@@ -158,7 +162,7 @@ impl Audit {
         does: Does,
         what: Value,
     ) -> Result<Intended, AuditError> {
-        let mut lines = self.0.lock();
+        let mut lines = self.lines.lock();
         let id = format!("{}-{}", lines.process, lines.next);
         lines.next += 1;
         let Author { who, caller: Caller { peer, certificate } } = author;
@@ -168,7 +172,7 @@ impl Audit {
         if let Some(certificate) = certificate {
             line["certificate"] = certificate.as_str().into();
         }
-        lines.write(&line)?;
+        self.write(&mut lines, &line)?;
         Ok(Intended(id))
     }
 
@@ -179,27 +183,26 @@ impl Audit {
             Ok(outcome) => line["outcome"] = outcome.into(),
             Err(why) => (line["outcome"], line["why"]) = ("failed".into(), why.into()),
         }
-        if let Err(error) = self.0.lock().write(&line) {
+        if let Err(error) = self.write(&mut self.lines.lock(), &line) {
             tracing::error!("the outcome of {id} is not in the audit: {error}");
         }
     }
 
     /// The last lines, the oldest first.
     pub fn recent(&self) -> Vec<String> {
-        self.0.lock().recent.iter().cloned().collect()
+        self.recent.lock().iter().cloned().collect()
     }
-}
 
-impl Lines {
-    fn write(&mut self, line: &Value) -> Result<(), AuditError> {
+    fn write(&self, lines: &mut Lines, line: &Value) -> Result<(), AuditError> {
         let line = json_line(&line.to_string()).into_owned();
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut lines.log {
             log.write(&line).map_err(|source| AuditError::Log { path: log.path.clone(), source })?;
         }
-        if self.recent.len() == RECENT_MAX {
-            self.recent.pop_front();
+        let mut recent = self.recent.lock();
+        if recent.len() == RECENT_MAX {
+            recent.pop_front();
         }
-        self.recent.push_back(line);
+        recent.push_back(line);
         Ok(())
     }
 }
@@ -248,6 +251,10 @@ fn synced(file: &File) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
 
     /// A disk that was full may have taken a part of a line.
@@ -262,5 +269,20 @@ mod tests {
         log.file = Some(open(&path).expect("to write"));
         assert!(["2", "3"].iter().all(|line| log.write(line).is_ok()));
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "\n2\n3\n");
+    }
+
+    /// The thread that shows the audit serves scrapes.
+    #[test]
+    fn the_last_lines_are_shown_while_another_one_is_being_written() {
+        let audit = Audit::in_memory(Timestamp::from_secs(1_700_000_000));
+        let is_written = audit.lines.lock();
+        thread::scope(|scope| {
+            let (show, shown) = sync_channel(1);
+            let audit = &audit;
+            scope.spawn(move || show.send(audit.recent()));
+            let shown = shown.recv_timeout(Duration::from_secs(10));
+            drop(is_written);
+            assert_eq!(shown, Ok(Vec::new()));
+        });
     }
 }
