@@ -41,7 +41,7 @@ pub(super) struct Planned {
 impl Pages {
     /// The exceptions of a file, if there is one.
     pub(super) fn new(read: Vec<Lined>, has_file: bool) -> Self {
-        let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
+        let next = read.iter().map(|(record, _)| record.number.saturating_add(1)).max().unwrap_or_default();
         let named = |(record, line): Lined| (record.id.clone(), Page { record: Arc::new(record), line });
         let records = read.into_iter().map(named).collect();
         let (ended, patterns, next_end) = (BTreeMap::new(), 0, None);

@@ -259,6 +259,17 @@ fn a_number_that_is_later_than_the_time_of_its_exception_stays() {
     assert_eq!(book.all()[0].number, later);
 }
 
+/// Another program wrote it: what is made later decides all the same, and the process goes on.
+#[test]
+fn a_file_may_have_the_greatest_number_of_all() {
+    let book = Book::new(audit());
+    let line = format!("{}\n", Authored { number: u64::MAX, ..record("a", json!({"deny": true})) }.line());
+    book.replace_all(Path::new("exceptions"), &line).expect("good");
+    book.put(record("b", json!({"unlimited": true})), false, &author(), NOW).expect("done");
+    let numbers: Vec<u64> = book.all().iter().map(|record| record.number).collect();
+    assert_eq!(numbers, [u64::MAX; 2]);
+}
+
 #[test]
 fn a_file_that_is_broken_is_refused_with_its_line() {
     let folder = TempDir::new().expect("a folder");
