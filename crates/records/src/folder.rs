@@ -176,9 +176,9 @@ impl Folder {
         std::mem::replace(&mut self.store.write(), store)
     }
 
-    /// Whether it answers reads.
+    /// Whether it answers reads. Does not wait for a disk.
     pub fn is_open(&self) -> bool {
-        matches!(*self.store.read(), TreeState::Open(_))
+        self.store.try_read().is_some_and(|store| matches!(*store, TreeState::Open(_)))
     }
 
     /// How often it was opened. A change that failed may be there since the last time.
@@ -276,12 +276,17 @@ impl Folder {
         self.write(batch.iter().map(|(key, record)| (key, Some(record))))
     }
 
-    /// How many records there are, roughly: recently replaced or removed ones may be included.
+    /// How many records there are, roughly: recently replaced or removed ones may be included. Does not wait for a disk:
+    /// a folder that is being closed waits for its reads, and whoever locks it then waits for these too.
     ///
     /// # Errors
-    /// When the folder is closed.
+    /// When the folder is closed, or is being closed.
     pub fn count(&self) -> Result<u64, FolderError> {
-        self.with_tree(|tree| Ok(tree.count()))
+        match self.store.try_read().as_deref() {
+            Some(TreeState::Open(tree)) => Ok(tree.count()),
+            Some(TreeState::Closed(why)) => Err(FolderError::Closed(why.clone())),
+            None => Err(FolderError::Closed(format!("LIMITS_DIR: {} is being closed", self.path.display()))),
+        }
     }
 
     /// Writes all of this or nothing, for the thread that holds `writing`.

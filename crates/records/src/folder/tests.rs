@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -139,6 +141,78 @@ fn a_folder_that_refuses_changes_is_opened_again_and_says_how_often() {
     folder.refuses.store(true, Relaxed);
     folder.mend().expect("it is opened again");
     assert_eq!(folder.times_opened(), 2);
+}
+
+/// A tree whose reads hang until somebody sends something.
+struct HangingTree(Mutex<Receiver<()>>);
+
+struct HangingTrees(Mutex<Option<HangingTree>>);
+
+impl Trees for HangingTrees {
+    fn open(&self, _: &Path) -> Result<Box<dyn Tree>, FolderError> {
+        let tree = self.0.lock().take();
+        tree.map(|tree| Box::new(tree) as _).ok_or(FolderError::Closed("it was opened once".to_owned()))
+    }
+
+    fn probe(&self, _: &Path) -> Result<(), FolderError> {
+        Ok(())
+    }
+}
+
+impl Tree for HangingTree {
+    fn get(&self, _: &RecordKey) -> Result<Option<Record>, FolderError> {
+        self.0.lock().recv().expect("the test ends it");
+        Ok(None)
+    }
+
+    fn has(&self, _: &RecordKey) -> Result<bool, FolderError> {
+        Ok(false)
+    }
+
+    fn page(
+        &self,
+        _: &KeyPrefix,
+        _: Option<&RecordKey>,
+        _: usize,
+    ) -> Result<Vec<(RecordKey, Record)>, FolderError> {
+        Ok(Vec::new())
+    }
+
+    fn count(&self) -> u64 {
+        7
+    }
+
+    fn write(&self, _: &mut dyn Iterator<Item = Change<'_>>) -> Result<(), FolderError> {
+        Ok(())
+    }
+}
+
+/// The folder is to be opened again, and a read of it hangs. The thread that asks serves scrapes.
+#[test]
+fn whoever_asks_how_many_records_there_are_waits_for_no_read() {
+    let temporary = temporary();
+    let (go, gone) = channel();
+    let tree = HangingTree(Mutex::new(gone));
+    let folder = Folder::closed_on(temporary.path(), Arc::new(HangingTrees(Mutex::new(Some(tree)))));
+    folder.mend().expect("it can be opened");
+    assert_eq!((folder.count().ok(), folder.is_open()), (Some(7), true));
+    thread::scope(|scope| {
+        let folder = &folder;
+        scope.spawn(|| folder.get(&key("a")));
+        while folder.store.try_write().is_some() {
+            thread::yield_now();
+        }
+        folder.refuses.store(true, Relaxed);
+        scope.spawn(|| folder.mend());
+        while folder.store.try_read().is_some() {
+            thread::yield_now();
+        }
+        let (ask, asked) = channel();
+        scope.spawn(move || ask.send((folder.count().is_err(), folder.is_open())));
+        let asked = asked.recv_timeout(Duration::from_secs(10));
+        go.send(()).expect("the read waits");
+        assert_eq!(asked, Ok((true, false)));
+    });
 }
 
 #[test]
