@@ -40,9 +40,10 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// a server that is gone while it is cut off; and three judges: of cold counters of candidates that take longer to drain than
 /// COLD_START_MAX_WINDOW, of resets by the answer that only who resets waits for, and of waits after what a node admitted
 /// alone just before a trouble ended; the end of an exception that a Cluster had and never announced; a judge who counted what an older
-/// process of a node decided for a newer one; and a record in a folder that was confirmed to an operator, and then undone by a change
-/// that had failed.
-const REGRESSIONS: [u64; 56] = [
+/// process of a node decided for a newer one; a record in a folder that was confirmed to an operator, and then undone by a change
+/// that had failed; a record that a Cluster listed no more, because it was removed and put at the same time; and hits of a limit of 0
+/// with a `burst`, which `allow` let through.
+const REGRESSIONS: [u64; 58] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -99,6 +100,8 @@ const REGRESSIONS: [u64; 56] = [
     10301052,
     10310711,
     10311017,
+    10374006,
+    10378381,
 ];
 
 #[test]
