@@ -227,20 +227,24 @@ impl Counter<'_> {
         if !is_asked || !self.explains(it) {
             return None;
         }
-        let (request, at, left) = (it.request, it.answered / MICRO, it.remaining);
+        let (request, at) = (it.request, it.answered / MICRO);
         let is_over = it.is_over();
         if is_over && (self.is_held(place) || !self.may_be_full(place)) {
             return Some(format!("request {request} was denied at {at} us, though there was a slot"));
         }
         let own = u64::from(it.outcome == Outcome::Admitted && it.hits > 0);
+        // A limit that denies nothing lets a call pass whose id has a slot.
+        let may_have_one = it.id.is_some() && self.may_be_holding(place).any(|call| call.it.id == it.id);
         let held: BTreeSet<usize> =
             self.holding(place).map(|call| call.slot).filter(|it| it != slot).collect();
         let may: BTreeSet<usize> = self.may_be_holding(place).map(|call| call.slot).collect();
-        let [most, least] =
-            [held, may].map(|slots| u64::from(it.requests).saturating_sub(slots.len() as u64 + own));
-        if left > most || left < least && own > 0 {
+        let left =
+            |slots: BTreeSet<usize>, own| u64::from(it.requests).saturating_sub(slots.len() as u64 + own);
+        let [most, least] = [left(held, if may_have_one { 0 } else { own }), left(may, own)];
+        if it.remaining > most || it.remaining < least && own > 0 {
+            let said = it.remaining;
             return Some(format!(
-                "request {request} left {left} slots at {at} us, and not {least} to {most}"
+                "request {request} left {said} slots at {at} us, and not {least} to {most}"
             ));
         }
         // Who begins a ban waits for its end.
