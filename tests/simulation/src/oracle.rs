@@ -85,7 +85,7 @@ pub use holds::wrong_holds;
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
 pub use remaining::left_too_little;
 use room::{before, given_back_alone};
-pub use slots::{Release, wrong_slots};
+pub use slots::{Release, wrong_slots, wrongly_left_slots};
 pub use starved::starved;
 pub use trouble::{Trouble, Troubles};
 

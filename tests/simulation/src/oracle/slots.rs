@@ -67,9 +67,17 @@ struct Counter<'r> {
 /// What may not happen to slots, and did.
 pub fn wrong_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Option<String> {
     counters(rules, records, releases).into_iter().find_map(|((limit, key, _), counter)| {
-        let wrong_answer = || (0..counter.calls.len()).find_map(|place| counter.wrong_answer(place));
-        let found = counter.too_many().or_else(wrong_answer);
+        let starved = || (0..counter.calls.len()).find_map(|place| counter.starved(place));
+        let found = counter.too_many().or_else(starved);
         found.map(|found| format!("slots of limit {limit}, key {key}: {found}"))
+    })
+}
+
+/// What is wrong with what answers say: how many slots are left, or how long to wait for one.
+pub fn wrongly_left_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Option<String> {
+    counters(rules, records, releases).into_iter().find_map(|((limit, key, _), counter)| {
+        let found = (0..counter.calls.len()).find_map(|place| counter.wrongly_left(place))?;
+        Some(format!("slots of limit {limit}, key {key}: {found}"))
     })
 }
 
@@ -86,7 +94,7 @@ pub(super) fn wrong_explanation(
     let is_wrong = own.outcome == Outcome::Admitted && own.hits > 0 && counter.is_full(place);
     let found =
         is_wrong.then(|| format!("a call would be admitted at {} us into none", own.answered / MICRO));
-    found.or_else(|| counter.wrong_answer(place))
+    found.or_else(|| counter.starved(place)).or_else(|| counter.wrongly_left(place))
 }
 
 /// How many answers about slots there were, and how many of them have to be right.
@@ -218,9 +226,20 @@ impl Counter<'_> {
         None
     }
 
-    /// What is wrong with the answer to the call at this place: a denial though there was a slot, whoever may have held one; more or
-    /// fewer slots left than there may be; or another wait than that of all denials, since nobody knows when a slot is released.
-    fn wrong_answer(&self, place: usize) -> Option<String> {
+    /// A denial of the call at this place though there was a slot, whoever may have held one.
+    fn starved(&self, place: usize) -> Option<String> {
+        let it = self.calls[place].it;
+        let is_wrong = it.is_over()
+            && self.explains(it)
+            && !it.bans.is_banned
+            && (self.is_held(place) || !self.may_be_full(place));
+        let (request, at) = (it.request, it.answered / MICRO);
+        is_wrong.then(|| format!("request {request} was denied at {at} us, though there was a slot"))
+    }
+
+    /// More or fewer slots that are left by the answer to the call at this place than there may be, or another wait than that of all
+    /// denials: nobody knows when a slot is released.
+    fn wrongly_left(&self, place: usize) -> Option<String> {
         let Call { it, slot, .. } = &self.calls[place];
         // During a ban nobody asks for slots.
         let is_asked = it.outcome != Outcome::Unknown && it.requests > 0 && !it.bans.is_banned;
@@ -228,10 +247,6 @@ impl Counter<'_> {
             return None;
         }
         let (request, at) = (it.request, it.answered / MICRO);
-        let is_over = it.is_over();
-        if is_over && (self.is_held(place) || !self.may_be_full(place)) {
-            return Some(format!("request {request} was denied at {at} us, though there was a slot"));
-        }
         let own = u64::from(it.outcome == Outcome::Admitted && it.hits > 0);
         // A limit that denies nothing lets a call pass whose id has a slot.
         let may_have_one = it.id.is_some() && self.may_be_holding(place).any(|call| call.it.id == it.id);
@@ -250,7 +265,7 @@ impl Counter<'_> {
         // Who begins a ban waits for its end.
         let may_ban =
             self.limit.further.is_some_and(|(first, _)| self.rules.limits[first].shape.ban.is_some());
-        let wait = if is_over { SECOND } else { 0 };
+        let wait = if it.is_over() { SECOND } else { 0 };
         (it.reset_nanos != wait && !may_ban)
             .then(|| format!("request {request} is asked to wait {} us at {at} us", it.reset_nanos / MICRO))
     }

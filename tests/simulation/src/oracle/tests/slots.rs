@@ -1,6 +1,6 @@
 //! The oracle of calls in flight, tried on calls that somebody thought out.
 
-use super::super::slots::{Release, wrong_slots};
+use super::super::slots::{Release, wrong_slots, wrongly_left_slots};
 use super::*;
 
 /// A call of this id, which asks for one of two slots for a second.
@@ -109,4 +109,36 @@ fn lost_slots_count_as_taken_for_the_shortest_ttl_in_force() {
     assert!(is_fine([2 * SECOND, SECOND], late), "nobody knows of the longer ttl any more");
     assert!(!is_fine([2 * SECOND, SECOND], SECOND), "a shorter one counts too");
     assert!(is_fine([2 * SECOND, 4 * SECOND], 200), "so long a ttl is exempt");
+}
+
+#[test]
+fn what_answers_say_of_slots_and_of_waits_is_what_there_may_be() {
+    let limits = [limit(Algorithm::Concurrency)];
+    let usual = rules(&limits, &[], true);
+    let said = |(at, outcome), remaining, reset_nanos| Record {
+        remaining,
+        reset_nanos,
+        ..call(at as u8, (at, at + 1), outcome)
+    };
+    let over = Outcome::Denied { over: true };
+    let is_fine = |left: [u64; 3], [waits, again]: [Time; 2]| {
+        let of = |at, outcome, left, waits| said((at, outcome), left, waits);
+        let records = [
+            of(10, Outcome::Admitted, left[0], waits),
+            of(20, Outcome::Admitted, left[1], waits),
+            of(30, over, left[2], again),
+        ];
+        wrongly_left_slots(&usual, &records, &[]).is_none()
+    };
+    assert!(is_fine([1, 0, 0], [0, SECOND]));
+    for left in [[0, 0, 0], [2, 0, 0], [1, 1, 0], [1, 0, 1]] {
+        assert!(!is_fine(left, [0, SECOND]), "{left:?}");
+    }
+    assert!(!is_fine([1, 0, 0], [0, SECOND + 1]) && !is_fine([1, 0, 0], [1, SECOND]));
+    // Whether a call without an answer holds a slot is not known.
+    let unknown = said((15, Outcome::Unknown), 0, 0);
+    for (left, expected) in [(2, false), (1, true), (0, true)] {
+        let records = [unknown, said((20, Outcome::Admitted), left, 0)];
+        assert_eq!(wrongly_left_slots(&usual, &records, &[]).is_none(), expected, "{left}");
+    }
 }
