@@ -290,3 +290,6 @@ fn line(answer: &impl Serialize) -> String {
 fn lines(lines: impl IntoIterator<Item = String, IntoIter: Send + 'static>) -> Page {
     pieces("application/x-ndjson", lines.into_iter().map(|line| line + "\n"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Requests and responses of an HTTP port: bodies within bounds, and pages, rendered at once or while they are sent.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -132,7 +133,10 @@ pub trait Respond: Clone + Send + Sync + 'static {
 
 /// Reads a body that is within `bounds`, for at most ten seconds.
 /// Fails when it is too large, comes too late, or breaks off.
-pub async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+pub async fn read_body<B>(body: B, bounds: &Bounds) -> Result<Bytes, Refusal>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
     let read = Limited::new(body, bounds.request_bytes_max).collect();
     match tokio::time::timeout(BODY_READ_TIMEOUT, read).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
@@ -154,5 +158,78 @@ pub fn status_of(refusal: &Refusal) -> StatusCode {
         RefusalCode::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
         RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
         RefusalCode::Unavailable | RefusalCode::StoreFailure => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body_util::{Empty, Full, StreamBody};
+
+    use super::*;
+
+    /// The bytes of each frame.
+    async fn frames(mut body: PageBody) -> Vec<String> {
+        let mut frames = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let data = frame.expect("infallible").into_data().expect("there are no trailers");
+            frames.push(String::from_utf8(data.to_vec()).expect("text"));
+            assert!(frames.len() < 10, "it ends");
+        }
+        frames
+    }
+
+    #[tokio::test]
+    async fn a_page_says_how_long_it_is_and_one_in_pieces_does_not() {
+        let whole = text(StatusCode::OK, "abc").into_body();
+        assert_eq!((whole.size_hint().exact(), whole.is_end_stream()), (Some(3), false));
+        assert_eq!(frames(whole).await, ["abc"]);
+        let none = empty(StatusCode::OK).into_body();
+        assert_eq!((none.size_hint().exact(), none.is_end_stream()), (Some(0), true));
+        assert_eq!(frames(none).await, [""; 0]);
+        let parts = pieces(TEXT, ["abc\n", "d\n"].map(str::to_owned).into_iter()).into_body();
+        assert_eq!((parts.size_hint().exact(), parts.is_end_stream()), (None, false));
+        assert_eq!(frames(parts).await, ["abc", "\n", "d", "\n"]);
+    }
+
+    /// The clock of the runtime is paused: pauses pass at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_too_large_or_late_or_breaks_off_is_refused() {
+        let bounds = Bounds { request_bytes_max: 3, ..Bounds::default() };
+        let read = |text: &'static str| read_body(Full::new(Bytes::from(text)), &bounds);
+        assert_eq!(read("abc").await.ok().as_deref(), Some(&b"abc"[..]));
+        assert_eq!(
+            read("abcd").await.err().map(|refusal| refusal.code),
+            Some(RefusalCode::ResourceExhausted)
+        );
+        let broken = stream::iter([Err::<Frame<Bytes>, _>(std::io::Error::other("broke off"))]);
+        let refusal = read_body(StreamBody::new(broken), &bounds).await.expect_err("broken");
+        assert_eq!((refusal.code, &*refusal.message), (RefusalCode::InvalidArgument, "broke off"));
+        let silent = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let refusal = read_body(silent, &bounds).await.expect_err("silent");
+        assert_eq!(refusal.code, RefusalCode::DeadlineExceeded);
+        assert_eq!(read_body(Empty::<Bytes>::new(), &bounds).await.ok(), Some(Bytes::new()));
+    }
+
+    #[test]
+    fn a_parameter_is_found_by_its_complete_name() {
+        let found = |name| parameter("a=1&ab=2&c&d=", name);
+        assert_eq!([found("a"), found("ab"), found("d")], [Some("1"), Some("2"), Some("")]);
+        assert_eq!([found("b"), found("c"), found("")], [None; 3]);
+    }
+
+    #[test]
+    fn each_refusal_has_its_status() {
+        for (code, status) in [
+            (RefusalCode::InvalidArgument, 400),
+            (RefusalCode::Unimplemented, 400),
+            (RefusalCode::DeadlineExceeded, 408),
+            (RefusalCode::ResourceExhausted, 413),
+            (RefusalCode::Unavailable, 500),
+            (RefusalCode::StoreFailure, 500),
+        ] {
+            let refusal = Refusal { code, message: String::new() };
+            assert_eq!(refused(&refusal).status().as_u16(), status, "{refusal:?}");
+        }
     }
 }

@@ -91,3 +91,18 @@ impl From<BanError> for Problem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ban_lasts_for_seconds_within_a_year() {
+        for (text, secs) in [("1s", 1), ("90s", 90), ("1h30m", 5_400), ("8784h", 366 * 86_400)] {
+            assert_eq!(seconds(text), Ok(secs), "{text}");
+        }
+        for bad in ["", "0s", "0", "500ms", "1500ms", "8784h1s", "90", "-1s", "5000000h"] {
+            assert!(seconds(bad).is_err_and(|mistake| mistake.to_string().starts_with("for: ")), "{bad}");
+        }
+    }
+}

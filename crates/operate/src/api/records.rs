@@ -230,6 +230,23 @@ mod tests {
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
+    use crate::api::tests::{api, rules};
+
+    #[tokio::test]
+    async fn the_audit_has_the_reason_of_a_change_if_there_is_one() {
+        let api = api(&rules(1));
+        for why in ["", "a launch"] {
+            let caller = Caller { peer: String::new(), certificate: None };
+            let author = Author { who: "jane".to_owned(), caller };
+            let reason = Reason { author, why: why.to_owned() };
+            let change = async { Ok(((), DONE.to_owned())) };
+            api.change_records(reason, Does::RecordPut, json!({}), change).await.expect("done");
+            let lines = api.book.audit().recent();
+            let began: Value = serde_json::from_str(&lines[lines.len() - 2]).expect("JSON");
+            let shown = began["what"].get("why").and_then(Value::as_str);
+            assert_eq!(shown, Some(why).filter(|why| !why.is_empty()), "{began}");
+        }
+    }
 
     /// The folder is closed, so it is opened for the call.
     #[tokio::test]

@@ -87,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Sets or removes the value of an id if it is `before`, and remembers it if that may be done and not announced: also
+    /// Sets or removes the value of an id if it is `before`. Remembers it if that may be done and not announced, also
     /// if nobody waits for the end of this.
     async fn exchange(
         &self,

@@ -3,13 +3,15 @@
 //! In: a body of any length. Out: the number of loaded records, and what is wrong with which line. A batch with a bad
 //! line is not stored; the others are. At most one batch is in memory.
 
+use std::fmt::Display;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -121,7 +123,11 @@ impl Progress {
         Self { service, reader, batch: RecordBatch::default(), full: Vec::new(), report: Loaded::default() }
     }
 
-    async fn read(&mut self, records: &RecordStore, mut body: Incoming) -> Result<(), Problem> {
+    async fn read(
+        &mut self,
+        records: &RecordStore,
+        mut body: impl Body<Data = Bytes, Error: Display> + Unpin,
+    ) -> Result<(), Problem> {
         let (mut piece, mut all) = (Vec::new(), 0);
         loop {
             let frame = timeout(SILENCE_MAX, body.frame()).await;
@@ -215,5 +221,53 @@ impl Progress {
             self.report.loaded += count;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::{StreamExt as _, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+    use tidegate_serve::service::fixture;
+
+    /// Sends these lines, and then falls silent or ends. Returns what was loaded, and how it ended.
+    async fn loaded(lines: &[&'static str], is_silent: bool) -> (Loaded, Result<(), Problem>) {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let records = RecordStore::in_folder(temporary.path(), || {}).expect("threads");
+        records.open().await;
+        let service = Arc::new(fixture::service(None, &fixture::metrics()));
+        let mut progress = Progress::new(Format::JsonLines, service);
+        let frame = |line: &'static str| Ok::<_, Infallible>(Frame::data(Bytes::from(line)));
+        let frames = stream::iter(lines.iter().copied().map(frame));
+        let silence = stream::pending().take(usize::from(is_silent));
+        let ended = progress.read(&records, StreamBody::new(frames.chain(silence))).await;
+        (progress.report, ended)
+    }
+
+    #[tokio::test]
+    async fn a_line_may_arrive_in_parts_and_the_last_one_needs_no_end() {
+        let lines = [
+            r#"{"domain":"d","entries":[{"key":"tenant","value":"a"}],"#,
+            "\"requests_per_unit\":5}\n",
+            r#"{"domain":"d","entries":[{"key":"tenant","value":"b"}],"requests_per_unit":6}"#,
+        ];
+        let (report, ended) = loaded(&lines, false).await;
+        assert!(ended.is_ok());
+        assert_eq!((report.loaded, report.not_loaded, report.bad), (2, 0, 0));
+        let (report, _) = loaded(&[lines[2], "\n{\n"], false).await;
+        assert_eq!((report.loaded, report.not_loaded, report.bad), (0, 1, 1));
+    }
+
+    /// The clock of the runtime is paused: pauses pass at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_falls_silent_is_not_waited_for() {
+        let (report, ended) = loaded(&["{"], true).await;
+        assert_eq!(ended.expect_err("it is silent").0, StatusCode::REQUEST_TIMEOUT);
+        assert_eq!((report.loaded, report.bad), (0, 0));
     }
 }
