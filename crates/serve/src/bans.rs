@@ -100,6 +100,11 @@ impl Bans {
             (known.since, known.until) = (now, until);
             return (Some(ended), Some(known.clone()));
         }
+        let has_room = shard.len() < BANS_MAX / SHARDS;
+        // Nobody remembers a ban that is not listed: only the denial that begins it is news.
+        if !has_room && !banned.has_begun {
+            return (None, None);
+        }
         self.seen.fetch_add(1, Relaxed);
         let entries = request.descriptors().nth(banned.descriptor).map_or(&[][..], |it| it.entries);
         let text = |text: &str| Box::from(&*cut(text, TEXT_CHARS_MAX));
@@ -112,7 +117,7 @@ impl Bans {
             since: now,
             until,
         };
-        match shard.len() < BANS_MAX / SHARDS {
+        match has_room {
             true => drop(shard.insert(ban.key, ban.clone())),
             false => _ = self.not_listed.fetch_add(1, Relaxed),
         }
@@ -182,6 +187,27 @@ mod tests {
         assert_eq!(bans.all(Timestamp::from_secs(1_100)), []);
         let ended = bans.ended(Timestamp::from_secs(1_100)).pop();
         assert_eq!((times(ended), bans.totals().known), (Some([1_061, 1_100]), 0));
+    }
+
+    #[test]
+    fn a_ban_that_finds_no_room_is_news_once() {
+        let rules = fixture::rules(
+            "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]",
+        );
+        let (bans, request) = (Bans::new(true), Request::new("shop", 1).descriptor(&[("user", "alice")]));
+        let is_news = |key: usize, has_begun: bool| {
+            let key = Key((key * SHARDS) as u128);
+            let banned = Banned { descriptor: 0, rule: &rules.rules()[0], key, nanos_left: 1_000, has_begun };
+            let (_, begun) = bans.observe(&request, &banned, Timestamp::from_secs(1_000));
+            begun.is_some()
+        };
+        let listed = BANS_MAX / SHARDS;
+        assert!((0..listed).all(|key| is_news(key, false)));
+        assert!(is_news(listed, true), "it begins");
+        assert!((0..listed + 1).all(|key| !is_news(key, false)));
+        let BanTotals { known, denied, seen, not_listed } = bans.totals();
+        let listed = listed as u64;
+        assert_eq!((known, denied, seen, not_listed), (listed, 2 * listed + 2, listed + 1, 1));
     }
 
     fn secs(at: Timestamp) -> u64 {
