@@ -82,9 +82,7 @@ impl<R: Runtime> Follower<R> {
                 confirmed = self.runtime.monotonic();
             }
             let silent = self.runtime.monotonic().saturating_duration_since(confirmed);
-            // At the start it is not connected yet.
-            if logged != Some(read.is_ok()) && (read.is_ok() || logged.is_some() || silent > FIRST_ANSWER_MAX)
-            {
+            if is_news(logged, read.is_ok(), silent) {
                 logged = Some(read.is_ok());
                 self.log(read.as_ref().err());
             }
@@ -103,6 +101,12 @@ impl<R: Runtime> Follower<R> {
             ),
         }
     }
+}
+
+/// Whether it is logged that the store answers, or that it does not: when that changes. `logged`: what was logged last. At the
+/// start the store is not connected yet, and may be silent for a while.
+fn is_news(logged: Option<bool>, answers: bool, silent: Duration) -> bool {
+    logged != Some(answers) && (answers || logged.is_some() || silent > FIRST_ANSWER_MAX)
 }
 
 #[cfg(test)]
@@ -161,13 +165,30 @@ descriptors: [{key: user, limits_from: store, rate_limit: {unit: day, requests_p
         }
     }
 
-    /// Records can be fetched, and changes cannot be read. The clock of the runtime is paused: pauses pass at once.
-    #[tokio::test(start_paused = true)]
-    async fn without_changes_nothing_is_kept_at_first_and_later_nothing_is_confirmed() {
+    #[test]
+    fn it_is_logged_once_whether_the_store_answers() {
+        let (short, long) = (FIRST_ANSWER_MAX, FIRST_ANSWER_MAX + READ_INTERVAL);
+        for silent in [short, long] {
+            assert!(is_news(None, true, silent) && is_news(Some(false), true, silent));
+            assert!(is_news(Some(true), false, silent));
+            assert!(!is_news(Some(true), true, silent) && !is_news(Some(false), false, silent));
+        }
+        assert!(!is_news(None, false, short) && is_news(None, false, long), "it is not connected yet");
+    }
+
+    /// Records can be fetched, and changes cannot be read.
+    fn unread(stale_max: Duration) -> (Arc<KnownRecords>, Follower) {
         let nobody = Servers::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
         let store = RecordStore::in_redis(RedisStore::new(RedisOptions::new(nobody).without_counters()));
         let records = Arc::new(KnownRecords::new(NoRecords, secret(), OPTIONS));
-        let follower = Follower::new(Tokio, Arc::new(store), Arc::clone(&records), Duration::ZERO);
+        let follower = Follower::new(Tokio, Arc::new(store), Arc::clone(&records), stale_max);
+        (records, follower)
+    }
+
+    /// The clock of the runtime is paused: pauses pass at once.
+    #[tokio::test(start_paused = true)]
+    async fn without_changes_nothing_is_kept_at_first_and_later_nothing_is_confirmed() {
+        let (records, follower) = unread(Duration::ZERO);
         let following = tokio::spawn(follower.follow());
         tokio::time::sleep(READ_INTERVAL).await;
         assert_eq!(kept(&records).await, 0);
@@ -177,6 +198,20 @@ descriptors: [{key: user, limits_from: store, rate_limit: {unit: day, requests_p
         assert_eq!(records.stats().stale.load(Relaxed), 0, "it was asked for");
         kept(&records).await;
         assert!(records.stats().stale.load(Relaxed) > 0);
+        following.abort();
+    }
+
+    /// The clock of the runtime is paused: pauses pass at once.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_is_confirmed_while_changes_were_not_read_for_a_short_time() {
+        let (records, follower) = unread(Duration::from_secs(3_600));
+        let following = tokio::spawn(follower.follow());
+        // As if they had been read once.
+        records.follow();
+        assert_eq!(kept(&records).await, 1);
+        tokio::time::sleep(3 * READ_INTERVAL).await;
+        assert_eq!(kept(&records).await, 1);
+        assert_eq!(records.stats().stale.load(Relaxed), 0);
         following.abort();
     }
 }
