@@ -148,11 +148,17 @@ impl<Of: Copy + Ord, Value: Copy> Ledger<Of, Value> {
     /// The server has lost what it had. From now on each of these counters, or of all if there are none, has one of these
     /// records.
     pub(super) fn lost(&self, counters: SmallVec<[Of; 2]>, terms: SmallVec<[Value; 1]>, now: Time) {
+        self.found(counters, terms, (now, now));
+    }
+
+    /// Each of these counters, or of all if there are none, has one of these records from then on. Earlier writes may be done
+    /// until it `ends`.
+    fn found(&self, counters: SmallVec<[Of; 2]>, terms: SmallVec<[Value; 1]>, (sent, ends): (Time, Time)) {
         self.add(Write {
             counters,
             process: None,
-            sent: now,
-            ends: now,
+            sent,
+            ends,
             acknowledged: true,
             waits: false,
             terms,
@@ -258,9 +264,7 @@ impl Ledger {
         }
         drop(all);
         for (counter, terms) in terms {
-            self.lost(smallvec![counter], terms.into_iter().collect(), now);
-            let place = lock(&self.0).len() - 1;
-            self.may_be_done_until(place, now + HEARD);
+            self.found(smallvec![counter], terms.into_iter().collect(), (now, now + HEARD));
         }
         done
     }
