@@ -425,7 +425,7 @@ impl Begins {
     }
 }
 
-/// RequestSummary microseconds, in which Redis counts.
+/// Microseconds, rounded down: Redis counts in them.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
