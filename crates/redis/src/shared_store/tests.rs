@@ -111,6 +111,22 @@ async fn alone_a_descriptor_in_quota_mode_is_charged() {
     assert_eq!((unsynced(&store, &rules, "one"), unsynced(&store, &rules, "three")), (1, 3));
 }
 
+/// No node knows which slots the others hold.
+#[tokio::test]
+async fn alone_no_node_gives_a_slot() {
+    let limit = "rate_limit: {unlimited: true}, concurrency: {slots: 9, ttl: 60s, id: call}";
+    let rules = rules_of(&format!("domain: shop\ndescriptors: [{{key: user, {limit}}}]"));
+    assert_eq!(ask(&store(), &rules, &["user"], 1, Modes::default()).await.0, Code::OverLimit);
+}
+
+/// Together the nodes admit no more than the limit.
+#[tokio::test]
+async fn alone_the_share_of_a_node_is_rounded_down() {
+    let (store, rules, modes) = (store_with_share(0.5), rules(), Modes::default());
+    assert_eq!(ask(&store, &rules, &["three"], 1, modes).await, (Code::Ok, vec![0]));
+    assert_eq!(ask(&store, &rules, &["three"], 1, modes).await.0, Code::OverLimit);
+}
+
 /// With `on_store_failure: deny` a key counts as banned when Redis does not say whether it is, and a ban is never in quota
 /// mode.
 #[tokio::test]
