@@ -220,6 +220,9 @@ domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: day, requests_per_unit: 2 } }
   - { key: quiet, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - key: tenant
+    rate_limit: { unit: day, requests_per_unit: 2 }
+    classes: { key: priority, shares: { critical: 1.0, batch: 0.5 } }
 ";
 
     /// A limiter that counts the keys that it denies.
@@ -272,6 +275,22 @@ descriptors:
         assert_eq!(limiter.shown(), [of("bob", 7)], "two periods later the first is forgotten");
         limiter.denied.turn();
         assert_eq!(limiter.shown(), []);
+    }
+
+    /// A class is no part of a key.
+    #[test]
+    fn a_key_has_one_name_whatever_classes_are_denied() {
+        let limiter = Limiter::new();
+        for class in ["batch", "critical"] {
+            let request = Request::new("shop", 1).descriptor(&[("tenant", "acme"), ("priority", class)]);
+            let plan = limiter.rules.plan(&request, Modes::default());
+            for _ in 0..2 {
+                let verdicts = limiter.store.apply(&plan, Timestamp::from_secs(1));
+                let decision = conclude(&plan, &verdicts);
+                limiter.denied.observe(&request, &plan, &decision, || Timestamp::from_secs(1));
+            }
+        }
+        assert_eq!(limiter.shown(), [("shop.tenant tenant=acme".to_owned(), 3)]);
     }
 
     #[test]
