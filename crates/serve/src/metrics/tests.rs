@@ -347,6 +347,22 @@ fn a_candidate_is_compared_with_the_limit_that_it_stands_in_for() {
 }
 
 #[test]
+fn what_the_deny_cache_answers_counts_for_its_descriptor_alone() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    let handles = metrics.handles(&rules);
+    let request = Request::new("shop", 1).descriptor(&[("user", "u")]).descriptor(&[("wild", "foobar")]);
+    let plan = rules.plan(&request, Modes::default());
+    let verdict =
+        Verdict { over: true, before: 10, after: 11, remaining: 0, reset_nanos: 0, is_counted: true };
+    let decision = conclude(&plan, &plan.steps.iter().map(|_| Some(verdict)).collect());
+    metrics.observe(&handles, &request, &decision);
+    metrics.observe_remembered(&handles, &request, &decision, &[1]);
+    let counts = samples(&metrics, "ratelimit_service_rate_limit_over_limit_with_local_cache");
+    let counted: Vec<_> = counts.iter().filter(|line| !line.ends_with(" 0")).collect();
+    assert_eq!(counted, [r#"{domain="shop",key1="wild_foo*"} 1"#], "{counts:?}");
+}
+
+#[test]
 fn a_reload_keeps_what_was_counted_and_what_was_removed() {
     let metrics = metrics(10);
     let (before, after) = (rules(RULES), rules(&RULES.replace("key: wild", "key: tame")));
