@@ -5,6 +5,7 @@ use std::cell::Cell;
 use super::fixture::{metrics, rules, service_at};
 use super::*;
 use crate::clock::monotonic;
+use crate::events::{EventOptions, KeyNames, Kinds, Outlet};
 use tidegate_engine::decision::{Banned, Code, Status};
 use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::limit::Algorithm;
@@ -274,6 +275,20 @@ async fn lifting_a_ban_gives_no_hits_back() {
     assert_eq!(code(), Code::OverLimit, "the one hit of the day is spent");
 }
 
+/// What is tried in place of the limit counts hits: a ban has none.
+#[tokio::test]
+async fn a_ban_by_an_operator_leaves_the_candidate_of_the_limit_alone() {
+    let limit = "rate_limit: {unit: day, requests_per_unit: 9, candidate: {requests_per_unit: 5}}";
+    let ban = "ban: {after: 1 denial, within: 1m, for: 1h}";
+    let text = format!("domain: shop\ndescriptors: [{{key: user, {limit}, {ban}}}]");
+    let service = service_at(clock(), Some(&text), &metrics());
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    assert_eq!(service.ban(&request, 60).await, Ok(()));
+    assert_eq!(service.lift(&request).await, Ok(true));
+    let before = decided(&service, "alice", |decision| decision.trials()[0].limited.verdict.before);
+    assert_eq!(before, 0);
+}
+
 #[test]
 fn of_a_batch_each_limit_of_limitador_decides_that_it_meets() {
     let text = r#"
@@ -352,6 +367,61 @@ fn exceptions_that_are_met_are_counted_by_what_they_do() {
         other => panic!("{other:?} is no limit"),
     });
     assert_eq!((met, wait), (1, 3_600 * SECOND_NANOS));
+}
+
+/// An exception for this value, and what it does.
+fn exception(key: &str, value: &str, effect: Effect) -> Exception {
+    let entries = vec![PathEntry { key: key.to_owned(), value: Some(value.to_owned()) }];
+    Exception { path: Path { domain: "shop".into(), entries }, effect }
+}
+
+/// A request of two descriptors, each of which has a hit left.
+fn of_both<'r>() -> Request<'r> {
+    Request::new("shop", 1).descriptor(&[("user", "a")]).descriptor(&[("path", "a")])
+}
+
+/// Of two descriptors the exception of the first has ended a moment ago.
+#[test]
+fn each_descriptor_that_an_exception_denies_waits_for_the_end_of_its_own() {
+    let service = service_at(clock(), Some(RULES), &metrics());
+    let label = |until| Arc::new(Label { id: "a".to_owned(), made: None, until });
+    let labels = vec![label(Some(Timestamp::from_secs(1))), label(None)];
+    let all = ["user", "path"].map(|key| exception(key, "a", Effect::Deny));
+    service.except(Exceptions::new(&all).labelled(labels));
+    let mut batch = Batch::default();
+    batch.put(of_both());
+    let (live, mut waits) = (service.snapshot().expect("rules"), Vec::new());
+    service.decide(live.in_force(), &batch, |_, _, decision| {
+        for status in &decision.expect("memory answers at once").statuses {
+            let Status::Limited(limited) = status else { panic!("{status:?} is no limit") };
+            waits.push(limited.verdict.reset_nanos / SECOND_NANOS);
+        }
+    });
+    assert_eq!(waits, [0, 3_600]);
+}
+
+/// Of two descriptors that are denied, an exception has changed the limit of one.
+#[tokio::test]
+async fn an_event_shows_the_exception_of_its_own_descriptor() {
+    let (names, (_ends, end)) = (KeyNames::new(b"secret", false), tokio::sync::watch::channel(()));
+    let (outlet, mut queue) = Outlet::new("lines", 9, names.clone(), end);
+    let kinds = Kinds::parse("denied").expect("a kind");
+    let options = EventOptions { kinds, near: 0.8, per_second_max: 9, queue_max: 9 };
+    let events = Events::new(options, &names, (monotonic(), clock()), vec![outlet]);
+    let service = service_at(clock(), None, &metrics()).emitting(Some(Arc::new(events)));
+    service.install(rules(RULES));
+    let none = exception("path", "a", Effect::Limit { requests: Some(0), burst: None });
+    let label = Label { id: "a".to_owned(), made: None, until: None };
+    service.except(Exceptions::new(&[none]).labelled(vec![Arc::new(label)]));
+    decided(&service, "a", |_| ());
+    let mut batch = Batch::default();
+    batch.put(of_both());
+    service.decide(service.snapshot().expect("rules").in_force(), &batch, |_, _, _| ());
+    let lines = queue.take(9).await;
+    let excepted = lines.iter().filter(|line| line.contains("exception"));
+    let rules: Vec<_> = excepted.filter(|line| line.contains("shop.path")).collect();
+    assert_eq!((lines.len(), rules.len()), (2, 1), "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("exception") == line.contains("shop.path")), "{lines:?}");
 }
 
 /// An exception that ends soon denies one limit of a rule, and calls in flight deny for longer: these are shown.
