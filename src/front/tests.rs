@@ -7,6 +7,7 @@ mod http;
 mod kuadrant;
 mod lane;
 mod reflection;
+mod reserve;
 mod handler;
 mod answer_options;
 mod tls;

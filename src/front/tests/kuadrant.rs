@@ -6,6 +6,7 @@ use tonic::transport::Channel;
 
 use super::Server;
 use super::grpc::channel;
+use super::http::status_and_body;
 use super::reflection::lane_with;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
@@ -102,6 +103,9 @@ async fn asks_and_reports(address: SocketAddr) {
         assert_eq!(client.report(request(limit, 500)).await, Code::Ok, "{limit}: beyond the limit");
         assert_eq!(client.check(request(limit, 0)).await, Code::OverLimit, "{limit}");
     }
+    let mut long = request("limit.tokens__1", 1);
+    long.descriptors[1].entries[0].value = "x".repeat(5_000);
+    assert_eq!(client.report(long).await, Code::Ok, "as long as a call of Envoy may be");
     let mut refund = request("limit.tokens__1", 1);
     refund.descriptors[0].is_negative_hits = true;
     let refused = client.0.report(refund).await.expect_err("nothing is given back");
@@ -118,6 +122,19 @@ async fn kuadrant_asks_and_reports_on_tonic() {
 #[tokio::test]
 async fn kuadrant_asks_and_reports_on_the_lane() {
     asks_and_reports(lane_with(RULES).await).await;
+}
+
+#[tokio::test]
+async fn what_is_refused_of_kuadrant_counts_as_its_own() {
+    let server = Server::with_rules(Some(RULES)).await;
+    let mut client = Client::of(server.grpc).await;
+    let mut huge = request("limit.tokens__1", 1);
+    huge.descriptors[1].entries[0].value = "x".repeat(1 << 20);
+    client.0.report(huge).await.expect_err("it is too large");
+    let (_, page) = status_and_body(server.metrics_page, "GET /prometheus", "").await;
+    let counted: Vec<_> = page.lines().filter(|line| line.starts_with("tidegate_requests_total{")).collect();
+    let of_kuadrant = |line: &&&str| line.contains(r#"front="kuadrant""#) && !line.ends_with(" 0");
+    assert_eq!(counted.iter().filter(of_kuadrant).count(), 1, "{counted:?}");
 }
 
 /// The sequence of Limitador's own test, and what it says of bad calls.
@@ -146,10 +163,15 @@ async fn reserves_and_commits(address: SocketAddr) {
     client.0.commit(commit(4)).await.expect("an answer");
     assert_eq!(client.check(request("limit.tokens__1", 6)).await, Code::Ok);
     assert_eq!(client.check(request("limit.tokens__1", 7)).await, Code::OverLimit);
+    let reserve = |amount| {
+        let (domain, descriptors) = (domain.clone(), descriptors.clone());
+        ReserveRequest { domain, descriptors, amount, ttl: None }
+    };
+    let asked = client.0.reserve(reserve(9)).await.expect("an answer").into_inner();
+    assert_eq!(asked.code(), Code::Ok, "it is asked whether anything is left");
     client.0.commit(commit(6)).await.expect("an answer");
-    let reserve =
-        ReserveRequest { domain: domain.clone(), descriptors: descriptors.clone(), amount: 1, ttl: None };
-    assert_eq!(client.0.reserve(reserve).await.expect("an answer").into_inner().code(), Code::OverLimit);
+    let asked = client.0.reserve(reserve(1)).await.expect("an answer").into_inner();
+    assert_eq!(asked.code(), Code::OverLimit);
 
     let nowhere = client.0.reserve(ReserveRequest::default()).await.expect("an answer").into_inner();
     assert_eq!((nowhere.code(), &*nowhere.reservation_id), (Code::Unknown, ""));
