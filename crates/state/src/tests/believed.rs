@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use super::*;
-use crate::Machine;
+use crate::{Machine, StartError};
+use tidegate_disk::temporary_name;
 
 /// A node whose ring grew has seen every hit of the keys that it still has; any other change brings it keys of
 /// others.
@@ -108,6 +109,33 @@ fn a_declared_beginning_is_no_earlier_than_the_last_start() {
     assert_eq!((begun.outcome, begun.author.sequence), (Outcome::Clean, 6));
 }
 
+/// There are counters, or a checkpoint alone, which a process leaves that was killed.
+#[test]
+fn no_beginning_is_declared_where_there_is_a_history() {
+    let (ended, killed) = (folder(), folder());
+    end(ended.path(), 3);
+    let (begun, checkpoints) = process(killed.path(), &options());
+    checkpoints.mark(begun.outcome).expect("it can be marked");
+    drop(checkpoints);
+    for folder in [ended, killed] {
+        let held = Folder::lock(folder.path()).expect("a folder of ours");
+        let declared = init(&held, None, 0, ShardName::default(), Arc::new(ThisMachine));
+        assert!(matches!(declared, Err(StartError::History(_))), "{declared:?}");
+    }
+}
+
+/// A process that was killed while it wrote has left them.
+#[test]
+fn halves_of_files_are_removed_at_the_start() {
+    let folder = folder();
+    let held = Folder::lock(folder.path()).expect("a folder of ours");
+    let halves = File::ALL.map(|file| temporary_name(&held.file(file)));
+    halves.iter().for_each(|half| fs::write(half, b"half").expect("ours"));
+    drop(held);
+    Folder::lock(folder.path()).expect("a folder of ours");
+    assert!(halves.iter().all(|half| !half.exists()));
+}
+
 /// Somebody has removed the file in which starts are counted: the counters have the number of the last start too.
 #[test]
 fn starts_go_on_from_the_number_in_the_counters() {
@@ -125,6 +153,7 @@ fn starts_go_on_from_the_number_in_the_counters() {
     assert_eq!([ended(), ended()], [1, 2]);
     fs::remove_file(&starts).expect("ours");
     assert_eq!([ended(), ended()], [3, 4]);
+    assert_eq!(fs::read_to_string(&starts).expect("ours"), "4\n");
 }
 
 /// A machine on which somebody decides whenever it reads its clock: also between two counters that are copied.
