@@ -1,6 +1,6 @@
 //! What an explanation says is what is then decided: random rules, random requests, in process.
 
-use tidegate_engine::decision::{Decision, Status, conclude};
+use tidegate_engine::decision::{Code, Decision, Status, conclude};
 use tidegate_engine::explain::explain;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::MemoryStore;
@@ -124,6 +124,15 @@ fn shown(decision: &Decision<'_>) -> Vec<Shown> {
     decision.statuses.iter().map(|status| (status.code() as i32, verdict(status))).collect()
 }
 
+/// How long each descriptor waits whose hits do not fit.
+fn waits(decision: &Decision<'_>) -> Vec<Option<u64>> {
+    let wait = |status: &Status<'_>| match status {
+        Status::Limited(limited) => limited.verdict.over.then_some(limited.verdict.reset_nanos),
+        _ => None,
+    };
+    decision.statuses.iter().map(wait).collect()
+}
+
 fn run(seed: u64) {
     let mut random = Random(seed);
     let (rules, text) = rules(&mut random);
@@ -145,6 +154,10 @@ fn run(seed: u64) {
         let explained = explanation.decision();
         assert_eq!((explained.code, explained.shadowed), (decision.code, decision.shadowed), "{what}");
         assert_eq!(shown(explained), shown(&decision), "{what}");
+        // The wait in an answer is that after the charge: here nothing is charged.
+        if decision.code == Code::OverLimit && plan.checks().all(|(_, check)| !check.reported) {
+            assert_eq!(waits(explained), waits(&decision), "{what}");
+        }
         let trials = |decision: &Decision<'_>| {
             decision
                 .trials()
