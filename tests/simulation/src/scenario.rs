@@ -319,7 +319,16 @@ impl Display for Scenario {
         }
         for (number, limit) in self.limits.iter().enumerate() {
             let LimitSpec {
-                algorithm, requests, window_secs, failure, burst, candidate, shape, further, ..
+                algorithm,
+                requests,
+                window_secs,
+                failure,
+                buckets,
+                burst,
+                candidate,
+                shape,
+                further,
+                ..
             } = limit;
             let flags = [
                 (limit.is_override, "of requests"),
@@ -332,8 +341,8 @@ impl Display for Scenario {
             let flags: Vec<_> = flags.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             writeln!(
                 formatter,
-                "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}, burst {burst:?}, \
-                 candidate {candidate:?}, {shape:?}, further {further:?}",
+                "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}, {buckets} buckets, \
+                 burst {burst:?}, candidate {candidate:?}, {shape:?}, further {further:?}",
                 algorithm.name()
             )?;
         }

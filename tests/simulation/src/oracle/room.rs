@@ -84,7 +84,7 @@ pub(super) fn before(rules: &Rules<'_>, limit: &LimitSpec, counting: &[Record], 
 
 /// Hits that may have gone back to a node alone between these times, and to Redis too: they make room twice. Or they were charged
 /// nowhere, because a node alone had admitted them. The oldest hits go, so what is asked for later stays; but a lease may have been
-/// taken before.
+/// taken before. What went so may be given back too, and then others go in its place: from then on each refund may make room twice.
 pub(super) fn given_back_alone(
     rules: &Rules<'_>,
     limit: &LimitSpec,
@@ -94,16 +94,21 @@ pub(super) fn given_back_alone(
     if !matches!(limit.failure, StoreFailure::Local | StoreFailure::Allow) {
         return 0;
     }
-    let may_make_room = |refund: &&Refund| {
-        let done = rules.refunded_until(refund);
-        refund.is_of(it)
-            && refund.taken.epoch == it.epoch
-            && refund.asked <= until
-            && done + rules.leased_for(limit) >= from
-            && (rules.may_lack_answer(refund.node, refund.asked, done)
-                || rules.is_alone(limit, &refund.taken))
+    let is_own =
+        |refund: &&Refund| refund.is_of(it) && refund.taken.epoch == it.epoch && refund.asked <= until;
+    let is_alone = |refund: &Refund| {
+        rules.may_lack_answer(refund.node, refund.asked, rules.refunded_until(refund))
+            || rules.is_alone(limit, &refund.taken)
     };
-    rules.refunds.iter().filter(may_make_room).map(|refund| refund.taken.hits).sum()
+    let own = rules.refunds.iter().filter(is_own);
+    let Some(first) = own.clone().filter(|refund| is_alone(refund)).map(|refund| refund.asked).min() else {
+        return 0;
+    };
+    let later = own.filter(|refund| {
+        let done = rules.refunded_until(refund);
+        done >= first && done + rules.leased_for(limit) >= from
+    });
+    later.map(|refund| refund.taken.hits).sum()
 }
 
 /// Hits that may have gone back to the counter of a record between these times.

@@ -125,7 +125,11 @@ impl Run {
         let ttl = limit.shape.reserve.map(|reserve| reserve.ttl);
         let empties = match limit.algorithm {
             Algorithm::Calendar => self.day_ends().saturating_sub(self.world.now()) + SECOND,
-            _ => windows * window * SECOND + ttl.map_or(0, |ttl| ttl + limit.empties_in(window * SECOND)),
+            _ => {
+                let window = window * SECOND;
+                let counts_for = window + window / limit.buckets;
+                windows * counts_for + ttl.map_or(0, |ttl| ttl + limit.empties_in(window))
+            }
         };
         renewed + banned + empties + self.scenario.lease_time() + self.lag.load(Relaxed)
     }
