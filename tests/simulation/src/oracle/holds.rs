@@ -193,7 +193,9 @@ impl Counter<'_> {
             _ => false,
         };
         let is_allowed = passes && self.rules.is_alone(self.limit, it);
-        is_sure && !self.is_commit(it) && !is_allowed
+        // In shadow mode what finds no room to be held passes, and nothing says so.
+        let is_refused = it.bans.is_shadow && self.may_be_cold(it);
+        is_sure && !self.is_commit(it) && !is_allowed && !is_refused
     }
 
     /// When the reservation of these records expires at the earliest.
@@ -320,13 +322,17 @@ impl Counter<'_> {
 
     /// Whether a denial can be explained from outside.
     fn explains(&self, it: &Record) -> bool {
-        // Holds that may be lost count as full for as long as they last, whatever the limit is.
+        self.rules.explains(self.limit, it) && !self.may_be_cold(it)
+    }
+
+    /// Whether holds may have been lost: these count as full for as long as they last, whatever the limit is.
+    fn may_be_cold(&self, it: &Record) -> bool {
         let ttl = self.reserve.ttl;
         let (of_holds, lasts) = (
             Record { window: ttl, rule_window: ttl, ..*it },
             LimitSpec { algorithm: Algorithm::Holds, burst: None, ..*self.limit },
         );
-        self.rules.explains(self.limit, it) && !self.rules.may_be_cold(&lasts, &of_holds)
+        self.rules.may_be_cold(&lasts, &of_holds)
     }
 
     /// A denial though there was room, whatever may have counted or was held.
