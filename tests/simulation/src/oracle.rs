@@ -248,7 +248,7 @@ pub fn too_much(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
         let limit = &rules.limit_of(&own[0]);
         // What counts as full is not admitted once more: losses of it allow for nothing.
         let strict = &Rules { losses: rules.losses_of(limit, own), ..*rules };
-        let there = it.there(rules);
+        let there = it.there(rules, limit);
         windows::too_much(strict, limit, counting)
             .or_else(|| room::on_top(strict, limit, own, &there))
             .or_else(|| debts::unpaid(rules, limit, own.iter(), counting))

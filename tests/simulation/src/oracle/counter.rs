@@ -37,10 +37,9 @@ impl Counter {
     }
 
     /// What surely counts of it, with what a fixed window counts that is denied.
-    pub(super) fn there(&self, rules: &Rules<'_>) -> Cow<'_, [Record]> {
-        let Some(limit) = self.own.first().map(|it| rules.limit_of(it)) else { return Cow::Borrowed(&[]) };
-        match rules.may_count_denied(&limit) {
-            true => self.own.iter().copied().filter(|it| rules.counts(&limit, it)).collect(),
+    pub(super) fn there(&self, rules: &Rules<'_>, limit: &LimitSpec) -> Cow<'_, [Record]> {
+        match rules.may_count_denied(limit) {
+            true => self.own.iter().copied().filter(|it| rules.counts(limit, it)).collect(),
             false => Cow::Borrowed(&self.counting),
         }
     }

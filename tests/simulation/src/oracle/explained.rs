@@ -35,7 +35,7 @@ pub fn wrong_explanations(
 fn wrong(rules: &Rules<'_>, counter: &Counter, it: &Record) -> Option<String> {
     let (limit, asked) = (&rules.limit_of(it), std::slice::from_ref(it));
     let strict = &Rules { losses: rules.losses_of(limit, asked), ..*rules };
-    let there = counter.there(rules);
+    let there = counter.there(rules, limit);
     let is_early = || match limit.failure {
         // Nobody knows which hits that nodes admitted alone were at Redis by then.
         StoreFailure::Local => None,

@@ -130,13 +130,18 @@ impl Run {
         }
     }
 
+    /// The limit that a record is about, or whose candidate it is about.
+    pub(super) fn limit_of(&self, it: &Record) -> &LimitSpec {
+        let limits = &self.scenario.limits;
+        &limits[it.limit % limits.len()]
+    }
+
     /// Notes what a counter was charged.
     pub(super) fn settle(&self, record: &mut Record, counter: &Counter, outcome: Outcome, is_full: bool) {
         let Decider { requests, room, window, algorithm, .. } = counter.by;
         record.outcome = outcome;
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
-        let limits = &self.scenario.limits;
-        let (own, own_room) = limits[record.limit % limits.len()].under(requests, None, None);
+        let (own, own_room) = self.limit_of(record).under(requests, None, None);
         record.algorithm = Some(algorithm).filter(|algorithm| *algorithm != own);
         record.room = Some(room).filter(|room| *room != own_room);
         // Nor how often a fixed window has no room that counts what it denies.

@@ -67,8 +67,7 @@ impl Run {
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
                 let places = run.places_of(number);
-                let limits = &run.scenario.limits;
-                let is_bucket = |it: &Record| limits[it.limit % limits.len()].algorithm.is_bucket();
+                let is_bucket = |it: &Record| run.limit_of(it).algorithm.is_bucket();
                 // A bucket gets back a level, of whosoever hits.
                 let own = &mut lock(&run.records)[places];
                 own.iter_mut().for_each(|it| it.is_refunded = !is_bucket(it));
@@ -140,11 +139,9 @@ impl Run {
             let asked = run.world.now();
             if run.still_counts(&run.scenario.asks[number], asked) {
                 let done = task.await.map_or(Time::MAX, |_| run.world.now());
-                let limits = &run.scenario.limits;
                 let refund = |it: &Record| {
                     // Nobody asks a candidate where an exception or a record holds.
-                    let limit = &limits[it.limit % limits.len()];
-                    let is_left = it.limit >= limits.len() && limit.is_operated();
+                    let is_left = it.limit >= run.scenario.limits.len() && run.limit_of(it).is_operated();
                     let done = if is_left { Time::MAX } else { done };
                     Refund { taken: *it, node, asked, done }
                 };

@@ -71,9 +71,7 @@ impl Run {
         self.judge_trials(&items, &decided, &mut noted[own..]);
         // It says how many are left before they are charged.
         for record in noted.iter_mut().filter(|it| it.outcome == Outcome::Admitted) {
-            let limits = &self.scenario.limits;
-            let is_slots = limits[record.limit % limits.len()].is_slots();
-            let taken = if is_slots { record.hits.min(1) } else { record.hits };
+            let taken = if self.limit_of(record).is_slots() { record.hits.min(1) } else { record.hits };
             record.remaining = record.remaining.saturating_sub(taken);
         }
         self.world.note(|| format!("an explanation: {noted:?}"));
