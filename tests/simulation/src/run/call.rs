@@ -94,7 +94,9 @@ impl Run {
         }
         let story = |answer: &str| {
             let what = if *gives { "gives back" } else { "asks for" };
-            format!("node {node}: request {number} {what} {items:?}: {answer}")
+            let under =
+                it.reserves.as_ref().map(|(_, reserves)| format!(" under {reserves:?}")).unwrap_or_default();
+            format!("node {node}: request {number} {what} {items:?}{under}: {answer}")
         };
         let decided = match answered {
             Ok(decided) => decided,
@@ -192,6 +194,7 @@ impl Run {
                 window: limit.window_secs[front.version] * SECOND,
                 rule_window: limit.window_secs[front.version] * SECOND,
                 algorithm: None,
+                granularity: limit.own_granularity(front.version),
                 room: None,
                 is_reported: limit.is_reported,
                 is_kept: false,
