@@ -4,7 +4,8 @@
 //! What is allowed nevertheless, and for how long:
 //! - What exceeds 16 windows of N is not carried. Wherever that was so, nothing is admitted for 15 windows: no more than these are
 //!   counted together.
-//! - What a node kept or admitted alone is charged later without being carried: it is left out.
+//! - What a node kept or admitted alone is charged later without being carried: it is left out. But it may take the room of debts,
+//!   so that reports are dropped, until it leaves with the last of them: nothing is judged that is asked for up to so long after.
 //! - What a server loses it loses with the debts: nothing before a loss is counted.
 //! - Hits that a lease had before a debt are spent as well: leased limits are not judged.
 //! - A clock that goes ahead pays sooner.
@@ -16,6 +17,8 @@ use crate::world::{MICRO, Time};
 
 /// Windows of N that are counted together at most.
 const WINDOWS_MAX: u64 = 15;
+/// In so many windows the last debt has left that was there when another one began.
+const LEAVES_IN: u64 = 2 * (WINDOWS_MAX + 3);
 
 /// Something that was admitted while a debt waited. `counting`: what surely counts of the same counter, by the time at which it
 /// was asked.
@@ -28,8 +31,11 @@ pub(super) fn unpaid<'r>(
     if !limit.shape.carries_debt || limit.is_leased {
         return None;
     }
+    let is_later = |it: &&Record| it.is_kept || rules.is_alone(limit, it);
+    let later: Vec<&Record> = counting.iter().filter(is_later).collect();
     own.find_map(|it| {
-        if it.outcome != Outcome::Admitted || !rules.judges(limit, it) {
+        let may_fill = |other: &&Record| (other.asked..other.answered.saturating_add(LEAVES_IN * it.window)).contains(&it.asked);
+        if it.outcome != Outcome::Admitted || !rules.judges(limit, it) || later.iter().any(may_fill) {
             return None;
         }
         let most = u64::from(it.requests);
@@ -38,7 +44,7 @@ pub(super) fn unpaid<'r>(
         let earlier = counting[..counting.partition_point(|other| other.asked < it.asked)].iter().rev();
         let earlier = earlier.take_while(|first| first.asked >= since);
         let mut before = 0;
-        earlier.filter(|first| first.answered < it.asked && !first.is_kept && !rules.is_alone(limit, first)).find_map(|first| {
+        earlier.filter(|first| first.answered < it.asked && !is_later(first)).find_map(|first| {
             before += first.hits;
             let back = given_back_alone(rules, limit, it, [first.asked, it.answered]);
             let there = before.min(WINDOWS_MAX * most).saturating_sub(back);

@@ -6,7 +6,7 @@
 use tidegate_engine::rules::StoreFailure;
 
 use super::starved::Counted;
-use super::{Counter, Record, Release, Rules, early, holds, room, slots};
+use super::{Counter, Outcome, Record, Release, Rules, early, holds, room, slots};
 
 /// An explanation that is wrong.
 pub fn wrong_explanations(
@@ -19,20 +19,24 @@ pub fn wrong_explanations(
         let (limit, named) = (&rules.limits[it.limit], |found: String| {
             format!("an explanation of limit {}, key {}: {found}", it.limit, it.key)
         });
-        if limit.is_slots() {
-            return slots::wrong_explanation(rules, asked, it).map(named);
-        }
-        if limit.shape.reserve.is_some() {
-            return holds::wrong_explanation(rules, asked.0, it).map(named);
-        }
-        let nobody = Counter { limit: it.limit, key: it.key, own: Vec::new(), counting: Vec::new() };
-        let is_asked = |counter: &&Counter| counter.own.first().is_some_and(|own| own.is_of_counter(it));
-        let counter = counters.iter().find(is_asked).unwrap_or(&nobody);
-        wrong(rules, counter, it).map(named)
+        // What the same request asks of the key counts for it, or not.
+        let is_with = |other: &&Record| {
+            !std::ptr::eq(*other, it)
+                && (other.node, other.asked) == (it.node, it.asked)
+                && other.is_of_key(it)
+        };
+        let unknown = |other: &Record| Record { outcome: Outcome::Unknown, ..*other };
+        let others: Vec<Record> = explained.iter().filter(is_with).map(unknown).collect();
+        let found = match limit.shape.reserve {
+            _ if limit.is_slots() => slots::wrong_explanation(rules, asked, (it, &others)),
+            Some(_) => holds::wrong_explanation(rules, asked.0, (it, &others)),
+            None => wrong(rules, &Counter::of(counters, it), (it, &others)),
+        };
+        found.map(named)
     })
 }
 
-fn wrong(rules: &Rules<'_>, counter: &Counter, it: &Record) -> Option<String> {
+fn wrong(rules: &Rules<'_>, counter: &Counter, (it, others): (&Record, &[Record])) -> Option<String> {
     let (limit, asked) = (&rules.limit_of(it), std::slice::from_ref(it));
     let strict = &Rules { losses: rules.losses_of(limit, asked), ..*rules };
     let there = counter.there(rules, limit);
@@ -42,9 +46,9 @@ fn wrong(rules: &Rules<'_>, counter: &Counter, it: &Record) -> Option<String> {
         _ => early::too_early(rules, limit, asked, &there),
     };
     let place = counter.own.partition_point(|other| other.asked < it.asked);
-    let mut own = counter.own.clone();
-    own.insert(place, *it);
-    let counted = Counted::new(rules, limit, (&own, &counter.counting));
+    let mut with = counter.clone();
+    with.own.splice(place..place, asked.iter().chain(others).copied());
+    let counted = Counted::of(rules, limit, &with);
     let leaves_too_little = || if limit.is_leased { None } else { counted.leaves_too_little(place) };
     room::on_top(strict, limit, asked, &there)
         .or_else(|| room::in_spite(limit, asked))

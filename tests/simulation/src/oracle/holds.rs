@@ -36,11 +36,17 @@ pub fn wrong_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 }
 
 /// What is wrong with an explanation of a limit that has reservations: it is one of plain hits, and charges none.
-pub(super) fn wrong_explanation(rules: &Rules<'_>, records: &[Record], explained: &Record) -> Option<String> {
-    let all: Vec<Record> = records.iter().chain([explained]).copied().collect();
+pub(super) fn wrong_explanation(
+    rules: &Rules<'_>,
+    records: &[Record],
+    (explained, others): (&Record, &[Record]),
+) -> Option<String> {
+    let of_limit = records.iter().filter(|it| it.limit == explained.limit);
+    let all: Vec<Record> = of_limit.chain(others).chain([explained]).copied().collect();
     let counter = counters(rules, &all);
     let counter = counter.get(&(explained.limit, explained.key, explained.epoch, explained.window))?;
-    let place = counter.own.iter().position(|it| it.request == explained.request)?;
+    let is_it = |it: &Record| it.request == explained.request && it.outcome != Outcome::Unknown;
+    let place = counter.own.iter().position(is_it)?;
     let (strict, counting) = counter.surely();
     let admitted = (explained.outcome == Outcome::Admitted).then_some(explained);
     let found = admitted.and_then(|it| counter.on_top(&strict, &counting, it));
@@ -254,7 +260,20 @@ impl Counter<'_> {
             let is_ended = of_id.iter().any(|end| self.is_commit(end) && is_ended(end));
             !self.is_commit(it) && it.asked <= at.answered && until >= at.asked && stays && !is_ended
         };
-        of_id.iter().filter(may_hold).map(|it| self.hits(it, size)[1]).max().unwrap_or(0)
+        // Of an expired one that was ended the cost counts, if it was no more than the worst case.
+        let late = |end: &Record| match self.found(end) {
+            Some(Found::Expired(charged)) => end.hits.min(charged),
+            Some(_) => 0,
+            None => end.hits,
+        };
+        let ended = of_id.iter().filter(|end| self.is_commit(end) && end.asked <= at.answered);
+        let cost = ended.map(late).max().unwrap_or(0);
+        of_id
+            .iter()
+            .filter(may_hold)
+            .map(|it| self.hits(it, size)[1].max(cost.min(it.hits)))
+            .max()
+            .unwrap_or(0)
     }
 
     /// What all other reservations hold.
@@ -322,14 +341,16 @@ impl Counter<'_> {
 
     /// Whether a denial can be explained from outside.
     fn explains(&self, it: &Record) -> bool {
-        self.rules.explains(self.limit, it) && !self.may_be_cold(it)
+        // A commit may charge the counter of another window than that of its reservation.
+        let is_of_rule = it.window == it.rule_window;
+        is_of_rule && self.rules.explains(self.limit, it) && !self.may_be_cold(it)
     }
 
     /// Whether holds may have been lost: these count as full for as long as they last, whatever the limit is.
     fn may_be_cold(&self, it: &Record) -> bool {
         let ttl = self.reserve.ttl;
         let (of_holds, lasts) = (
-            Record { window: ttl, rule_window: ttl, ..*it },
+            Record { window: ttl, rule_window: ttl, granularity: 0, ..*it },
             LimitSpec { algorithm: Algorithm::Holds, burst: None, ..*self.limit },
         );
         self.rules.may_be_cold(&lasts, &of_holds)

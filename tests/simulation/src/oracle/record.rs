@@ -38,6 +38,8 @@ pub struct Record {
     pub rule_window: Time,
     /// The algorithm, where a record says another than its rule.
     pub algorithm: Option<Algorithm>,
+    /// The width of its buckets, if it counts in buckets of time.
+    pub granularity: Time,
     /// How many hits fit at once, where a record says more or less than its rule.
     pub room: Option<u64>,
     /// The id of its call.
@@ -123,10 +125,24 @@ impl Record {
         self.counter() == other.counter()
     }
 
-    /// What all records of its counter have in common: the limit, the key, the epoch, the windows, and another algorithm.
-    pub(super) fn counter(&self) -> (usize, u64, u64, [Time; 2], Option<u8>) {
+    /// Whether both are about one key of one limit, by the same rule and after the same resets. Records may have given it several
+    /// counters.
+    pub(super) fn is_of_key(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.limit, it.key, it.epoch, it.rule_window);
+        key(self) == key(other)
+    }
+
+    /// The same as if it had been asked of the counter of this one. It does not surely count there.
+    pub(super) fn as_if_of(&self, other: &Self) -> Self {
+        let Self { window, granularity, algorithm, .. } = *other;
+        Self { window, granularity, algorithm, is_kept: false, ..*self }
+    }
+
+    /// What all records of its counter have in common: the limit, the key, the epoch, the windows, the width of buckets, and another
+    /// algorithm.
+    pub(super) fn counter(&self) -> (usize, u64, u64, [Time; 3], Option<u8>) {
         let algorithm = self.algorithm.map(|algorithm| algorithm as u8);
-        (self.limit, self.key, self.epoch, [self.window, self.rule_window], algorithm)
+        (self.limit, self.key, self.epoch, [self.rule_window, self.window, self.granularity], algorithm)
     }
 
     /// How many hits fit at once. `limit`: its own.

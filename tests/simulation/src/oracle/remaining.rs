@@ -9,14 +9,13 @@ use super::{Counter, Rules};
 /// An answer that leaves too little.
 pub fn left_too_little(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
     counters.iter().find_map(|it| {
-        let Counter { own, counting, .. } = it;
-        let limit = &rules.limit_of(&own[0]);
+        let limit = &rules.limit_of(&it.own[0]);
         // What is held is not left.
         if limit.is_leased || limit.shape.reserve.is_some() {
             return None;
         }
-        let counted = Counted::new(rules, limit, (own, counting));
-        let found = (0..own.len()).find_map(|place| counted.leaves_too_little(place));
+        let counted = Counted::of(rules, limit, it);
+        let found = (0..it.own.len()).find_map(|place| counted.leaves_too_little(place));
         found.map(|found| it.named(found))
     })
 }

@@ -66,41 +66,48 @@ struct Counter<'r> {
 
 /// What may not happen to slots, and did.
 pub fn wrong_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Option<String> {
-    counters(rules, records, releases).into_iter().find_map(|((limit, key, _), counter)| {
-        let starved = || (0..counter.calls.len()).find_map(|place| counter.starved(place));
-        let found = counter.too_many().or_else(starved);
-        found.map(|found| format!("slots of limit {limit}, key {key}: {found}"))
-    })
+    counters(rules, records.iter().enumerate(), releases).into_iter().find_map(
+        |((limit, key, _), counter)| {
+            let starved = || (0..counter.calls.len()).find_map(|place| counter.starved(place));
+            let found = counter.too_many().or_else(starved);
+            found.map(|found| format!("slots of limit {limit}, key {key}: {found}"))
+        },
+    )
 }
 
 /// What is wrong with what answers say: how many slots are left, or how long to wait for one.
 pub fn wrongly_left_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Option<String> {
-    counters(rules, records, releases).into_iter().find_map(|((limit, key, _), counter)| {
-        let found = (0..counter.calls.len()).find_map(|place| counter.wrongly_left(place))?;
-        Some(format!("slots of limit {limit}, key {key}: {found}"))
-    })
+    counters(rules, records.iter().enumerate(), releases).into_iter().find_map(
+        |((limit, key, _), counter)| {
+            let found = (0..counter.calls.len()).find_map(|place| counter.wrongly_left(place))?;
+            Some(format!("slots of limit {limit}, key {key}: {found}"))
+        },
+    )
 }
 
 /// What is wrong with an explanation of slots: it takes none, and says what an answer would.
 pub(super) fn wrong_explanation(
     rules: &Rules<'_>,
     (records, releases): (&[Record], &[Release]),
-    explained: &Record,
+    (explained, others): (&Record, &[Record]),
 ) -> Option<String> {
-    let all: Vec<Record> = records.iter().chain([explained]).copied().collect();
-    let own = all.last()?;
-    let counter = counters(rules, &all, releases).remove(&(own.limit, own.key, own.epoch))?;
-    let place = counter.calls.iter().position(|call| std::ptr::eq(call.it, own))?;
-    let is_wrong = own.outcome == Outcome::Admitted && own.hits > 0 && counter.is_full(place);
+    let counter_of = |it: &Record| (it.limit, it.key, it.epoch);
+    let own = counter_of(explained);
+    let all = records.iter().chain(others).chain([explained]).enumerate();
+    let counter = counters(rules, all.filter(|(_, it)| counter_of(it) == own), releases).remove(&own)?;
+    let place = counter.calls.iter().position(|call| std::ptr::eq(call.it, explained))?;
+    // Two descriptors of one id have one slot: whether there is one is said of the first.
+    let asks_first = explained.hits > 0 && !counter.calls[place].is_named_before;
+    let is_wrong = explained.outcome == Outcome::Admitted && asks_first && counter.is_full(place);
     let found =
-        is_wrong.then(|| format!("a call would be admitted at {} us into none", own.answered / MICRO));
+        is_wrong.then(|| format!("a call would be admitted at {} us into none", explained.answered / MICRO));
     found.or_else(|| counter.starved(place)).or_else(|| counter.wrongly_left(place))
 }
 
 /// How many answers about slots there were, and how many of them have to be right.
 pub(super) fn census_of_slots(rules: &Rules<'_>, records: &[Record], releases: &[Release]) -> Tally {
     let mut tally = Tally::default();
-    for counter in counters(rules, records, releases).into_values() {
+    for counter in counters(rules, records.iter().enumerate(), releases).into_values() {
         for (place, call) in counter.calls.iter().enumerate() {
             let is_judged = match call.it.outcome {
                 Outcome::Unknown => continue,
@@ -118,16 +125,17 @@ pub(super) fn census_of_slots(rules: &Rules<'_>, records: &[Record], releases: &
     tally
 }
 
-/// The calls of each counter, by the time at which they were asked. Another `ttl` is no other counter.
+/// The calls of each counter, by the time at which they were asked. Another `ttl` is no other counter. `records`: each with its place
+/// among all.
 fn counters<'r>(
     rules: &Rules<'r>,
-    records: &'r [Record],
+    records: impl Iterator<Item = (usize, &'r Record)>,
     releases: &'r [Release],
 ) -> BTreeMap<(usize, u64, u64), Counter<'r>> {
     let mut all: BTreeMap<usize, Vec<&Release>> = BTreeMap::new();
     releases.iter().for_each(|release| all.entry(release.of).or_default().push(release));
     let mut counters = BTreeMap::new();
-    for (place, it) in records.iter().enumerate() {
+    for (place, it) in records {
         let limit = &rules.limits[it.limit];
         if !limit.is_slots() {
             continue;

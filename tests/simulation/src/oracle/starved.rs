@@ -4,7 +4,7 @@
 
 use std::cell::OnceCell;
 
-use tidegate_engine::limit::Algorithm;
+use tidegate_engine::limit::{Algorithm, DEFAULT_BUCKETS};
 use tidegate_engine::rules::StoreFailure;
 
 use super::debts::owed;
@@ -30,15 +30,12 @@ impl Rules<'_> {
             || limit.is_reported && is_bucket && !self.is_calm;
         // When N changes, the level of a bucket does too.
         let is_known = limit.is_steady() || !is_bucket;
-        // A call without an answer may count in the counter of the rule or in that of the record.
-        let is_own_counter = it.window == it.rule_window && it.algorithm.is_none();
         let from = it.asked.saturating_sub(self.counts_for(limit, it) + self.lease_time);
         // What went back of a lease may be lost.
         let loses_leases = limit.is_leased && self.troubles.touch(from, it.answered);
         !it.is_full
             && !moves_times
             && is_known
-            && is_own_counter
             && !self.is_alone(limit, it)
             && !loses_leases
             && !self.may_be_cold(limit, it)
@@ -59,7 +56,9 @@ impl Rules<'_> {
 
     /// How long hits count at most: a bucket of a sliding window counts as a whole. A lease counts from its end.
     fn counts_for(&self, limit: &LimitSpec, it: &Record) -> Time {
-        it.window + it.window / limit.buckets + LATE + self.leased_for(limit) + self.lag
+        // What a node admitted alone is sent in parts of a window.
+        let part = if it.granularity > 0 { it.granularity } else { it.window / DEFAULT_BUCKETS };
+        it.window + part + LATE + self.leased_for(limit) + self.lag
     }
 
     /// When hits are charged at the latest. A node knows a server's clock no better than by what a call took there. A report
@@ -112,14 +111,13 @@ impl Rules<'_> {
 /// A denial though there was room for the hits, whatever may have counted.
 pub fn starved(rules: &Rules<'_>, counters: &[Counter]) -> Option<String> {
     counters.iter().find_map(|it| {
-        let Counter { own, counting, .. } = it;
-        let limit = &rules.limit_of(&own[0]);
+        let limit = &rules.limit_of(&it.own[0]);
         // `holds.rs` judges these.
         if limit.shape.reserve.is_some() {
             return None;
         }
-        let counted = Counted::new(rules, limit, (own, counting));
-        let found = (0..own.len()).find_map(|place| counted.denied_with_room(place));
+        let counted = Counted::of(rules, limit, it);
+        let found = (0..it.own.len()).find_map(|place| counted.denied_with_room(place));
         found.map(|found| it.named(found))
     })
 }
@@ -154,6 +152,15 @@ pub(super) struct Counted<'o> {
 }
 
 impl<'o> Counted<'o> {
+    /// Those of this counter.
+    pub(super) fn of(rules: &'o Rules<'o>, limit: &'o LimitSpec, counter: &'o Counter) -> Self {
+        let Counter { own, counting, has_sibling, .. } = counter;
+        let new = Self::new(rules, limit, (own, counting));
+        // Nobody knows to which of them hits went back.
+        let refunds = if *has_sibling { Vec::new() } else { new.refunds };
+        Self { refunds, ..new }
+    }
+
     pub(super) fn new(
         rules: &'o Rules<'o>,
         limit: &'o LimitSpec,

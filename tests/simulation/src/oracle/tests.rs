@@ -3,6 +3,7 @@
 mod debts;
 mod explained;
 mod holds;
+mod records;
 mod slots;
 
 use super::*;
@@ -43,6 +44,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         window: SECOND,
         rule_window: SECOND,
         algorithm: None,
+        granularity: 0,
         room: None,
         id: None,
         renews: None,

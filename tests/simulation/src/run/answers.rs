@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tidegate_engine::limit::Algorithm;
+use tidegate_engine::limit::{Algorithm, DEFAULT_BUCKETS};
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::StoreFailure;
 
@@ -138,8 +138,8 @@ impl Run {
 
     /// Notes what a counter was charged.
     pub(super) fn settle(&self, record: &mut Record, counter: &Counter, outcome: Outcome, is_full: bool) {
-        let Decider { requests, room, window, algorithm, .. } = counter.by;
-        record.outcome = outcome;
+        let Decider { requests, room, window, algorithm, granularity, .. } = counter.by;
+        (record.outcome, record.granularity) = (outcome, granularity);
         (record.answered, record.requests, record.window) = (self.world.now(), requests, window);
         let (own, own_room) = self.limit_of(record).under(requests, None, None);
         record.algorithm = Some(algorithm).filter(|algorithm| *algorithm != own);
@@ -260,7 +260,7 @@ impl Run {
         // What may be lost counts as full until a time that the clock had before a boot set it back: for so much longer.
         let lag = self.lag.load(Relaxed);
         let windows = if limit.shape.carries_debt { 2 + DEBT_WINDOWS } else { 2 };
-        let counts_for = counter.by.window + counter.by.window / limit.buckets;
+        let counts_for = counter.by.window + counter.by.granularity.max(counter.by.window / DEFAULT_BUCKETS);
         if is_of_window && counter.reset_nanos > windows * counts_for.max(ttl).max(SECOND) + lag {
             let (reset, window) = (counter.reset_nanos / MICRO, counter.by.window / MICRO);
             is_wrong(format!("is asked to wait {reset} us, of a window of {window} us"));

@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
-use tidegate_engine::limit::{Algorithm, Found, Slot};
+use tidegate_engine::limit::{Algorithm, Found, Limit, Slot};
 use tidegate_engine::overlay::Effect;
 use tidegate_engine::rules::Rule;
 
@@ -84,6 +84,12 @@ pub(super) struct Trial {
     pub(super) counter: Counter,
 }
 
+/// The width of the buckets of a sliding window, in nanoseconds.
+fn granularity(limit: &Limit) -> u64 {
+    let (buckets, nanos) = limit.buckets();
+    if limit.algorithm() == Algorithm::SlidingWindow { nanos.div_ceil(buckets) } else { 0 }
+}
+
 impl Counter {
     fn of((at, limited): (usize, &Limited<'_>), is_shown: bool, excepted: Option<Effect>) -> Self {
         Self {
@@ -101,6 +107,7 @@ impl Counter {
                 room: limited.limit.burst(),
                 algorithm: limited.limit.algorithm(),
                 window: limited.limit.window_nanos(),
+                granularity: granularity(&limited.limit),
                 is_shadow: limited.shadow,
                 is_quota: limited.quota,
             },

@@ -29,6 +29,8 @@ pub(super) struct Decider {
     pub(super) room: u64,
     pub(super) window: Time,
     pub(super) algorithm: Algorithm,
+    /// The width of its buckets, if it counts in buckets of time.
+    pub(super) granularity: Time,
     /// It denies nothing.
     pub(super) is_shadow: bool,
     /// It denies only with all others of its kind.

@@ -90,7 +90,7 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Explain { node, item, with } => {
-                self.explain(node, [Some(item), with].into_iter().flatten().collect());
+                self.explain(node, [item].into_iter().chain(with.into_iter().flatten()).collect());
             }
             What::Ban { node, limit, key, lasts } => self.change_ban(node, (limit, key), lasts),
             What::Record { limit, key, terms, heard_within } => {

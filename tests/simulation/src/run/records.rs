@@ -42,10 +42,19 @@ pub(super) struct Known {
 
 /// The record that says this.
 pub(super) fn record(terms: Terms) -> Record {
-    let Terms { requests, window_secs, algorithm, burst, shadow, is_unlimited } = terms;
+    let Terms { requests, window_secs, algorithm, burst, granularity, shadow, is_unlimited } = terms;
     let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
     let burst = burst.map(u64::from);
-    Record { window, algorithm, burst, shadow, unlimited: is_unlimited, ..Record::of(requests.into()) }
+    let of_n = Record::of(requests.into());
+    Record {
+        window,
+        algorithm,
+        burst,
+        granularity_nanos: granularity,
+        shadow,
+        unlimited: is_unlimited,
+        ..of_n
+    }
 }
 
 /// Records, and their store if that is the program's.
@@ -115,7 +124,9 @@ impl Run {
         let is_quota = limit.shape.is_quota || self.scenario.modes.quota && limit.further.is_none();
         let (requests, window) = (noted.requests, noted.window);
         let (algorithm, room) = limit.under(requests, None, None);
-        let own = Decider { requests, room, window, algorithm, is_shadow: limit.is_shadow, is_quota };
+        let granularity = noted.granularity;
+        let own =
+            Decider { requests, room, window, algorithm, granularity, is_shadow: limit.is_shadow, is_quota };
         let first = self.scenario.first_limit(noted.limit);
         if self.scenario.limits[first].recorded.is_none() {
             return smallvec![own];
@@ -134,11 +145,13 @@ impl Run {
         let by = |terms: Option<Terms>| match terms {
             None => own,
             Some(Terms { is_unlimited: true, .. }) => Decider { is_shadow: true, ..own },
-            Some(Terms { requests, window_secs, algorithm, burst, shadow, .. }) => {
+            Some(Terms { requests, window_secs, algorithm, burst, granularity, shadow, .. }) => {
+                let rule_window = window;
                 let window = window_secs.map_or(window, |secs| secs * SECOND);
                 let (algorithm, room) = limit.under(requests, algorithm, burst);
+                let granularity = limit.granularity(rule_window, (algorithm, window), granularity);
                 let is_shadow = shadow.unwrap_or(limit.is_shadow);
-                under(Decider { requests, room, window, algorithm, is_shadow, ..own })
+                under(Decider { requests, room, window, algorithm, granularity, is_shadow, ..own })
             }
         };
         let mut may: SmallVec<_> = may.into_iter().map(by).collect();

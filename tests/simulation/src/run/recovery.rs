@@ -21,19 +21,23 @@ struct Other {
     requests: u32,
     window_secs: Option<u64>,
     algorithm: Algorithm,
+    granularity: Option<Time>,
     room: u64,
 }
 
 /// What a record or an exception says of a limit, if this is one.
 fn other(limit: &LimitSpec, fault: &Fault) -> Option<Other> {
     match fault.what {
-        What::Record { terms: Some(Terms { requests, window_secs, algorithm, burst, .. }), .. } => {
+        What::Record {
+            terms: Some(Terms { requests, window_secs, algorithm, burst, granularity, .. }),
+            ..
+        } => {
             let (algorithm, room) = limit.under(requests, algorithm, burst);
-            Some(Other { requests, window_secs, algorithm, room })
+            Some(Other { requests, window_secs, algorithm, granularity, room })
         }
         What::Except { effect: Effect::Limit { requests: Some(requests), .. }, .. } => {
             let (algorithm, room) = limit.under(requests as u32, None, None);
-            Some(Other { requests: requests as u32, window_secs: None, algorithm, room })
+            Some(Other { requests: requests as u32, window_secs: None, algorithm, granularity: None, room })
         }
         _ => None,
     }
@@ -127,7 +131,8 @@ impl Run {
             Algorithm::Calendar => self.day_ends().saturating_sub(self.world.now()) + SECOND,
             _ => {
                 let window = window * SECOND;
-                let counts_for = window + window / limit.buckets;
+                let widths = others.iter().filter_map(|other| other.granularity);
+                let counts_for = window + widths.fold(window / limit.buckets, Time::max);
                 windows * counts_for + ttl.map_or(0, |ttl| ttl + limit.empties_in(window))
             }
         };

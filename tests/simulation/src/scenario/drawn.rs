@@ -104,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 28] = [
+const PARTS: [(&[u8; 8], Part); 30] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -133,6 +133,8 @@ const PARTS: [(&[u8; 8], Part); 28] = [
     (b"recmodes", records::add_modes),
     (b"recways1", records::add_algorithms),
     (b"extremes", extremes::add),
+    (b"recways2", records::add_granularities),
+    (b"explain2", explained::add_larger),
 ];
 
 fn add_parts(seed: u64, scenario: &mut Scenario) {

@@ -8,7 +8,7 @@ use super::{LimitSpec, Scenario, What};
 use crate::random::Random;
 
 /// The numbers of buckets that a sliding window is cut into. All windows are whole seconds, and these are whole milliseconds of them.
-const BUCKETS: [u64; 5] = [1, 2, 5, 250, 1_000];
+pub(super) const BUCKETS: [u64; 5] = [1, 2, 5, 250, 1_000];
 
 /// A quarter of all scenarios have some of each.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {

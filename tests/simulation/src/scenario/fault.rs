@@ -6,6 +6,9 @@ use super::{Item, Terms};
 use crate::redis::server::Refusal;
 use crate::world::Time;
 
+/// A request that is explained has one descriptor, and so many more at most.
+pub(super) const MORE_MAX: usize = 3;
+
 /// Something that goes wrong, or is changed.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
@@ -80,8 +83,8 @@ pub enum What {
     Explain {
         node: usize,
         item: Item,
-        /// Another descriptor of the same request.
-        with: Option<Item>,
+        /// Other descriptors of the same request.
+        with: [Option<Item>; MORE_MAX],
     },
     /// An operator bans a key at a node, or lifts its ban.
     Ban {

@@ -1,12 +1,12 @@
 //! One limit of a scenario: what its rule says, and what follows from that for whoever judges it.
 
-use tidegate_engine::limit::{Algorithm, DEFAULT_BUCKETS};
+use tidegate_engine::limit::{Algorithm, BUCKETS_MAX, DEFAULT_BUCKETS};
 use tidegate_engine::request::Override;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::unit::{Unit, Window};
 
 use super::{FULL, Further, Shape};
-use crate::world::Time;
+use crate::world::{SECOND, Time};
 
 /// One limit, under the key `l0`, `l1`, …
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +86,21 @@ impl LimitSpec {
         let algorithm = algorithm.unwrap_or(self.algorithm);
         let burst = burst.or(self.own_burst()).filter(|_| algorithm.is_bucket());
         (algorithm, burst.unwrap_or(requests).into())
+    }
+
+    /// The width of its buckets where it counts so, in this window. `said`: a record says it. Other algorithms have none.
+    pub fn granularity(&self, rule_window: Time, counts: (Algorithm, Time), said: Option<Time>) -> Time {
+        let (Algorithm::SlidingWindow, window) = counts else { return 0 };
+        let has_own = self.algorithm == Algorithm::SlidingWindow && self.buckets != DEFAULT_BUCKETS;
+        let own = has_own.then(|| rule_window / self.buckets);
+        let fitting = |width: Time| width.clamp(window.div_ceil(BUCKETS_MAX), window);
+        said.or(own).map_or(window.div_ceil(DEFAULT_BUCKETS), fitting)
+    }
+
+    /// The same as its rule says.
+    pub fn own_granularity(&self, version: usize) -> Time {
+        let window = self.window_secs[version] * SECOND;
+        self.granularity(window, (self.algorithm, window), None)
     }
 
     /// How many of them fit for a class of this share: its threshold, rounded down.

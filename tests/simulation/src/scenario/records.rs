@@ -5,6 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_serve::service::StaleMode;
 
+use super::extremes::BUCKETS;
 use super::{ASKED, Fault, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
@@ -20,6 +21,8 @@ pub struct Terms {
     pub algorithm: Option<Algorithm>,
     /// The size of a bucket, if it is not as its rule says.
     pub burst: Option<u32>,
+    /// The width of the buckets of a sliding window, if it is not as its rule says.
+    pub granularity: Option<Time>,
     /// Whether it denies. `None`: as its rule says.
     pub shadow: Option<bool>,
     /// Everything is counted as the rule says, and nothing is denied.
@@ -29,7 +32,15 @@ pub struct Terms {
 impl Terms {
     /// N, and all else as the rule says.
     pub fn of(requests: u32) -> Self {
-        Self { requests, window_secs: None, algorithm: None, burst: None, shadow: None, is_unlimited: false }
+        Self {
+            requests,
+            window_secs: None,
+            algorithm: None,
+            burst: None,
+            granularity: None,
+            shadow: None,
+            is_unlimited: false,
+        }
     }
 }
 
@@ -131,6 +142,23 @@ pub(super) fn add_algorithms(random: &mut Random, scenario: &mut Scenario) {
             let is_bucket = terms.algorithm.unwrap_or(limit.algorithm).is_bucket();
             terms.burst =
                 Some(random.pick(&[1, 7, 2 * terms.requests])).filter(|_| is_bucket && random.one_in(2));
+        }
+    }
+}
+
+/// In half of the scenarios with records some have buckets of another width.
+pub(super) fn add_granularities(random: &mut Random, scenario: &mut Scenario) {
+    let seldom = random.pick(&[1, 3]);
+    if random.one_in(2) {
+        return;
+    }
+    for fault in &mut scenario.faults {
+        let What::Record { limit, terms: Some(terms), .. } = &mut fault.what else { continue };
+        let limit = &scenario.limits[*limit];
+        let slides = terms.algorithm.unwrap_or(limit.algorithm) == Algorithm::SlidingWindow;
+        if slides && limit.shape.reserve.is_none() && !terms.is_unlimited && random.one_in(seldom) {
+            let window = terms.window_secs.unwrap_or(limit.window_secs[0]) * SECOND;
+            terms.granularity = Some(window / random.pick(&BUCKETS));
         }
     }
 }

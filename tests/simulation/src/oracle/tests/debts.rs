@@ -30,6 +30,24 @@ fn nothing_is_admitted_while_a_debt_waits() {
 }
 
 #[test]
+fn what_a_node_keeps_may_take_the_room_of_a_debt() {
+    let is_fine = |first: Record, at: Time| {
+        let records = [first, cost(10, 5), record((at, at + 1), Outcome::Admitted)];
+        too_much(&rules(&[carrying(true)], &[], true), &records).is_none()
+    };
+    let kept = Record { is_kept: true, outcome: Outcome::Unknown, ..cost(0, 5) };
+    assert!(!is_fine(cost(0, 5), SECOND * 5 / 2));
+    assert!(is_fine(kept, SECOND * 5 / 2), "there may have been no room for the second cost");
+    let later = |at| {
+        too_much(
+            &rules(&[carrying(true)], &[], true),
+            &[kept, cost(at, 5), record((at + SECOND, at + SECOND + 1), Outcome::Admitted)],
+        )
+    };
+    assert!(later(10).is_none() && later(60 * SECOND).is_some());
+}
+
+#[test]
 fn who_is_denied_by_a_debt_has_a_reason_until_it_is_paid() {
     let is_fine = |carries, at: Time| {
         let fits = Record { outcome: Outcome::Admitted, ..cost(0, 2) };

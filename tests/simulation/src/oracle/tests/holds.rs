@@ -100,6 +100,23 @@ fn what_is_learnt_bounds_from_both_sides() {
     assert!(!is_fine(&[of(1, reserves(1, 0, ADMITTED)), asks(10, OVER)]), "one of two is left");
 }
 
+/// As above, and what has expired is charged.
+#[test]
+fn an_expired_reservation_counts_what_its_call_has_cost() {
+    let hold = Hold { percentile: 50, is_of_counter: false, initial: 1, max: 2, overdraft: 500 };
+    let reserve = Some(Reserve { ttl: SECOND, charges: true, hold: Some(hold) });
+    let limits =
+        [LimitSpec { shape: Shape { reserve, ..Shape::default() }, ..limit(Algorithm::SlidingWindow) }];
+    let is_fine = |cost: u64| {
+        let late = SECOND * 3 / 2;
+        let first = Record { hits: 2, ..reserves(1, 0, ADMITTED) };
+        let all = [first, commits(1, late, cost, Found::Expired(2)), asks(late + 20, OVER)];
+        wrong_holds(&rules(&limits, &[], true), &all).is_none()
+    };
+    assert!(is_fine(2), "it held one, but has cost both");
+    assert!(!is_fine(1), "one is left");
+}
+
 #[test]
 fn as_much_is_held_as_calls_have_cost() {
     let hold = Hold { percentile: 50, is_of_counter: true, initial: 60, max: 100, overdraft: 10_000 };
