@@ -303,7 +303,7 @@ impl Handler {
         question: &mut RequestBuf,
         ask: impl FnOnce(&RuleSet, &mut RequestBuf) -> Result<(), Refusal>,
         mut span: Option<CallSpan>,
-        render: fn(ClientOptions, &Request<'_>, &Decision<'_>) -> T,
+        render: impl Fn(ClientOptions, &Request<'_>, &Decision<'_>) -> T + Copy + Send + Sync + 'static,
     ) -> Reply<T> {
         let began = clock::monotonic();
         let asked = self.service.under_rules(|live| {

@@ -7,6 +7,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use bytes::Bytes;
 use prost::Message;
+use smallvec::SmallVec;
 
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -16,7 +17,9 @@ use crate::front::proto::kuadrant::service::ratelimit::v1::{
 };
 use crate::front::{AnswerOptions, ClientOptions, Handler, Reply, wire};
 use tidegate_engine::cost::Cost;
-use tidegate_engine::decision::{Code, Decision, EndedAs, Status};
+use tidegate_engine::decision::{Code, Decision, EndedAs, Limited, Status};
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, ID_BYTES_MAX, Request, RequestBuf, Reservation};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_serve::metrics::Front;
@@ -62,12 +65,12 @@ impl Handler {
             Ok(None) => return Reply::Now(Ok(without_domain(method))),
             Err(refusal) => return Reply::Now(Err(self.refuse(Front::Kuadrant, refusal))),
         };
-        let render: fn(ClientOptions, &Request<'_>, &Decision<'_>) -> Bytes = match method {
-            Method::CheckRateLimit if self.service.modes().shadow => checked::<true>,
-            Method::CheckRateLimit => checked::<false>,
-            Method::Report => reported,
-            Method::Reserve => reserved,
-            Method::Commit => committed,
+        let modes = self.service.modes();
+        let render = move |_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>| match method {
+            Method::CheckRateLimit => checked(modes, request, decision),
+            Method::Report => reported(request, decision),
+            Method::Reserve => reserved(request, decision),
+            Method::Commit => committed(decision),
         };
         self.check(Front::Kuadrant, &mut question, |_, _| Ok(()), None, render)
     }
@@ -131,7 +134,6 @@ impl Handler {
         let message = self.decode(message)?;
         let request = self.parse(&message)?;
         let mut question = RequestBuf::new(request.domain());
-        let mut asked = 1;
         for (index, descriptor) in request.descriptors().enumerate() {
             let options = descriptor.options;
             if options.is_negative_hits {
@@ -140,40 +142,57 @@ impl Handler {
             }
             // 0 hits count as 1, as they do for Limitador.
             let hits = request.hits_of(&options).max(1);
-            asked = hits.max(asked);
             descriptor.entries.iter().for_each(|entry| question.push(entry.key, entry.value));
-            let (hits_addend, cost) = match method {
-                Method::Report => (Some(hits), Cost::Reported),
-                _ => (Some(0), Cost::Auto),
+            let (only_asks, cost) = match method {
+                Method::Report => (false, Cost::Reported),
+                _ => (true, Cost::Auto),
             };
-            question.close_with(DescriptorOptions { hits_addend, cost, ..options });
+            question.close_with(DescriptorOptions { hits_addend: Some(hits), only_asks, cost, ..options });
         }
-        question.set_hits(u32::try_from(asked).unwrap_or(u32::MAX));
         Ok(question)
     }
 }
 
-/// The answer to a question. A descriptor is over when the hits are more than what remains: with fixed windows, 0 hits
-/// are only over beyond N. In shadow mode the overall code is OK.
-fn checked<const IS_SHADOW: bool>(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+/// The answer to a question. A limit is over when the hits of its descriptor are more than what remains: with fixed windows,
+/// 0 hits are only over beyond N. In shadow mode the overall code is OK.
+fn checked(modes: Modes, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
     let mut decision = decision.clone();
-    for status in &mut decision.statuses {
+    let asked: SmallVec<[u64; 8]> =
+        request.descriptors().map(|it| it.options.hits_addend.unwrap_or_default()).collect();
+    let ask = |limited: &mut Limited<'_>, descriptor: usize| {
+        // A call takes one slot, whatever its hits.
+        let is_slots = limited.limit.algorithm() == Algorithm::Concurrency;
+        let wanted = if is_slots { 1 } else { asked.get(descriptor).copied().unwrap_or_default() };
+        limited.verdict.over |= limited.remaining() < wanted;
+    };
+    for (descriptor, status) in decision.statuses.iter_mut().enumerate() {
         if let Status::Limited(limited) = status {
-            limited.verdict.over |= limited.remaining() < request.hits_addend().into();
-            if limited.is_denied() && !limited.quota && !IS_SHADOW {
-                decision.code = Code::OverLimit;
-            }
+            ask(limited, descriptor);
         }
+    }
+    let not_shown = decision.rare.iter_mut().flat_map(|rare| &mut rare.not_shown);
+    not_shown.for_each(|(descriptor, limited)| ask(limited, *descriptor));
+    if !modes.shadow && denies(modes, &decision) {
+        decision.code = Code::OverLimit;
     }
     encoded(request, &decision)
 }
 
+/// Whether a limit denies by itself, or all that are in quota mode do.
+fn denies(modes: Modes, decision: &Decision<'_>) -> bool {
+    let mut quotas = decision.limits().filter(|(_, limited)| limited.quota).peekable();
+    let has_passed = |status: &Status<'_>| matches!(status, Status::NoLimit | Status::Replaced(_));
+    let passes_one = modes.quota && decision.statuses.iter().any(has_passed);
+    let denies_all = quotas.peek().is_some() && quotas.all(|(_, limited)| limited.is_denied()) && !passes_one;
+    denies_all || decision.limits().any(|(_, limited)| limited.is_denied() && !limited.quota)
+}
+
 /// The answer to a report. What is spent is spent, so the overall code is OK; the statuses say which limits are over.
-fn reported(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+fn reported(request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
     encoded(request, &Decision { code: Code::Ok, ..decision.clone() })
 }
 
-fn reserved(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+fn reserved(request: &Request<'_>, decision: &Decision<'_>) -> Bytes {
     let id = request.reservation().map_or("", |reservation| reservation.id);
     let (code, id) = match decision.code {
         Code::Ok => (WireCode::Ok, id),
@@ -182,7 +201,7 @@ fn reserved(_: ClientOptions, request: &Request<'_>, decision: &Decision<'_>) ->
     ReserveResponse { code: code.into(), reservation_id: id.to_owned() }.encode_to_vec().into()
 }
 
-fn committed(_: ClientOptions, _: &Request<'_>, decision: &Decision<'_>) -> Bytes {
+fn committed(decision: &Decision<'_>) -> Bytes {
     let reservation_released = decision.ended_as() == EndedAs::Open;
     CommitResponse { reservation_released }.encode_to_vec().into()
 }

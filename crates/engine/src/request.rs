@@ -41,6 +41,8 @@ pub struct DescriptorOptions {
     pub limit: Option<Override>,
     /// Its own `hits_addend`, if the field is present (0 included: it only asks).
     pub hits_addend: Option<u64>,
+    /// It takes none of its hits: who asks compares them with what is left.
+    pub only_asks: bool,
     /// Its hits are given back instead of taken.
     pub is_negative_hits: bool,
     /// It keeps the slot of a call in flight, whose token is its last entry, and does nothing else.
@@ -53,7 +55,7 @@ impl DescriptorOptions {
     /// Whether it has a cost: hits of its own, to be taken.
     #[inline]
     pub fn has_own_cost(&self) -> bool {
-        self.hits_addend.is_some_and(|hits| hits > 0) && !self.is_negative_hits
+        self.hits_addend.is_some_and(|hits| hits > 0) && !self.is_negative_hits && !self.only_asks
     }
 }
 
@@ -206,6 +208,9 @@ impl<'a> Request<'a> {
     /// request's, where 0 means 1.
     #[inline]
     pub fn hits_of(&self, options: &DescriptorOptions) -> u64 {
+        if options.only_asks {
+            return 0;
+        }
         options.hits_addend.unwrap_or(u64::from(self.hits_addend.max(1)))
     }
 }

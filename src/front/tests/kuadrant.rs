@@ -34,6 +34,15 @@ descriptors:
       - key: auth.identity.userid
         rate_limit: { unit: minute, requests_per_unit: 10 }
         reserve: { ttl: 60s }
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 5 }
+    concurrency: { slots: 2, ttl: 60s, id: call }
+  - key: calls
+    concurrency: { slots: 2, ttl: 60s, id: call }
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 9000000000, algorithm: fixed_window }
+  - { key: quota_a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 5 } }
+  - { key: quota_b, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 8 } }
 ";
 
 struct Client(RateLimitServiceClient<Channel>);
@@ -112,6 +121,40 @@ async fn asks_and_reports(address: SocketAddr) {
     assert_eq!(refused.message(), "descriptor 0: is_negative_hits is only for ShouldRateLimit");
     let refused = client.0.check_rate_limit(RateLimitRequest::default()).await.expect_err("no domain");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+}
+
+/// A question about these keys, each with its own hits.
+fn question(descriptors: &[(&str, u64)]) -> RateLimitRequest {
+    let descriptor = |&(key, hits): &(&str, u64)| RateLimitDescriptor {
+        entries: vec![Entry { key: key.to_owned(), value: "alice".to_owned() }],
+        hits_addend: Some(hits),
+        limit: None,
+        is_negative_hits: false,
+    };
+    RateLimitRequest {
+        domain: "ns/route".to_owned(),
+        descriptors: descriptors.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    }
+}
+
+#[tokio::test]
+async fn a_question_asks_each_limit_for_the_hits_of_its_own_descriptor() {
+    let server = Server::with_rules(Some(RULES)).await;
+    let mut client = Client::of(server.grpc).await;
+    for (descriptors, code) in [
+        (&[("user", 5), ("tokens", 2_000)][..], Code::Ok),
+        (&[("user", 6), ("tokens", 1)], Code::OverLimit),
+        (&[("tokens", 9_000_000_000)], Code::Ok),
+        (&[("tokens", 9_000_000_001)], Code::OverLimit),
+        // One slot, whatever the call costs.
+        (&[("calls", 1_000)], Code::Ok),
+        // In quota mode one that has room is enough.
+        (&[("quota_a", 6), ("quota_b", 6)], Code::Ok),
+        (&[("quota_a", 6), ("quota_b", 9)], Code::OverLimit),
+    ] {
+        assert_eq!(client.check(question(descriptors)).await, code, "{descriptors:?}");
+    }
 }
 
 #[tokio::test]
