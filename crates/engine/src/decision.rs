@@ -201,11 +201,11 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
         }
         if check.is_of_holds() {
             let held = held(descriptor, check, &verdict);
+            let retry_nanos = check.origin.rule().map_or(RETRY_NANOS, |rule| rule.retry_nanos);
             if let Status::Limited(shown) = &mut decision.statuses[descriptor] {
                 if further.is_denied() {
-                    shown.deny_for(verdict.reset_nanos);
+                    shown.deny_for(verdict.reset_nanos.max(retry_nanos));
                 } else if shown.verdict.over && held.others > 0 {
-                    let retry_nanos = check.origin.rule().map_or(RETRY_NANOS, |rule| rule.retry_nanos);
                     shown.verdict.reset_nanos = shown.verdict.reset_nanos.max(retry_nanos);
                 }
             }
@@ -439,8 +439,10 @@ impl Limited<'_> {
         let Verdict { over, before, after, remaining, reset_nanos, .. } = &mut self.verdict;
         let hits = after.saturating_sub(*before);
         let before_max = self.limit.capacity().max(*before);
+        // Where there is room, it is the time until all of it is back.
+        let own_nanos = if *over { *reset_nanos } else { 0 };
         (*over, *before, *after) = (true, before_max, before_max.saturating_add(hits));
-        (*remaining, *reset_nanos) = (0, nanos.max(*reset_nanos));
+        (*remaining, *reset_nanos) = (0, nanos.max(own_nanos));
     }
 
     /// Takes what the bound on its worst cases says, which is asked by the same counter: denied by one is denied.

@@ -196,6 +196,19 @@ fn what_only_holds_deny_waits_for_retry() {
     assert_eq!([2.0, 58.0].map(|second| wait(of, second)), [Some(59), Some(3)], "hits say when they leave");
 }
 
+/// A period of a calendar ends long after that.
+#[test]
+fn whose_id_is_taken_waits_for_retry_and_not_until_all_that_is_spent_is_back() {
+    let period = "rate_limit: {requests_per_unit: 9, period: {calendar: month}}";
+    let (rules, store) = (rules(&format!("{period}, reserve: {{ttl: 60s, retry: 5s}}")), store());
+    let waits = |hits| {
+        let reservation = Reservation { id: "a", hits, ttl_nanos: None, is_commit: false };
+        let request = request(&["a"], DescriptorOptions::default()).with_reservation(reservation);
+        ask((&rules, &store), &request, at(1_000.0), |decision| decision.retry_after_secs())
+    };
+    assert_eq!([2, 3].map(waits), [None, Some(5)]);
+}
+
 /// What is held for a call of this amount.
 fn hold_of(rules: &RuleSet, amount: u64) -> u64 {
     let reservation = Reservation { id: "x", hits: amount, ttl_nanos: None, is_commit: false };

@@ -400,6 +400,40 @@ fn each_descriptor_that_an_exception_denies_waits_for_the_end_of_its_own() {
     assert_eq!(waits, [0, 3_600]);
 }
 
+/// A period of a calendar ends long after the ban.
+#[tokio::test]
+async fn who_is_banned_waits_for_the_ban_and_not_until_all_that_is_spent_is_back() {
+    const BUDGET: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {requests_per_unit: 2, period: {calendar: month}}
+    ban: {after: 1 denial, within: 1m, for: 1h}
+  - {key: path, rate_limit: {unit: minute, requests_per_unit: 9}}
+";
+    let service = service_at(clock(), Some(BUDGET), &metrics());
+    let waits = || {
+        let mut batch = Batch::default();
+        batch.put(of_both());
+        let (live, mut wait) = (service.snapshot().expect("rules"), None);
+        service.decide(live.in_force(), &batch, |_, _, decision| {
+            wait = decision.and_then(|decision| decision.retry_after_secs());
+        });
+        wait
+    };
+    let ban = async || {
+        let request = Request::new("shop", 1).descriptor(&[("user", "a")]);
+        service.ban(&request, 60).await.expect("there is a rule with a ban");
+    };
+    assert_eq!(waits(), None);
+    ban().await;
+    assert_eq!(waits(), Some(60), "a hit is left");
+    assert_eq!(service.lift(&Request::new("shop", 1).descriptor(&[("user", "a")])).await, Ok(true));
+    assert_eq!(waits(), None);
+    ban().await;
+    assert!(waits() > Some(86_400), "none is left");
+}
+
 /// Of two descriptors that are denied, an exception has changed the limit of one.
 #[tokio::test]
 async fn an_event_shows_the_exception_of_its_own_descriptor() {
