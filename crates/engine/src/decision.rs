@@ -370,10 +370,12 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// The first limit of a descriptor denies it for this long, because of an exception. Other limits of its rule may deny it for
-    /// longer: the one that says most is shown.
+    /// The first limit of a descriptor denies it for this long, because of an exception, or for as long as its key is banned.
+    /// Other limits of its rule may deny it for longer: the one that says most is shown.
     pub fn deny_first_for(&mut self, plan: &Plan<'_>, descriptor: usize, nanos: u64) {
         let id = |origin: Origin<'_>| origin.rule().map(|rule| rule.id);
+        let bans = self.bans().iter().filter(|ban| ban.descriptor == descriptor);
+        let nanos = bans.map(|ban| ban.nanos_left).fold(nanos, u64::max);
         let (Some(Step::Check(first)), Some(Status::Limited(shown))) =
             (plan.steps.get(descriptor), self.statuses.get_mut(descriptor))
         else {

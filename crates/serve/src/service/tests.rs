@@ -400,6 +400,20 @@ fn each_descriptor_that_an_exception_denies_waits_for_the_end_of_its_own() {
     assert_eq!(waits, [0, 3_600]);
 }
 
+/// The exception ends in ten seconds, and the ban in an hour.
+#[tokio::test]
+async fn who_is_banned_waits_for_the_ban_though_an_exception_that_denies_ends_before() {
+    let service = with_bans(&Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20))));
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    service.ban(&request, 3_600).await.expect("there is a rule with a ban");
+    let until = service.runtime.wall().plus(10 * SECOND_NANOS);
+    let label = Label { id: "a".to_owned(), made: None, until: Some(until) };
+    let none = exception("user", "alice", Effect::Deny);
+    service.except(Exceptions::new(&[none]).labelled(vec![Arc::new(label)]));
+    let waits = |user| decided(&service, user, |decision| decision.retry_after_secs());
+    assert_eq!(waits("alice"), Some(3_600));
+}
+
 /// A period of a calendar ends long after the ban.
 #[tokio::test]
 async fn who_is_banned_waits_for_the_ban_and_not_until_all_that_is_spent_is_back() {

@@ -58,7 +58,7 @@ impl Run {
         let records = &mut lock(&self.records)[call.first..];
         for (record, counter) in records.iter_mut().zip(counters) {
             self.check_rule(record, counter, decided);
-            self.check_limit(record, counter, is_patient, |effect| effect == counter.excepted);
+            self.check_limit(record, (counter, decided), is_patient, |effect| effect == counter.excepted);
             let over = counter.over && !is_hidden(counter, decided);
             let outcome = self.outcome(counter.by, over, passes, any_over);
             self.settle(record, counter, outcome, decided.is_full);

@@ -10,7 +10,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Label};
 use tidegate_engine::time::Timestamp;
 
-use super::decided::Counter;
+use super::decided::{Counter, Decided};
 use super::names::path;
 use super::{Kind, Run, State};
 use crate::node::world_time;
@@ -127,12 +127,12 @@ impl Excepted {
 
 impl Run {
     /// Judges by which limit a descriptor was decided, and whether the exception that the decision names is the one that
-    /// it was made under; and how long whoever it denies is asked to wait. `noted`: what its rule says. `is_patient`: the client
-    /// waited. `is_named`: whether this is the exception that the decision names.
+    /// it was made under; and how long whoever it denies is asked to wait: as long as its key is banned, at least. `noted`: what its
+    /// rule says. `is_patient`: the client waited. `is_named`: whether this is the exception that the decision names.
     pub(super) fn check_limit(
         &self,
         noted: &Record,
-        counter: &Counter,
+        (counter, answer): (&Counter, &Decided),
         is_patient: bool,
         is_named: impl Fn(Option<Effect>) -> bool,
     ) {
@@ -170,9 +170,11 @@ impl Run {
             }
         };
         // An explanation names an exception, and its waits are those of the counter.
+        let bans = answer.bans.iter().filter(|ban| ban.at == counter.at);
+        let banned = bans.map(|ban| ban.left).max().unwrap_or(0);
         let waits = |made: &Made| {
             let says_end = counter.excepted == Some(Effect::Deny) && limit.further.is_none();
-            !says_end || made.waits(wall) == counter.reset_nanos
+            !says_end || made.waits(wall).max(banned) == counter.reset_nanos
         };
         let may = met.iter().flat_map(|made| all.iter().map(move |&own| (under(made, own), made)));
         let is_due = |(decider, made): (Decider, &Option<Made>)| {

@@ -60,7 +60,7 @@ impl Run {
         let any_over = decided.counters.iter().any(|counter| counter.over);
         for (record, counter) in noted.iter_mut().zip(&decided.counters) {
             self.check_rule(record, counter, &decided);
-            self.check_limit(record, counter, true, |effect| {
+            self.check_limit(record, (counter, &decided), true, |effect| {
                 effect.map(|it| it.name()) == exceptions[counter.at].as_deref()
             });
             let over = counter.over && !is_hidden(counter, &decided);
