@@ -8,7 +8,7 @@ use crate::classes::Classes;
 use crate::cost::CostUse;
 use crate::held_costs::HeldCosts;
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
-use crate::limit::{BanTerms, HoldTerms, Limit, Share, Slot};
+use crate::limit::{Algorithm, BanTerms, HoldTerms, Limit, Share, Slot};
 use crate::metric_name::MetricName;
 use crate::prefix::{Addresses, CountedAs, Prefixes};
 use crate::request::Entry;
@@ -168,6 +168,12 @@ impl Rule {
     pub fn write_path(&self, out: &mut impl fmt::Write) -> fmt::Result {
         out.write_str(&self.domain)?;
         self.metric_name.rolled_up().iter().try_for_each(|name| write!(out, ".{name}"))
+    }
+
+    /// Whether its keys may count by this algorithm: `fixed_window` counts hits that it denies, so a class would take what
+    /// is left to higher ones.
+    pub(crate) fn goes_with(&self, algorithm: Algorithm) -> bool {
+        self.classes.is_none() || algorithm != Algorithm::FixedWindow
     }
 
     /// Its terms, if it is the ban of the rules before it, which share its node.

@@ -56,7 +56,10 @@ fn reads(rules: &RuleSet, key: &RecordKey) -> bool {
 fn unmet_part(rules: &RuleSet, key: &RecordKey, record: &Record) -> Option<String> {
     key.with_entries(|domain, entries| {
         let anchor = record.anchor.and_then(|anchor| rules.why_not_anchored(domain, entries, anchor));
-        anchor.or_else(|| rules.why_cut(domain, entries, record.requests, record.algorithm))
+        let algorithm = || rules.why_not_by(domain, entries, record.algorithm?);
+        anchor
+            .or_else(algorithm)
+            .or_else(|| rules.why_cut(domain, entries, record.requests, record.algorithm))
     })
 }
 

@@ -79,7 +79,7 @@ impl Found {
         for found in &self.found {
             let shadow = found.record.shadow();
             if let Some(Step::Check(check)) = plan.steps.get_mut(found.descriptor) {
-                found.record.apply(&mut check.limit);
+                found.record.apply(&mut check.limit, check.origin.rule());
                 check.shadow = shadow.unwrap_or(check.shadow);
                 if let Some(counting) = &found.counting {
                     count_apart(check, counting, request, found.descriptor);

@@ -59,14 +59,14 @@ impl Record {
         if self.unlimited { Some(true) } else { self.shadow }
     }
 
-    /// Puts the limit of a rule under the record.
+    /// Puts the limit of this rule under the record.
     #[inline]
-    pub(super) fn apply(&self, limit: &mut Limit) {
+    pub(super) fn apply(&self, limit: &mut Limit, rule: Option<&Rule>) {
         if self.unlimited {
             return;
         }
         if self.may_count_apart() {
-            *limit = self.counting_apart(limit);
+            *limit = self.counting_apart(limit, rule);
         }
         limit.set_numbers(Some(self.requests), self.burst);
         bound(limit);
@@ -84,13 +84,14 @@ impl Record {
 
     /// The limit of a rule with the record's window, algorithm and granularity.
     #[cold]
-    fn counting_apart(&self, own: &Limit) -> Limit {
+    fn counting_apart(&self, own: &Limit, rule: Option<&Rule>) -> Limit {
         // A record may have been made for another rule: of a calendar budget and of slots only N changes.
         if !Algorithm::NAMED.contains(&own.algorithm()) {
             return *own;
         }
         let window = self.window.map_or(own.window_nanos(), Window::nanos);
-        let algorithm = self.algorithm.unwrap_or(own.algorithm());
+        let goes = |algorithm: &Algorithm| rule.is_none_or(|rule| rule.goes_with(*algorithm));
+        let algorithm = self.algorithm.filter(goes).unwrap_or(own.algorithm());
         let limit = own.counting_by(algorithm, window);
         match self.granularity_nanos {
             Some(nanos) if algorithm == Algorithm::SlidingWindow => limit.with_granularity(nanos),
@@ -118,7 +119,7 @@ pub(super) fn counting(rule: &Rule, record: &Record) -> Option<Box<Counting>> {
 fn rare_counting(rule: &Rule, record: &Record) -> Option<Counting> {
     let own = rule.limit?;
     let mut limit = own;
-    record.apply(&mut limit);
+    record.apply(&mut limit, Some(rule));
     let (algorithm, [window, numerator, denominator]) = &limit.counter_parts();
     if limit.counter_parts() == own.counter_parts() {
         return None;

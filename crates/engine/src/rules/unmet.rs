@@ -77,6 +77,16 @@ impl RuleSet {
         }
     }
 
+    /// Why the algorithm of a record for these entries changes nothing; `None`: its rule can count by it, or no rule reads the
+    /// record.
+    pub fn why_not_by(&self, domain: &str, entries: &[Entry<'_>], algorithm: Algorithm) -> Option<String> {
+        let rule = self.rule_of(domain, entries).filter(|rule| rule.records.is_some())?;
+        let (at, name) = (&rule.written, algorithm.name());
+        (!rule.goes_with(algorithm)).then(|| {
+            format!("`algorithm` is {name}, which does not go with the `classes` of the rule at {at}")
+        })
+    }
+
     /// Why N of a record for these entries, which may say another algorithm, is cut; `None`: the counters of its rule can
     /// hold it, or no rule reads the record.
     pub fn why_cut(
@@ -89,7 +99,8 @@ impl RuleSet {
         let rule = self.rule_of(domain, entries).filter(|rule| rule.records.is_some())?;
         let own = rule.limit?.algorithm();
         // Of a calendar budget and of slots only N changes.
-        let algorithm = other.filter(|_| Algorithm::NAMED.contains(&own)).unwrap_or(own);
+        let is_meant = |other: &Algorithm| Algorithm::NAMED.contains(&own) && rule.goes_with(*other);
+        let algorithm = other.filter(is_meant).unwrap_or(own);
         let (at, most, name) = (&rule.written, algorithm.requests_max(), algorithm.name());
         (requests > most).then(|| {
             format!("{requests} is cut to {most}: the rule at {at} counts by {name}, which has no more")
@@ -179,6 +190,14 @@ descriptors:
         assert_eq!(anchored(&[("app", "a")], "15").as_deref(), Some(no_calendar));
         let other = "no period of the rule at a.yaml:13:10 begins at the anchor sunday: it counts by the calendar month (UTC, from day 3)";
         assert_eq!(anchored(&[("month", "a")], "sunday").as_deref(), Some(other));
+        let not_by = |key, algorithm| rules.why_not_by("shop", &[Entry { key, value: "a" }], algorithm);
+        assert_eq!(
+            [not_by("app", Algorithm::SlidingLog), not_by("tenant", Algorithm::FixedWindow)],
+            [None, None]
+        );
+        let classes =
+            "`algorithm` is fixed_window, which does not go with the `classes` of the rule at a.yaml:9:10";
+        assert_eq!(not_by("app", Algorithm::FixedWindow).as_deref(), Some(classes));
         let cut = |key, requests, other| {
             let entries = [Entry { key, value: "a" }];
             rules.why_cut("shop", &entries, requests, other)

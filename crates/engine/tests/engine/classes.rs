@@ -76,6 +76,21 @@ fn passing(
     (0..200).filter(passes).count()
 }
 
+/// A fixed window counts hits that it denies: those of a low class would take what is left to the others.
+#[test]
+fn a_class_takes_nothing_from_higher_ones_whatever_way_to_count_a_record_says() {
+    for algorithm in Algorithm::NAMED {
+        let (rules, store) = (rules("unit: minute, requests_per_unit: 100"), store());
+        let record = Record { algorithm: Some(algorithm), ..Record::of(50) };
+        let mut found = Found::default();
+        found.add(0, &rules.rules()[0], Some(record).into());
+        let overlay = Overlay { records: Some(&found), exceptions: None };
+        let classes = ["batch", "critical"];
+        let passed = classes.map(|class| passing(&rules, &store, ("alice", Some(class)), overlay));
+        assert_eq!(passed, [30, 20], "{algorithm:?}");
+    }
+}
+
 #[test]
 fn each_class_stops_at_its_share_of_what_all_have_used() {
     for limit in [

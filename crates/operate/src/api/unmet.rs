@@ -47,7 +47,7 @@ pub(super) fn check_numbers(exception: &Exception, rules: &RuleSet) -> Result<()
     Ok(())
 }
 
-/// Why a record, its anchor or a part of its N changes nothing now, if so.
+/// Why a record, its anchor, its algorithm or a part of its N changes nothing now, if so.
 pub(super) fn of_record(key: &RecordKey, record: &Record, rules: &RuleSet) -> Option<String> {
     let unread = key.with_entries(|domain, entries| rules.why_unread(domain, entries));
     let unread = unread.map(|why| format!("{why}, so nothing changes"));
@@ -55,7 +55,11 @@ pub(super) fn of_record(key: &RecordKey, record: &Record, rules: &RuleSet) -> Op
         key.with_entries(|domain, entries| {
             let anchor = record.anchor.and_then(|anchor| rules.why_not_anchored(domain, entries, anchor));
             let anchor = anchor.map(|why| format!("{why}, so the anchor changes nothing"));
-            anchor.or_else(|| rules.why_cut(domain, entries, record.requests, record.algorithm))
+            let algorithm = || rules.why_not_by(domain, entries, record.algorithm?);
+            let algorithm = || algorithm().map(|why| format!("{why}, so the algorithm changes nothing"));
+            anchor
+                .or_else(algorithm)
+                .or_else(|| rules.why_cut(domain, entries, record.requests, record.algorithm))
         })
     })
 }

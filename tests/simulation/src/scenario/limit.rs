@@ -83,7 +83,9 @@ impl LimitSpec {
 
     /// How it counts under a record with this algorithm and `burst`, and how many hits fit at once then.
     pub fn under(&self, requests: u32, algorithm: Option<Algorithm>, burst: Option<u32>) -> (Algorithm, u64) {
-        let algorithm = algorithm.unwrap_or(self.algorithm);
+        // By a fixed window, which counts hits that it denies, no class counts.
+        let goes = |other: &Algorithm| self.shape.classes.is_none() || *other != Algorithm::FixedWindow;
+        let algorithm = algorithm.filter(goes).unwrap_or(self.algorithm);
         let burst = burst.or(self.own_burst()).filter(|_| algorithm.is_bucket());
         (algorithm, burst.unwrap_or(requests).into())
     }
