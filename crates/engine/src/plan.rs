@@ -225,6 +225,8 @@ pub struct Check<'a> {
     pub shadow: bool,
     /// Quota mode: over only when every quota-mode descriptor of the request is.
     pub quota: bool,
+    /// It is over, whatever its counter says.
+    pub denied: bool,
     /// What the hits have to do with a reservation.
     pub reservation: ReservationStep,
 }
@@ -248,8 +250,8 @@ impl<'a> Check<'a> {
     /// The check of a counter, enforced. Nothing is reported or reserved.
     #[inline]
     pub fn new(origin: Origin<'a>, limit: Limit, key: Key, hits: Hits) -> Self {
-        let (reported, reservation) = (false, ReservationStep::None);
-        Self { origin, limit, key, hits, reported, shadow: false, quota: false, reservation }
+        let (reported, shadow, quota, denied) = Default::default();
+        Self { origin, limit, key, hits, reported, shadow, quota, denied, reservation: ReservationStep::None }
     }
 
     /// What a rule asks of one of its counters, in its modes.
@@ -257,6 +259,11 @@ impl<'a> Check<'a> {
     pub fn of(rule: &'a Rule, limit: Limit, key: Key, hits: Hits) -> Self {
         let (shadow, quota) = (rule.shadow_mode, rule.quota_mode);
         Self { shadow, quota, ..Self::new(Origin::of(rule), limit, key, hits) }
+    }
+
+    /// Where nothing may pass, a question of 0 hits is over too: by a fixed window, the limit of 0 is not enough.
+    pub(crate) fn deny_question(&mut self) {
+        self.denied = self.hits == Hits::Take(0) && self.limit.algorithm() == Algorithm::FixedWindow;
     }
 
     /// Makes it the check of a slot of `concurrency` of this name: the id of a call that takes it, or the token that

@@ -288,21 +288,26 @@ impl<R: Runtime> SharedStore<R> {
         Refunds::begin(&self.runtime, &self.deny_cache, checks(plan).filter_map(changes).collect())
     }
 
-    /// Answers checks from the deny cache. With a candidate it answers none, because the candidate has to be asked in
-    /// any case.
+    /// Answers checks that are over in any case, and checks from the deny cache. With a candidate the cache answers none,
+    /// because the candidate has to be asked in any case.
     fn remember(&self, plan: &Plan<'_>, now: Instant, verdicts: &mut Verdicts) -> SmallVec<[usize; 4]> {
         let mut remembered = SmallVec::new();
+        for (index, check) in checks(plan).filter(|(_, check)| check.denied) {
+            verdicts[index] = Some(fallback::denied(check));
+            remembered.push(index);
+        }
         if !plan.candidates.is_empty() {
             return remembered;
         }
+        let denied = remembered.len();
         for (index, check) in checks(plan) {
             if verdicts[index].is_none() {
                 verdicts[index] = self.deny_cache.answer(check, now);
                 remembered.extend(verdicts[index].map(|_| index));
             }
         }
-        if !plan.further.is_empty() && !remembered.is_empty() {
-            self.spare(plan, &remembered, now, verdicts);
+        if !plan.further.is_empty() && remembered.len() > denied {
+            self.spare(plan, &remembered[denied..], now, verdicts);
         }
         remembered
     }

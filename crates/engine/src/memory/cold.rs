@@ -71,7 +71,7 @@ impl Prepared {
 fn full(check: &Check<'_>) -> Preview {
     let over = match check.hits {
         Hits::GiveBack(_) => false,
-        Hits::Take(hits) => hits > 0 || check.limit.algorithm() != Algorithm::FixedWindow,
+        Hits::Take(hits) => hits > 0 || check.denied || check.limit.algorithm() != Algorithm::FixedWindow,
     };
     Preview { over, left: 0, before: check.limit.capacity() }
 }

@@ -318,7 +318,10 @@ impl<S: Counter> Shard<S> {
             }
         };
         let preview = match check.hits {
-            Hits::Take(hits) => state.look(&check.limit, pending, hits),
+            Hits::Take(hits) => {
+                let preview = state.look(&check.limit, pending, hits);
+                Preview { over: preview.over || check.denied, ..preview }
+            }
             Hits::GiveBack(hits) => {
                 let mut pending = pending;
                 pending.give_back(hits);

@@ -254,6 +254,7 @@ fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor
 
 /// Makes a check deny as its rule does: the exception stands before the record, which may admit everything.
 fn precede_record(check: &mut Check<'_>) {
+    check.denied = false;
     if let Some(rule) = check.origin.rule() {
         check.shadow = rule.shadow_mode;
     }
@@ -262,6 +263,7 @@ fn precede_record(check: &mut Check<'_>) {
 fn deny(check: &mut Check<'_>) {
     check.limit = check.limit.with_requests(0).with_burst(0);
     (check.shadow, check.quota) = (false, false);
+    check.deny_question();
 }
 
 /// The check of a limit of 0, for a rule that has no limit in force.

@@ -84,6 +84,9 @@ impl Found {
                 if let Some(counting) = &found.counting {
                     count_apart(check, counting, request, found.descriptor);
                 }
+                if found.record == Record::NOTHING_PASSES {
+                    check.deny_question();
+                }
                 let limit = check.limit;
                 plan.further_of(found.descriptor).for_each(|further| further.limit.expire_with(&limit));
                 if let (Some(counting), Some(hold)) = (&found.counting, plan.hold_of(found.descriptor)) {

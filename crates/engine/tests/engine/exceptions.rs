@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate_engine::Timestamp;
-use tidegate_engine::decision::{Status, conclude};
+use tidegate_engine::decision::{Code, Status, conclude};
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
 use tidegate_engine::path::{Path, PathEntry};
@@ -116,6 +117,40 @@ fn a_denial_needs_no_limit_and_beats_every_mode() {
         20,
         "there is nothing to change"
     );
+}
+
+/// A question of 0 hits is over in a fixed window only beyond N: who is denied has to be denied before the work.
+#[test]
+fn a_denial_is_for_questions_too_whatever_the_algorithm() {
+    for algorithm in Algorithm::NAMED {
+        let limit =
+            format!("rate_limit: {{unit: minute, requests_per_unit: 3, algorithm: {}}}", algorithm.name());
+        let rules =
+            loaded(&format!("domain: shop\ndescriptors: [{{key: a, {limit}}}, {{key: b, {limit}}}]")).rules;
+        let store = MemoryStore::new(MemoryOptions::new(1 << 20));
+        let none = Exceptions::new(&[exception(&[("a", None)], Effect::Deny)]);
+        let ask = |of_both: bool, exceptions| {
+            let mut request = Request::new("shop", 1);
+            let asks = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
+            request.push([Entry { key: "a", value: "x" }], asks);
+            let request = if of_both { request.descriptor(&[("b", "x")]) } else { request };
+            let plan =
+                rules.plan_under(&request, Modes::default(), Overlay { exceptions, ..Overlay::default() });
+            let decision = conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1_000)));
+            let left = decision.limits().last().map(|(_, limited)| limited.remaining());
+            (decision.code, left)
+        };
+        for of_both in [false, true] {
+            assert_eq!(ask(of_both, Some(&none)).0, Code::OverLimit, "{algorithm:?}");
+        }
+        let (code, left) = ask(true, None);
+        let counted = u64::from(algorithm == Algorithm::FixedWindow);
+        assert_eq!(
+            (code, left),
+            (Code::Ok, Some(2 - counted)),
+            "{algorithm:?}: of a denied request only it counts"
+        );
+    }
 }
 
 #[test]

@@ -517,6 +517,30 @@ mod strict {
     }
 }
 
+/// A question of 0 hits is over in a fixed window only beyond N. An exception stands before the record.
+#[test]
+fn where_nothing_passes_no_question_does_whatever_the_algorithm() {
+    for algorithm in Algorithm::NAMED {
+        let by = format!("requests_per_unit: 3, algorithm: {}}}", algorithm.name());
+        let rules = loaded(&RULES.replace("requests_per_unit: 3}", &by)).rules;
+        let store = MemoryStore::new(MemoryOptions::new(1 << 20));
+        let mut request = Request::new("shop", 1);
+        let asks = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
+        request.push([Entry { key: "user", value: "alice" }], asks);
+        let found = found(&rules, &request, Some(Record::NOTHING_PASSES));
+        let code = |exceptions: &Exceptions| {
+            let overlay = Overlay { records: Some(&found), exceptions: Some(exceptions) };
+            let plan = rules.plan_under(&request, Modes::default(), overlay);
+            conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1_000))).code
+        };
+        assert_eq!(code(&Exceptions::default()), Code::OverLimit, "{algorithm:?}");
+        let level = PathEntry { key: "user".to_owned(), value: Some("alice".to_owned()) };
+        let path = Path { domain: "shop".into(), entries: vec![level] };
+        let effect = Effect::Limit { requests: Some(5), burst: Some(5) };
+        assert_eq!(code(&Exceptions::new(&[Exception { path, effect }])), Code::Ok, "{algorithm:?}");
+    }
+}
+
 /// Whether debts are carried is said by the rule alone.
 #[test]
 fn debts_are_carried_whatever_a_record_says() {

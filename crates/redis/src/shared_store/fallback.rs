@@ -170,7 +170,7 @@ fn hits_of(check: &Check<'_>) -> u64 {
 }
 
 /// Over the limit, for one second.
-fn denied(check: &Check<'_>) -> Verdict {
+pub(super) fn denied(check: &Check<'_>) -> Verdict {
     let before = check.limit.capacity();
     let after = before.saturating_add(hits_of(check));
     Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS, is_counted: false }

@@ -166,7 +166,7 @@ fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
         }
         Hits::Take(hits) if is_fixed => {
             let after = one.before.saturating_add(hits);
-            Verdict { over: after > limit, after, ..one }
+            Verdict { over: after > limit || check.denied, after, ..one }
         }
         Hits::Take(_) if check.reported && asked.over => Verdict { reset_nanos: wait_one_nanos, ..asked },
         Hits::Take(_) => asked,

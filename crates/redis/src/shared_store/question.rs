@@ -36,7 +36,7 @@ impl<R: Runtime> Question<'_, R> {
 impl<R: Runtime> SharedStore<R> {
     /// The question of a request whose caller waits for `caller_timeout`. `None`: use [`apply`](Self::apply), because
     /// the request asks for no counter or several, meets a candidate, gives hits back, or has to wait for replicas or
-    /// for another call. Nor one that takes a slot: its second plan would have another.
+    /// for another call. Nor one that takes a slot: its second plan would have another; or one that is over in any case.
     pub fn question(
         &self,
         request: &Request<'_>,
@@ -52,6 +52,7 @@ impl<R: Runtime> SharedStore<R> {
         let store = self.store_for(check);
         let waits = store.options().wait_replicas > 0;
         if waits
+            || check.denied
             || check.limit.slot().is_some()
             || !matches!(check.hits, Hits::Take(_))
             || self.deny_cache.knows(check, times.began)

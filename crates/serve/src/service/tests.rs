@@ -117,6 +117,28 @@ async fn a_cost_that_was_reported_stays_reported_while_redis_is_asked() {
     assert_eq!(code, Ok(Code::OverLimit), "what was spent is charged, though it is more than N");
 }
 
+/// Nobody has to be asked whether an exception denies.
+#[tokio::test]
+async fn who_is_denied_by_an_exception_is_denied_before_the_work_though_redis_does_not_answer() {
+    let (service, _) = sharing();
+    service.install(rules(&RULES.replace("{unit: minute,", "{unit: minute, algorithm: fixed_window,")));
+    let ends = Timestamp::from_secs(1);
+    let label = Arc::new(Label { id: "a".to_owned(), made: None, until: Some(ends) });
+    service.except(Exceptions::new(&[exception("user", "a", Effect::Deny)]).labelled(vec![label]));
+    let live = service.snapshot().expect("rules");
+    for of_both in [false, true] {
+        let asks = |request: &mut Request<'_>| {
+            *request = of_cost(0);
+            if of_both {
+                request.push([Entry { key: "path", value: "a" }], DescriptorOptions::default());
+            }
+            Ok::<_, ServiceError>(())
+        };
+        let code = service.finish(live.in_force(), asks, None, |_, decision| decision.code).await;
+        assert_eq!(code, Ok(Code::OverLimit));
+    }
+}
+
 /// A bucket drains faster under a larger N, so a denial by the numbers of before may be wrong afterwards.
 #[test]
 fn a_node_forgets_denials_when_its_rules_or_its_exceptions_change() {

@@ -56,7 +56,8 @@ impl<S: Counter> Shard<S> {
         let heap_bytes = state.heap_bytes() as u64;
         state.advance(limit, now);
         self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
-        let preview = state.look(limit, pending, hits);
+        let mut preview = state.look(limit, pending, hits);
+        preview.over |= check.denied;
         let charges = Settlement::PASSES.charged(check, preview.over) > 0;
         // A reported cost that does not fit has a bound of its own, and is counted.
         let is_beyond = preview.over && check.reported;
