@@ -16,6 +16,7 @@ use tidegate_engine::limit::Limit;
 use tidegate_engine::prefix::Prefixes;
 use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
 use tidegate_engine::text::one_line;
+use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::Window;
 
 /// Limits that are named for each kind of change; of further ones only their number.
@@ -108,6 +109,8 @@ struct Terms<'r> {
     name: &'r str,
     replaces: Vec<&'r str>,
     metadata: &'r Value,
+    ban_on: &'r [Box<str>],
+    retry_nanos: Option<u64>,
 }
 
 impl<'r> Terms<'r> {
@@ -129,8 +132,15 @@ impl<'r> Terms<'r> {
             name: &rule.name,
             replaces: rule.replaces.iter().map(|name| &**name).collect(),
             metadata: &rule.metadata,
+            ban_on: &rule.ban_on,
+            retry_nanos: retry_nanos(rule),
         }
     }
+}
+
+/// The wait of whoever is denied by slots or holds alone, if the rule has some.
+fn retry_nanos(rule: &Rule) -> Option<u64> {
+    (rule.call_id.is_some() || rule.hold_terms().is_some()).then_some(rule.retry_nanos)
 }
 
 /// What is different, old → new.
@@ -154,6 +164,12 @@ fn differences(before: &Rule, after: &Rule) -> String {
     let hold = |rule: &Rule| {
         rule.held_costs.as_ref().map_or_else(|| "none".to_owned(), |costs| costs.said().to_string())
     };
+    let on = |rule: &Rule| {
+        if rule.ban_on.is_empty() { "its own keys".to_owned() } else { rule.ban_on.join(" and ") }
+    };
+    let retry = |rule: &Rule| {
+        retry_nanos(rule).map_or_else(|| "none".to_owned(), |nanos| format!("{}s", nanos / SECOND_NANOS))
+    };
     let named = |name: &str, old: &str, new: &str| (old != new).then(|| format!("{name} {old} → {new}"));
     let flag =
         |name: &str, of: fn(&Rule) -> bool| named(name, &of(before).to_string(), &of(after).to_string());
@@ -168,6 +184,8 @@ fn differences(before: &Rule, after: &Rule) -> String {
         named("classes", &classes(before), &classes(after)),
         named("prefix", &prefix(before), &prefix(after)),
         named("hold", &hold(before), &hold(after)),
+        named("on", &on(before), &on(after)),
+        named("retry", &retry(before), &retry(after)),
         named("id", before.call_id.as_deref().unwrap_or("none"), after.call_id.as_deref().unwrap_or("none")),
     ];
     let mut all: Vec<String> = all.into_iter().flatten().collect();
@@ -205,6 +223,28 @@ mod tests {
             text(&short, &long),
             "1 changed (shop.a (ban): 3 denials within 60s, every 1s, for 3600s → 3 denials within 60s, every 1s, for 7200s)"
         );
+    }
+
+    #[test]
+    fn whom_a_ban_is_for_is_named() {
+        let banning = |on: &str| {
+            let ban = format!("ban: {{after: 3 denials, within: 60s, for: 1h{on}}}");
+            let limited = "rate_limit: {unit: day, requests_per_unit: 5}";
+            rules(&format!("{{key: a, descriptors: [{{key: b, {limited}, {ban}}}]}}"))
+        };
+        let said = text(&banning(""), &banning(", on: [b]"));
+        assert!(said.starts_with("1 changed (") && said.ends_with(" (ban): on its own keys → b)"), "{said}");
+    }
+
+    #[test]
+    fn how_long_who_finds_no_slot_or_no_room_for_a_hold_waits_is_named() {
+        let calls = |retry| {
+            rules(&format!("{{key: a, concurrency: {{slots: 2, ttl: 60s, id: call, retry: {retry}}}}}"))
+        };
+        assert_eq!(text(&calls("1s"), &calls("5s")), "1 changed (shop.a: retry 1s → 5s)");
+        let limited = "rate_limit: {unit: day, requests_per_unit: 5}";
+        let holding = |retry| rules(&format!("{{key: a, {limited}, reserve: {{ttl: 60s, retry: {retry}}}}}"));
+        assert_eq!(text(&holding("1s"), &holding("5s")), "1 changed (shop.a (reserve): retry 1s → 5s)");
     }
 
     #[test]
