@@ -9,7 +9,7 @@ use crate::scenario::LimitSpec;
 use crate::world::{MICRO, Time};
 
 /// A node remembers a denial of a leased counter for so many lease times.
-const LEASE_TIMES: Time = 10;
+pub(super) const LEASE_TIMES: Time = 10;
 
 /// A denial that was remembered for too long, or was one of another class.
 pub(super) fn too_long(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {

@@ -8,6 +8,7 @@ use tidegate_engine::limit::{Algorithm, DEFAULT_BUCKETS};
 use tidegate_engine::rules::StoreFailure;
 
 use super::debts::owed;
+use super::remembered::LEASE_TIMES;
 use super::{Counter, LATE, Outcome, Record, Refund, Rules, SENT, before};
 use crate::scenario::{FULL, LimitSpec};
 use crate::world::{MICRO, SECOND, Time};
@@ -352,7 +353,9 @@ impl<'o> Counted<'o> {
         if !limit.is_leased {
             return 0;
         }
-        let since = it.asked.saturating_sub(3 * rules.lease_time + LATE);
+        // A node that did not ask may remember what others had leased then.
+        let remembered = if it.answered == it.asked { LEASE_TIMES } else { 0 };
+        let since = it.asked.saturating_sub((remembered + 3) * rules.lease_time + LATE);
         let recent = own[own.partition_point(|other| other.asked < since)..].iter();
         let nodes =
             recent.take_while(|other| other.asked <= it.answered).fold(0_u64, |all, it| all | 1 << it.node);
