@@ -6,7 +6,7 @@ use tidegate_engine::overlay::{Effect, Exception, Exceptions, Found, Overlay, Re
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Hits, Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request, Reservation};
-use tidegate_engine::rules::{RuleSet, Unit, load};
+use tidegate_engine::rules::{Epochs, Reach, ResetPath, RuleSet, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::Window;
 use tidegate_engine::{Code, Timestamp, decision::conclude};
@@ -152,6 +152,37 @@ fn a_key_that_a_record_denies_is_banned_although_its_rule_is_in_shadow_mode() {
     assert_eq!([passing(None, 1_201), passing(denies, 1_300)], [20, 0]);
 }
 
+/// Slots, and a ban.
+#[test]
+fn a_record_that_never_denies_is_for_every_further_limit() {
+    const RULE: &str = "key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 3}, \
+                        concurrency: {slots: 1, ttl: 60s, id: call}, ban: {after: 3 denials, within: 60s, for: 1h}";
+    let rules = loaded(&format!("domain: shop\ndescriptors: [{{{RULE}}}]")).rules;
+    let request = Request::new("shop", 1).descriptor(&[ALICE, ("call", "1")]);
+    let in_shadow = |record| {
+        let found = found(&rules, &request, Some(record));
+        let plan = rules.plan_under(&request, Modes::default(), over(&found));
+        plan.checks().map(|(_, check)| check.shadow).collect::<Vec<_>>()
+    };
+    assert_eq!(in_shadow(Record { unlimited: true, ..Record::of(0) }), [true; 3]);
+    assert_eq!(in_shadow(Record { shadow: Some(true), ..Record::of(3) }), [true; 3]);
+    assert_eq!(in_shadow(Record::of(3)), [false; 3]);
+}
+
+#[test]
+fn a_record_leaves_the_candidate_of_another_descriptor() {
+    let limit = "limits_from: store, rate_limit: {unit: minute, requests_per_unit: 3, candidate: {requests_per_unit: 1}}";
+    let rules =
+        loaded(&format!("domain: shop\ndescriptors: [{{key: user, {limit}}}, {{key: path, {limit}}}]")).rules;
+    let request = Request::new("shop", 1).descriptor(&[ALICE]).descriptor(&[("path", "/")]);
+    let tried = |record| {
+        let found = found(&rules, &request, record);
+        let plan = rules.plan_under(&request, Modes::default(), over(&found));
+        plan.candidates.iter().map(|candidate| candidate.step).collect::<Vec<_>>()
+    };
+    assert_eq!([tried(None), tried(Some(Record::of(5)))], [vec![0, 1], vec![1]]);
+}
+
 #[test]
 fn whoever_renews_a_slot_is_not_denied_where_a_record_never_denies() {
     const RULE: &str = "key: user, limits_from: store, rate_limit: {unit: minute, requests_per_unit: 100}, \
@@ -209,6 +240,26 @@ fn another_window_or_algorithm_is_another_counter() {
         ..Record::of(5)
     };
     assert_eq!(shop.passing(ALICE, Some(same), 1_100), 2, "that is the counter of the rule");
+}
+
+#[test]
+fn a_reset_is_for_the_counter_of_a_record_too() {
+    let rules = loaded(RULES).rules;
+    let hour = Record { window: Some(Window::of(Unit::Hour)), ..Record::of(4) };
+    let keys = |rules: &RuleSet| {
+        let (_, _, key, shared) = planned(rules, Some(hour));
+        (key, shared)
+    };
+    let level = |value: Option<&str>| PathEntry { key: "user".to_owned(), value: value.map(str::to_owned) };
+    let mut seen = vec![keys(&rules)];
+    for (value, reach) in [(None, Reach::Below), (Some("alice"), Reach::Counter)] {
+        let path = Path { domain: "shop".into(), entries: vec![level(value)] };
+        let mut epochs = Epochs::default();
+        epochs.raise(ResetPath { path, reach }, 7);
+        let after = keys(&rules.clone().in_epochs(&epochs));
+        assert!(seen.iter().all(|before| before.0 != after.0 && before.1 != after.1), "{reach:?}");
+        seen.push(after);
+    }
 }
 
 /// The call may have cost what was held.
