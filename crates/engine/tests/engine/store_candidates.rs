@@ -5,6 +5,8 @@
 use tidegate_engine::decision::{Code, Trial, conclude};
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
+use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::{RuleSet, Unit};
@@ -200,7 +202,25 @@ descriptors:
     assert!(plan.candidates.is_empty());
 }
 
-/// Two descriptors of one rule are on trial together; those of two rules are not.
+/// The limit that it stands in for has other numbers, or none.
+#[test]
+fn a_limit_under_an_exception_has_no_trial() {
+    let rules = loaded(
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 7, \
+         candidate: {requests_per_unit: 4}}}]",
+    )
+    .rules;
+    let request = Request::new("shop", 1).descriptor(&[("user", "a")]).descriptor(&[("user", "b")]);
+    let level = PathEntry { key: "user".to_owned(), value: Some("a".to_owned()) };
+    let path = Path { domain: "shop".into(), entries: vec![level] };
+    for effect in [Effect::Limit { requests: Some(9), burst: None }, Effect::Unlimited, Effect::Deny] {
+        let exceptions = Exceptions::new(&[Exception { path: path.clone(), effect }]);
+        let overlay = Overlay { exceptions: Some(&exceptions), records: None };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        assert_eq!(plan.candidates.iter().map(|it| it.step).collect::<Vec<_>>(), [1], "{effect:?}");
+    }
+}
+
 /// With SHADOW_MODE a request passes, whatever its limits say.
 #[test]
 fn under_shadow_mode_a_candidate_denies_nothing() {
@@ -242,6 +262,7 @@ fn candidates_are_counted_neither_as_full_nor_as_beyond_their_limit() {
     assert_eq!(after(store(), 1), (0, 0), "five are within nine");
 }
 
+/// Two descriptors of one rule are on trial together; those of two rules are not.
 #[test]
 fn the_candidates_of_one_rule_are_on_trial_together() {
     let now = Timestamp::from_secs(1_000);

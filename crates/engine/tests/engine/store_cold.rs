@@ -3,7 +3,7 @@
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
 use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
-use tidegate_engine::plan::{Check, Hits};
+use tidegate_engine::plan::{Candidate, Check, Hits};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 use crate::asking::{at, check, key, plan};
@@ -87,6 +87,23 @@ fn a_cold_counter_answers_as_a_full_one_until_its_window_is_over() {
         let (_, verdicts) = asked(&store, &[one], 660.0);
         assert!(!verdicts[0].over, "{algorithm:?}");
     }
+}
+
+/// Its counter has lost its hits as well.
+#[test]
+fn a_candidate_is_cold_as_its_limit_would_be() {
+    let limit = |secs| Limit::new(Algorithm::SlidingWindow, 5, secs * SECOND_NANOS);
+    let mut plan = plan([check(limit(60), key(1), Hits::Take(1))]);
+    plan.candidates = vec![Candidate { step: 0, rule: 0, check: check(limit(600), key(2), Hits::Take(1)) }];
+    let store = cold_store(at(600.0));
+    let over = |seconds| {
+        let verdicts = store.apply(&plan, at(seconds));
+        [0, 1].map(|place| verdicts[place].expect("a verdict").over)
+    };
+    assert_eq!(
+        [610.0, 660.0, 1_199.0, 1_200.0].map(over),
+        [[true, true], [false, true], [false, true], [false; 2]]
+    );
 }
 
 #[test]
