@@ -247,6 +247,15 @@ fn a_hold_below_the_worst_case_is_denied_by_either_sum() {
     assert_eq!(plain, Some(1), "the wait of what only holds deny");
 }
 
+#[test]
+fn a_call_that_says_more_than_max_is_taken_to_cost_max() {
+    let (rules, store) = (ten_learnt("0.5"), store());
+    let of = (&rules, &store);
+    assert!(reserve(of, "a", 50, 0.0).0 && reserve(of, "b", 50, 0.0).0, "twelve of fifteen may be spent");
+    assert!(!reserve(of, "c", 50, 0.0).0);
+    assert_eq!(remaining(of, 0.0), 3);
+}
+
 /// The limit itself has room: when its hits leave says nothing.
 #[test]
 fn what_only_worst_cases_deny_waits_for_retry() {
