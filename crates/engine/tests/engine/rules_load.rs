@@ -135,6 +135,26 @@ fn a_cost_whose_meaning_is_known_teaches_its_rule_nothing() {
     }
 }
 
+/// A client that asks with a cost gives back without one, and one that reports gives back what it has reported.
+#[test]
+fn what_is_given_back_teaches_nothing() {
+    for own in [None, Some(5)] {
+        let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]\n";
+        let rules = loaded(text).rules;
+        let is_reported = |hits_addend, is_negative_hits| {
+            let mut request = Request::new("d", 1);
+            let options = DescriptorOptions { hits_addend, is_negative_hits, ..DescriptorOptions::default() };
+            request.push([Entry { key: "k", value: "" }], options);
+            let plan = rules.plan(&request, Modes::default());
+            rules.observe_costs(&request, &plan);
+            matches!(plan.steps[0], Step::Check(Check { reported: true, .. }))
+        };
+        (0..200).for_each(|_| assert!(!is_reported(own, true)));
+        let reported = (0..101).map(|_| is_reported(Some(5), false));
+        assert_eq!(reported.filter(|is_reported| *is_reported).count(), 100, "{own:?}");
+    }
+}
+
 #[test]
 fn windows_and_buckets() {
     for (window, secs, unit, multiplier) in [
@@ -416,4 +436,22 @@ fn what_was_learnt_of_costs_outlives_a_reload() {
     assert!(second.plan(&request, Modes::default()).has_reports());
     second.keep_learnt(&first);
     assert!(!second.plan(&request, Modes::default()).has_reports());
+}
+
+/// Those of requests that bring a limit have no rule that learns.
+#[test]
+fn what_was_learnt_of_the_costs_of_other_limits_outlives_a_reload() {
+    let (first, mut second) = (loaded("domain: d\n").rules, loaded("domain: d\n").rules);
+    let mut request = Request::new("d", 0);
+    let limit = Some(Override { requests_per_unit: 1, window: Window::of(Unit::Second) });
+    let own = DescriptorOptions { hits_addend: Some(5), limit, ..DescriptorOptions::default() };
+    request.push([Entry { key: "k", value: "" }], own);
+    let is_reported = |rules: &RuleSet| {
+        let plan = rules.plan(&request, Modes::default());
+        rules.observe_costs(&request, &plan);
+        plan.has_reports()
+    };
+    assert!((0..100).all(|_| is_reported(&first)) && is_reported(&second));
+    second.keep_learnt(&first);
+    assert!(!is_reported(&second));
 }
