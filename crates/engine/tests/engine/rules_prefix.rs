@@ -322,6 +322,23 @@ fn several_lengths_and_what_lies_over_their_rule() {
     }
 }
 
+/// What another level of the path is changes nothing.
+#[test]
+fn below_another_prefix_a_further_length_counts_its_own_family() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    let text = format!(
+        "domain: d\ndescriptors: [{{key: site, prefix: {{v4: 24, v6: 64}}, \
+         descriptors: [{{key: ip, prefix: {{v4: {{24: 1, 16: 4}}}}, {limit}}}]}}]"
+    );
+    let rules = loaded(&text).rules;
+    let numbers = |ip| {
+        let request = Request::new("d", 1).descriptor(&[("site", "192.0.2.1"), ("ip", ip)]);
+        let plan = rules.plan(&request, Modes::default());
+        plan.checks().map(|(_, check)| check.limit.requests()).collect::<Vec<_>>()
+    };
+    assert_eq!([numbers("10.0.0.1"), numbers("2001:db8::1")], [vec![5, 20], vec![5]]);
+}
+
 #[test]
 fn in_quota_mode_no_length_passes_by_another() {
     let rules = rules_with("prefix: {v6: {64: 1, 48: 2}}");
