@@ -203,6 +203,21 @@ fn a_request_of_thousands_of_descriptors_is_counted_whole() {
     }
 }
 
+/// Otherwise each round would lock all shards that were ever used.
+#[test]
+fn shards_that_were_swept_are_visited_again_when_a_counter_is_due() {
+    let store = MemoryStore::new(MemoryOptions::new(1 << 30));
+    let limit = Limit::new(Algorithm::SlidingLog, 9, 10 * SECOND_NANOS);
+    let take = |second| (0..20).for_each(|number| _ = take(&store, limit, number, 1, at(second)));
+    let steps = |second| (1..).find(|_| store.sweep(at(second)).round_done);
+    take(1.0);
+    assert_eq!(steps(10.0), Some(1), "none is due");
+    assert!(steps(12.0) > Some(10) && store.counters() == 0);
+    assert_eq!(steps(12.0), Some(1), "they are gone");
+    take(13.0);
+    assert!(steps(24.0) > Some(10) && store.counters() == 0);
+}
+
 /// A decision reads the clock, then a sweep with a later time comes first. What the sweep forgot must still have
 /// counted, or more than N would pass in a window.
 #[test]
