@@ -233,6 +233,20 @@ fn a_demand_that_comes_to_nothing_lets_others_ask() {
     assert!(leases.demand(&check(1_000, 1)).is_some());
 }
 
+/// A second lease would be asked for meanwhile.
+#[test]
+fn a_counter_is_not_forgotten_while_a_demand_is_in_flight() {
+    let (leases, asked) = (Leases::new(T), check(1_000, 1));
+    let see_twice = |at| (0..2).for_each(|_| assert!(leases.hold(&asked, millis(at)).is_none()));
+    see_twice(1_000);
+    let demand = leases.demand(&asked).expect("seen twice");
+    assert_eq!(swept(&leases, 1_500), []);
+    see_twice(1_500);
+    assert!(leases.demand(&asked).is_none(), "one is in flight");
+    drop(demand);
+    assert!(leases.demand(&asked).is_some());
+}
+
 #[test]
 fn the_rest_of_a_lease_goes_over_to_the_next_of_its_stamp() {
     for (stamp, gone_over, back) in [(5, 37, vec![(5, 76)]), (6, 0, vec![(5, 37), (6, 39)])] {
