@@ -259,6 +259,18 @@ mod tests {
         assert_eq!(cache.totals(), (2, 0), "what it has answered stays counted");
     }
 
+    /// Nothing was known that could have been forgotten.
+    #[test]
+    fn a_verdict_from_before_all_is_cleared_is_not_learned_after_it() {
+        let (cache, check, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());
+        let after = |millis| asked + Duration::from_millis(millis);
+        cache.clear(after(1));
+        cache.learn(&check, &over(), asked, HOUR);
+        assert!(!cache.knows(&check, after(2)), "the rules have changed since it was asked for");
+        cache.learn(&check, &over(), after(2), HOUR);
+        assert!(cache.knows(&check, after(2)));
+    }
+
     #[test]
     fn a_denial_of_a_class_says_nothing_about_another_and_a_refund_forgets_both() {
         let (cache, all, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());

@@ -120,6 +120,33 @@ async fn a_denial_by_a_limit_with_reservations_is_not_remembered() {
     assert_eq!(["", ", reserve: {ttl: 60s}"].map(learnt), [1, 0]);
 }
 
+/// A fixed window keeps the hits of a request that another slot denies, but for those that
+/// STOP_CACHE_KEY_INCREMENT_WHEN_OVER_LIMIT has go back.
+#[tokio::test]
+async fn a_denial_is_remembered_for_a_moment_where_the_hits_that_filled_its_counter_may_go_back() {
+    let rules = rules_of(
+        "domain: shop\ndescriptors: [{key: window, rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}}, \
+         {key: log, rate_limit: {unit: day, requests_per_unit: 3, algorithm: sliding_log}}]",
+    );
+    let servers = Servers::Cluster(vec![Address::Tcp("127.0.0.1".to_owned(), 1)]);
+    let cluster = RedisStore::new(RedisOptions::new(servers));
+    let store = SharedStore { main: cluster, ..store() };
+    let is_provisional = |key, stop_increment_when_over, quiet_nanos| {
+        let request = request(&[key], 1);
+        let plan = rules.plan(&request, Modes { stop_increment_when_over, ..Modes::default() });
+        let check = check_at(&plan, 0).expect("a rule");
+        let verdict =
+            Verdict { over: true, before: 3, after: 4, remaining: 0, reset_nanos: 9, is_counted: true };
+        let counter = CounterAnswered { verdict, charged: 0, stamp: ChargeId::default(), quiet_nanos };
+        store.may_be_provisional(&plan, check, &counter)
+    };
+    let all = |quiet_nanos| {
+        [("log", false), ("window", false), ("window", true)]
+            .map(|(key, stops)| is_provisional(key, stops, quiet_nanos))
+    };
+    assert_eq!([all(0), all(DAY.as_nanos() as u64)], [[true, false, true], [false; 3]]);
+}
+
 /// A node that knows only of the denial of a limit need not ask for the ban: unless the key may be banned, which an operator
 /// may have lifted meanwhile.
 #[tokio::test]

@@ -42,3 +42,18 @@ async fn a_ban_that_denies_nobody_stops_no_charge() {
     assert_eq!(known.clone().map(|known| stops(false, known)), [(true, false), (true, true)]);
     assert_eq!(known.map(|known| stops(true, known)), [(true, false), (false, false)]);
 }
+
+/// With a candidate Redis is asked for each request, and nobody would spend the lease.
+#[tokio::test]
+async fn no_lease_is_asked_for_along_with_a_candidate() {
+    let demands = |candidate: &str| {
+        let limit = format!("rate_limit: {{unit: day, requests_per_unit: 1000, sync: leased{candidate}}}");
+        let rules = rules_of(&format!("domain: shop\ndescriptors: [{{key: user, {limit}}}]"));
+        let (store, request) = (store(), request(&["user"], 1));
+        let plan = rules.plan(&request, Modes::default());
+        let check = check_at(&plan, 0).expect("a rule");
+        (0..2).for_each(|_| drop(store.leases.hold(check, since_boot())));
+        store.parts(&request, &plan, &smallvec![None; plan.places()])[0].demands.len()
+    };
+    assert_eq!(["", ", candidate: {requests_per_unit: 9}"].map(demands), [1, 0]);
+}
