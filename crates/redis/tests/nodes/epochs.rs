@@ -163,7 +163,7 @@ fn a_redirect_leads_to_no_server_whose_epochs_were_not_read() {
         clock.epochs("second", |hash| hash.answers = Answers::Nothing);
         node.sleep(2 * SECOND).await;
         assert_eq!(asked().await, [true, false]);
-        clock.primaries(|primaries| primaries.redirects = Some("redis".to_owned()));
+        clock.primaries(|primaries| primaries.redirects = Some(("redis".to_owned(), "ASK")));
         assert_eq!(asked().await, [true, false]);
         clock.epochs("second", |hash| hash.answers = Answers::All);
         node.sleep(5 * SECOND).await;

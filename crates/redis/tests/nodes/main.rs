@@ -1,6 +1,7 @@
 //! Two nodes of the shared store in one thread, without tokio's runtime: each has its own clock, and both share a toy
 //! network and a toy Redis. The same seed gives the same run.
 
+mod cluster;
 mod epochs;
 mod primaries;
 mod world;

@@ -19,8 +19,10 @@ pub(crate) struct Primaries {
     pub(crate) marks: Vec<ToMark>,
     /// When each host was last asked to decide.
     pub(crate) asked: Vec<(String, Duration)>,
-    /// The host that has nodes ask another one, `second`, to decide.
-    pub(crate) redirects: Option<String>,
+    /// The host that has nodes ask another one, `second`, to decide, and the word by which it says so.
+    pub(crate) redirects: Option<(String, &'static str)>,
+    /// How often servers were asked for the slots of all.
+    pub(crate) looks: usize,
 }
 
 /// What a node writes into the mark of a server.
@@ -45,6 +47,7 @@ impl Primaries {
             [b"INFO", b"replication"] => Some(bulk(&format!("run_id:{host}{}\r\n", self.restarts))),
             [b"SENTINEL", ..] => Some(Value::Array(vec![bulk(&self.master.0), bulk("1")])),
             [b"CLUSTER", b"SLOTS"] => {
+                self.looks += 1;
                 let range = |first, last, host| {
                     let master = Value::Array(vec![bulk(host), Value::Int(1)]);
                     Value::Array(vec![Value::Int(first), Value::Int(last), master])
@@ -72,8 +75,8 @@ impl Primaries {
             [b"EVALSHA", ..] => {
                 self.asked.retain(|(known, _)| known != host);
                 self.asked.push((host.to_owned(), now));
-                let redirects = self.redirects.as_deref() == Some(host);
-                redirects.then(|| super::error(b"-ASK 7 second:1\r\n"))
+                let (_, word) = self.redirects.as_ref().filter(|(from, _)| from == host)?;
+                Some(super::error(format!("-{word} 7 second:1\r\n").as_bytes()))
             }
             _ => None,
         }
