@@ -334,8 +334,10 @@ mod tests {
                 r#"3: {"domain":"false","entries":[{"key":"true","value":"true"}],"requests_per_unit":2}"#,
             ]
         );
-        let unknown = said(Format::Csv, "domain,tenant\nshop,a\n");
-        assert!(unknown[0].starts_with("1! \"tenant\" is no column") && unknown.len() == 2, "{unknown:?}");
+        let unknown = said(Format::Csv, "domain,tenant\nshop,a\ndomain,entry.a,requests_per_unit\n");
+        assert!(unknown[0].starts_with("1! \"tenant\" is no column"), "{unknown:?}");
+        let without = "there is no heading that says what the cells are";
+        assert_eq!(unknown[1..], [format!("2! {without}"), format!("3! {without}")], "only the first is one");
     }
 
     #[test]
