@@ -345,6 +345,20 @@ fn an_explanation_names_the_pattern_and_why_others_were_not_taken() {
 }
 
 #[test]
+fn an_explanation_names_ranges_in_the_order_in_which_they_are_tried() {
+    let ranges = ["10.0.0.0/8", "10.0.0.0/24", "0.0.0.0/0", "10.0.0.0/16"];
+    let rules = rules_of(&ranges.map(|range| (Written::Cidr(range), false)));
+    let walk = rules.walk("d", &[Entry { key: "k", value: "10.0.1.1" }]);
+    // The first one stands for exact values.
+    let tried: Vec<_> = walk.levels[0].tried[1..].iter().map(|tried| (tried.node, tried.fit)).collect();
+    use Fit::{No, NotTried, Taken};
+    let expected =
+        [("10.0.0.0/24", No), ("10.0.0.0/16", Taken), ("10.0.0.0/8", NotTried), ("0.0.0.0/0", NotTried)];
+    let names = expected.map(|(range, fit)| (format!("{{cidr: {range}}}"), fit));
+    assert_eq!(tried, names.each_ref().map(|(name, fit)| (Met::Pattern(name), *fit)));
+}
+
+#[test]
 fn a_reset_names_a_pattern_as_it_is_written() {
     let nodes = [
         Written::In(&["a", "b"]),
