@@ -333,6 +333,24 @@ fn of_a_batch_each_limit_of_limitador_decides_that_it_meets() {
     assert_eq!(shown, [(0, Code::Ok, 2), (1, Code::Ok, 1), (2, Code::OverLimit, 2)]);
 }
 
+/// `finish` refuses it, and says why.
+#[test]
+fn of_a_batch_only_a_request_that_names_a_call_by_no_id_is_left_out() {
+    let text = "domain: shop\ndescriptors: [{key: user, concurrency: {slots: 9, ttl: 60s, id: call}}]";
+    let decided = |ids: [&str; 3]| {
+        let (service, mut batch) = (service_at(clock(), Some(text), &metrics()), Batch::default());
+        for id in ids {
+            batch.put(Request::new("shop", 1).descriptor(&[("user", "alice"), ("call", id)]));
+        }
+        let mut decided = Vec::new();
+        let live = service.snapshot().expect("rules");
+        service.decide(live.in_force(), &batch, |_, _, decision| decided.push(decision.is_some()));
+        decided
+    };
+    assert_eq!(decided(["one", "a\nb", "two"]), [true, false, true]);
+    assert_eq!(decided(["a\nb", "one", "two"]), [false, true, true]);
+}
+
 #[tokio::test]
 async fn a_known_ban_ends_when_the_last_answer_says() {
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
