@@ -158,6 +158,16 @@ mod tests {
         assert!(begin().is_some());
     }
 
+    /// A change between the two would be forgotten before the older record is kept.
+    #[test]
+    fn an_answer_is_kept_before_a_change_of_its_key_can_be_noted() {
+        let (fetches, mut begun) = (Fetches::default(), None);
+        fetches.join(Key(7), |landing| begun = Some(landing)).expect("there is room");
+        let (landing, mut changes_wait) = (begun.expect("none is in flight"), None);
+        fetches.land(landing, Ok(None), |_, _| changes_wait = Some(fetches.under_way.try_lock().is_none()));
+        assert_eq!(changes_wait, Some(true));
+    }
+
     #[test]
     fn a_fetch_for_which_there_was_no_room_begins_once_there_is() {
         let (fetches, mut landings, another) = (Fetches::default(), Vec::new(), Key(FETCHES_MAX as u128));

@@ -177,6 +177,21 @@ async fn the_records_of_a_request_that_waits_are_kept() {
     assert_eq!([keeps("user"), keeps("path")], [Some(true), Some(false)]);
 }
 
+/// The log of decisions says it.
+#[tokio::test]
+async fn a_request_that_waits_keeps_that_its_record_is_not_confirmed() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.asks("bob", 1_000).await;
+    let service = shop.service(1_000);
+    let live = service.snapshot().expect("rules");
+    let request = Request::new("shop", 1).descriptor(&[("user", "bob")]);
+    let plan = live.rules().plan(&request, Modes::default());
+    let keeps_any = || service.known(&request, &plan).map(|found| found.is_some());
+    assert_eq!(keeps_any(), Some(false), "it has none");
+    shop.records.set_stale(true);
+    assert_eq!(keeps_any(), Some(true));
+}
+
 #[tokio::test]
 async fn a_record_is_fetched_once_and_holds_until_it_changes() {
     let shop = Shop::with(StaleMode::Rule, 100);
@@ -285,6 +300,17 @@ async fn a_store_that_hangs_is_waited_for_within_a_bound() {
         assert_eq!(shop.records.stats().stale.load(Relaxed), 10);
         assert_eq!(shop.source.asked(), 1, "they wait for one fetch");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_keys_are_waited_for_together() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.0.is_held.store(true, Relaxed);
+    let users = ["alice", "bob", "carol"].map(|user| [("user", user)]);
+    let request = users.iter().fold(Request::new("shop", 1), |request, user| request.descriptor(user));
+    let began = timer();
+    assert_eq!(decided(&shop.service(1_000), &request).await, (true, false));
+    assert_eq!(((timer() - began).as_millis(), shop.source.asked()), (100, 3));
 }
 
 #[tokio::test(start_paused = true)]
