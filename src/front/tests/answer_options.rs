@@ -42,6 +42,9 @@ descriptors:
   - key: network
     prefix: {v4: 24, v6: 64}
     rate_limit: {unit: hour, requests_per_unit: 5, name: network}
+  - key: strict
+    rate_limit: {unit: hour, requests_per_unit: 1}
+    ban: {after: 1 denial, within: 1m, for: 1h}
   - key: budget
     rate_limit: {period: {calendar: month}, requests_per_unit: 9}
   - key: kind
@@ -183,6 +186,19 @@ fn each_limit_of_a_rule_has_a_policy_of_its_own_name() {
     assert_eq!(names("2001:db8::1"), [r#""client/48""#, r#""client/56""#, r#""client/64""#, slots]);
     assert_eq!(names("192.0.2.1"), [r#""client/24""#, r#""client/32""#, slots]);
     assert_eq!(names_of("network", "192.0.2.1"), [r#""network""#], "a rule with one length has one limit");
+}
+
+#[test]
+fn who_is_banned_reads_of_abnormal_usage() {
+    let handler = of_draft(false);
+    let problem_of = |key: &str| {
+        let [.., problem] = described(&answer(&handler, &request(&[key])));
+        let problem: Json = serde_json::from_str(&problem).unwrap_or_default();
+        problem["type"].as_str().and_then(|kind| Some(kind.split_once('#')?.1.to_owned()))
+    };
+    let [quota, abnormal] = ["quota-exceeded", "abnormal-usage-detected"].map(|kind| Some(kind.to_owned()));
+    assert_eq!(["path"; 3].map(problem_of), [None, None, quota]);
+    assert_eq!(["strict"; 3].map(problem_of), [None, abnormal.clone(), abnormal], "a denial begins a ban");
 }
 
 #[test]
