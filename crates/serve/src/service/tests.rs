@@ -311,6 +311,21 @@ async fn a_ban_by_an_operator_leaves_the_candidate_of_the_limit_alone() {
     assert_eq!(before, 0);
 }
 
+/// Requests ask for no ban then, but the next process may enforce its rules.
+#[tokio::test]
+async fn an_operator_bans_and_lifts_under_shadow_mode_too() {
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let modes = Modes { shadow: true, ..Modes::default() };
+    let service = Service::new(Counters::Memory(store), metrics(), clock(), modes);
+    service.install(rules(
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 9}, \
+         ban: {after: 1 denial, within: 1m, for: 1h}}]",
+    ));
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    assert_eq!(service.ban(&request, 60).await, Ok(()));
+    assert_eq!(service.lift(&request).await, Ok(true));
+}
+
 #[test]
 fn of_a_batch_each_limit_of_limitador_decides_that_it_meets() {
     let text = r#"
