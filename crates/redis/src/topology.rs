@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue};
 
 use crate::address::{Access, Address, Servers};
@@ -114,9 +115,15 @@ async fn cluster<R: Runtime>(
 ) -> Result<Vec<Master>, ConnectError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    for connection in known.iter().filter(|connection| !connection.wire.is_broken()) {
-        if let Ok(ranges) = connection.ask::<Vec<SlotRange>>(shared, &command).await {
-            return of_ranges(ranges, &connection.wire.address);
+    let (first, others) = known.split_at(known.len().min(1));
+    // Connections may be lost together, and without a sign: when the first hangs, the others are found out in the time of one.
+    for connections in [first, others] {
+        let alive = connections.iter().filter(|connection| !connection.wire.is_broken());
+        let asking = alive.map(async |connection| (connection, connection.ask(shared, &command).await));
+        for (connection, asked) in join_all(asking).await {
+            if let Ok::<Vec<SlotRange>, _>(ranges) = asked {
+                return of_ranges(ranges, &connection.wire.address);
+            }
         }
     }
     let mut addresses = seeds.to_vec();

@@ -60,3 +60,21 @@ fn where_the_configured_server_is_gone_those_that_were_known_are_asked_for_all()
         assert_eq!(asked, ["second"]);
     });
 }
+
+/// As where a firewall forgets all connections at once.
+#[test]
+fn connections_that_were_lost_without_a_sign_are_found_out_together() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    world.run(async move {
+        clock.primaries(|primaries| primaries.further = 8);
+        let store = in_cluster(&node).await;
+        let (_, main) = store.stores().next().expect("the main store");
+        let opened = || main.stats().connections_opened.load(Relaxed);
+        assert_eq!(opened(), 10);
+        clock.primaries(|primaries| (primaries.restarts, primaries.is_silent) = (1, true));
+        // A second until they are probed, and twice a second until it is clear that they hang.
+        node.sleep(Duration::from_millis(3_500)).await;
+        assert_eq!(opened(), 20);
+    });
+}

@@ -310,7 +310,11 @@ impl Wire {
         if !self.node.is_online.load(Relaxed) {
             pending::<()>().await;
         }
-        let is_of_before = self.node.world.primaries(|primaries| primaries.restarts > self.restarts);
+        let (is_of_before, is_silent) =
+            self.node.world.primaries(|primaries| (primaries.restarts > self.restarts, primaries.is_silent));
+        if is_of_before && is_silent {
+            pending::<()>().await;
+        }
         match self.is_closed.load(Relaxed) || is_of_before {
             true => Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
             false => Ok(()),

@@ -9,6 +9,10 @@ use redis::Value;
 pub(crate) struct Primaries {
     /// How often all servers were restarted. Connections from before are closed.
     pub(crate) restarts: u64,
+    /// Connections from before the last restart hang instead: nothing says that they are closed.
+    pub(crate) is_silent: bool,
+    /// So many further servers share the last slots of a Cluster.
+    pub(crate) further: u16,
     /// The host that sentinels name, and how much longer it takes to connect to it.
     pub(crate) master: (String, Duration),
     /// That host is a replica, though sentinels do not know it.
@@ -48,12 +52,15 @@ impl Primaries {
             [b"SENTINEL", ..] => Some(Value::Array(vec![bulk(&self.master.0), bulk("1")])),
             [b"CLUSTER", b"SLOTS"] => {
                 self.looks += 1;
-                let range = |first, last, host| {
+                let range = |first: u16, last: u16, host: &str| {
                     let master = Value::Array(vec![bulk(host), Value::Int(1)]);
-                    Value::Array(vec![Value::Int(first), Value::Int(last), master])
+                    Value::Array(vec![Value::Int(first.into()), Value::Int(last.into()), master])
                 };
-                let ranges = [(0, 4_095, "redis"), (4_096, 12_287, "second"), (12_288, 16_383, "redis")];
-                Some(Value::Array(ranges.map(|(first, last, host)| range(first, last, host)).to_vec()))
+                let more = 16_384 - self.further;
+                let ranges = [(0, 4_095, "redis"), (4_096, 12_287, "second"), (12_288, more - 1, "redis")];
+                let usual = ranges.map(|(first, last, host)| range(first, last, host));
+                let further = (more..16_384).map(|slot| range(slot, slot, &format!("further{slot}")));
+                Some(Value::Array(usual.into_iter().chain(further).collect()))
             }
             [b"ROLE"] => {
                 let is_replica = self.is_replica && host == self.master.0;
