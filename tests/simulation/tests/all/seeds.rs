@@ -42,9 +42,9 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// alone just before a trouble ended; the end of an exception that a Cluster had and never announced; a judge who counted what an older
 /// process of a node decided for a newer one; a record in a folder that was confirmed to an operator, and then undone by a change
 /// that had failed; a record that a Cluster listed no more, because it was removed and put at the same time; hits of a limit of 0
-/// with a `burst`, which `allow` let through; and two judges: of a reservation that had expired when its cost came, and of a denial
-/// that was remembered from when others had leased the rest.
-const REGRESSIONS: [u64; 60] = [
+/// with a `burst`, which `allow` let through; two judges: of a reservation that had expired when its cost came, and of a denial
+/// that was remembered from when others had leased the rest; and connections that were lost together and found out one by one.
+const REGRESSIONS: [u64; 61] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -105,6 +105,7 @@ const REGRESSIONS: [u64; 60] = [
     10378381,
     10426933,
     3307923,
+    10440430,
 ];
 
 #[test]
