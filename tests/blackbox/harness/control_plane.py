@@ -116,7 +116,9 @@ END = object()
 
 
 def emit(event):
-    print(json.dumps(event), flush=True)
+    # In one piece: `print` writes the end of a line by itself, and other threads emit too.
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
 
 
 class Plane:

@@ -46,7 +46,9 @@ def emit(request, headers):
                     "headers": headers,
                     "batch": batch,
                 }
-                print("span " + json.dumps(line, sort_keys=True), flush=True)
+                # In one piece: `print` writes the end of a line by itself, and other threads emit too.
+                sys.stdout.write("span " + json.dumps(line, sort_keys=True) + "\n")
+                sys.stdout.flush()
 
 
 class Grpc(service_grpc.TraceServiceServicer):
