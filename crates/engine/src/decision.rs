@@ -264,7 +264,7 @@ fn limited<'a>(check: &Check<'a>, mut verdict: Verdict, quota_mode: bool) -> Lim
     }
     Limited {
         origin: check.origin,
-        limit: check.limit,
+        limit: check.limit.shown(),
         hits: check.hits,
         verdict,
         shadow: check.shadow,

@@ -255,6 +255,12 @@ impl Limit {
         self.buckets & CARRIES != 0
     }
 
+    /// Whether what its counters owe depends on N: costs that are reported beyond that are dropped.
+    #[inline]
+    pub(crate) fn owes_by_requests(&self) -> bool {
+        self.algorithm.is_bucket() || self.carries_debt()
+    }
+
     /// Sets the capacity of `token_bucket` and `leaky_bucket`. Other limits have none.
     #[must_use]
     pub fn with_burst(mut self, burst: u64) -> Self {
@@ -314,6 +320,23 @@ impl Limit {
     pub fn with_share(mut self, share: Share) -> Self {
         self.share = share;
         self
+    }
+
+    /// The same limit where nothing may pass. What was spent already is charged by its N and `burst`.
+    #[must_use]
+    pub(crate) fn passing_nothing(self) -> Self {
+        self.with_share(Share::NONE)
+    }
+
+    /// Whether it is one where nothing may pass, for what was spent already.
+    pub fn passes_nothing(&self) -> bool {
+        self.share == Share::NONE
+    }
+
+    /// As answers show it: N is 0 where nothing may pass.
+    #[inline]
+    pub(crate) fn shown(self) -> Self {
+        if self.passes_nothing() { self.with_requests(0).with_burst(0).with_share(Share::FULL) } else { self }
     }
 
     /// What distinguishes its counters from those of other limits of the same path, for the constant part of their

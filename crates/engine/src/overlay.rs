@@ -11,7 +11,8 @@ mod exceptions;
 mod found;
 mod record;
 
-use crate::plan::{Modes, Plan};
+use crate::limit::Limit;
+use crate::plan::{Check, Modes, Plan, Step};
 use crate::request::Request;
 use crate::rules::RuleSet;
 
@@ -41,6 +42,27 @@ impl<'o> Overlay<'o> {
         if let Some(exceptions) = self.exceptions {
             exceptions.apply(request, plan);
         }
+        if self.records.is_some() || self.exceptions.is_some() {
+            self.charge_reported(plan);
+        }
+    }
+
+    /// Lets reported costs be charged where the overlay says N = 0. They are spent when another N is in force again, but buckets, and
+    /// limits that carry debts, owe as many windows of N: nothing. So they are charged by the N that their key has otherwise.
+    #[inline]
+    fn charge_reported(self, plan: &mut Plan<'_>) {
+        for place in 0..plan.steps.len() {
+            let Step::Check(check) = &plan.steps[place] else { continue };
+            if check.reported && check.limit.requests() == 0 && check.limit.owes_by_requests() {
+                let record = self.records.filter(|_| place < plan.descriptors());
+                let record = record.and_then(|records| records.of(place).record);
+                if let (Some(limit), Step::Check(check)) =
+                    (limit_otherwise(check, record), &mut plan.steps[place])
+                {
+                    check.limit = limit.passing_nothing();
+                }
+            }
+        }
     }
 
     /// The exceptions that a request met. Its plan was made under this overlay.
@@ -50,6 +72,19 @@ impl<'o> Overlay<'o> {
     {
         self.exceptions.into_iter().flat_map(move |exceptions| exceptions.met(request, plan))
     }
+}
+
+/// The limit of a check by which hits pass again one day: by its record, or by its rule where the record says 0 too.
+#[cold]
+fn limit_otherwise(check: &Check<'_>, record: Option<Record>) -> Option<Limit> {
+    let rule = check.origin.rule()?;
+    let mut limit = rule.limit?;
+    if let Some(record) = record {
+        let open = Record { requests: limit.requests(), burst: None, ..record };
+        let record = if record.requests == 0 || record.unlimited { open } else { record };
+        Record { unlimited: false, ..record }.apply(&mut limit, Some(rule));
+    }
+    Some(limit)
 }
 
 impl RuleSet {

@@ -10,13 +10,16 @@ const DIGITS: usize = 6;
 /// The largest overdraft: ten times the limit.
 const OVERDRAFT_MAX: u32 = 10 * PARTS;
 
-/// A share above 0, in millionths: up to 1, or 1 and an overdraft.
+/// A share, in millionths: up to 1, or 1 and an overdraft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(u32);
 
 impl Share {
     /// The full limit.
     pub const FULL: Self = Self(PARTS);
+
+    /// Nothing of it: no rule says so, but a limit under which nothing may pass has it for what was spent already.
+    pub(crate) const NONE: Self = Self(0);
 
     /// The smallest share.
     pub const LEAST: Self = Self(1);

@@ -3,10 +3,11 @@
 
 use proptest::prelude::*;
 use tidegate_engine::Timestamp;
+use tidegate_engine::cost::Cost;
 use tidegate_engine::decision::{Code, Status, conclude};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::overlay::{Effect, Exception, Exceptions, Overlay};
+use tidegate_engine::overlay::{Effect, Exception, Exceptions, Finding, Found, Overlay, Record};
 use tidegate_engine::path::{Path, PathEntry};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
@@ -30,6 +31,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 3, algorithm: token_bucket, burst: 7}
   - key: plain
     rate_limit: {unit: minute, requests_per_unit: 3, algorithm: token_bucket}
+  - key: owing
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: sliding_log, carry_debt: true}
 ";
 
 fn rules() -> RuleSet {
@@ -187,6 +190,63 @@ fn an_exception_of_a_bucket_leaves_what_was_spent() {
     let numbers = |requests, burst| Some(Effect::Limit { requests: Some(requests), burst });
     assert_eq!([under(None), under(numbers(1, None)), under(numbers(60, None))], [7, 0, 0]);
     assert_eq!([under(numbers(1, Some(2))), under(numbers(1, Some(9))), under(None)], [0, 2, 0]);
+}
+
+/// Costs of calls that have begun before, which are reported while nothing may pass: by an exception, by a record, and by an
+/// exception to a record. When hits may pass again, as much is owed as by the N that is in force otherwise.
+#[test]
+fn what_was_spent_counts_although_nothing_may_pass_when_it_is_reported() {
+    let zero = Effect::Limit { requests: Some(0), burst: Some(0) };
+    let unlimited = Record { unlimited: true, ..Record::of(9) };
+    let cases = [
+        (None, Some(Effect::Deny), 3),
+        (None, Some(zero), 3),
+        (Some(Record::of(0)), None, 3),
+        (Some(Record::NOTHING_PASSES), None, 3),
+        (Some(Record::of(0)), Some(Effect::Deny), 3),
+        (Some(Record::of(4)), Some(Effect::Deny), 4),
+        (Some(unlimited), Some(Effect::Deny), 3),
+    ];
+    for (record, effect, requests) in cases {
+        for (cost, owed) in [(1, 1), (5 * requests, 5 * requests), (20 * requests, 17 * requests)] {
+            for key in ["plain", "owing"] {
+                let (rules, store) = (rules(), MemoryStore::new(MemoryOptions::new(1 << 20)));
+                report_where_nothing_passes((&rules, &store), (record, effect), (key, cost));
+                let case = format!("{key}, {record:?}, {effect:?}, {cost}");
+                assert_eq!(store.reported_total().dropped, cost - owed, "{case}");
+                let request = Request::new("shop", 0).descriptor(&[(key, "x")]);
+                let has_room = |windows: u64| {
+                    let plan = rules.plan(&request, Modes::default());
+                    let at = Timestamp::from_secs(1_000 + 60 * windows);
+                    store.apply(&plan, at)[0].is_some_and(|verdict| !verdict.over)
+                };
+                let windows = owed / requests;
+                let before = has_room(windows.saturating_sub(1));
+                assert_eq!((before, has_room(windows + 1)), (cost == 1, true), "{case}");
+            }
+        }
+    }
+}
+
+/// Reports a cost at 1,000 s, and looks at what is answered.
+fn report_where_nothing_passes(
+    (rules, store): (&RuleSet, &MemoryStore),
+    (record, effect): (Option<Record>, Option<Effect>),
+    (key, cost): (&str, u64),
+) {
+    let mut request = Request::new("shop", 1);
+    let options =
+        DescriptorOptions { hits_addend: Some(cost), cost: Cost::Reported, ..DescriptorOptions::default() };
+    request.push([Entry { key, value: "x" }], options);
+    let of_rules = rules.plan(&request, Modes::default());
+    let mut found = Found::default();
+    found.add(0, of_rules.steps[0].rule().expect("a rule"), Finding::from(record));
+    let exceptions = effect.map(|effect| Exceptions::new(&[exception(&[(key, None)], effect)]));
+    let overlay = Overlay { records: Some(&found), exceptions: exceptions.as_ref() };
+    let plan = rules.plan_under(&request, Modes::default(), overlay);
+    let decision = conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1_000)));
+    let Status::Limited(limited) = &decision.statuses[0] else { panic!("a limit") };
+    assert_eq!((decision.code, limited.limit.requests(), limited.remaining()), (Code::OverLimit, 0, 0));
 }
 
 #[test]

@@ -134,6 +134,10 @@ impl DenyCache {
             return;
         };
         let Some(until) = asked.checked_add(Duration::from_nanos(verdict.reset_nanos)) else { return };
+        // Only a reported cost has such a limit, and it always goes to Redis.
+        if check.limit.passes_nothing() {
+            return;
+        }
         let (requests, burst) = (check.limit.requests(), check.limit.burst());
         let asked_again = asked.checked_add(lasts).map_or(until, |again| again.min(until));
         // The wait in the verdict of a reported cost is that of one hit.
