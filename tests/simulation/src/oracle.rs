@@ -225,8 +225,8 @@ impl Rules<'_> {
     fn judges(&self, limit: &LimitSpec, it: &Record) -> bool {
         let since = it.answered.saturating_sub(it.window + self.leased_for(limit));
         let forgot = self.losses.iter().any(|loss| loss.touches(since, it.answered));
-        // When N changes, the level of a bucket does too.
-        let is_steady = !limit.algorithm.is_bucket() || limit.is_steady();
+        // When N changes, the level of a bucket does too. Where an exception denies, it stays.
+        let is_steady = !limit.algorithm.is_bucket() || limit.is_steady() || limit.shape.is_denied;
         // A question of no hits passes a fixed window that is cold.
         let is_exact = match limit.algorithm {
             Algorithm::FixedWindow => it.hits > 0,

@@ -37,6 +37,13 @@ pub(super) struct Decider {
     pub(super) is_quota: bool,
 }
 
+impl Decider {
+    /// Where N is 0 nothing fits, whatever `burst` is.
+    fn settled(self) -> Self {
+        Self { room: if self.requests == 0 { 0 } else { self.room }, ..self }
+    }
+}
+
 /// One exception of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Made {
@@ -178,7 +185,9 @@ impl Run {
         };
         let may = met.iter().flat_map(|made| all.iter().map(move |&own| (under(made, own), made)));
         let is_due = |(decider, made): (Decider, &Option<Made>)| {
-            decider == decided && is_named(made.map(|made| made.effect)) && made.as_ref().is_none_or(waits)
+            decider.settled() == decided.settled()
+                && is_named(made.map(|made| made.effect))
+                && made.as_ref().is_none_or(waits)
         };
         if !may.clone().any(is_due) {
             let may: Vec<_> = may.collect();

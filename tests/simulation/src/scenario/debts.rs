@@ -4,8 +4,9 @@
 //! `overdraft` for some of those that have reservations.
 
 use tidegate_engine::limit::Algorithm;
+use tidegate_engine::overlay::Effect;
 
-use super::{Hold, LimitSpec, Scenario};
+use super::{Hold, LimitSpec, Scenario, Whom, operators};
 use crate::random::Random;
 
 /// The windows of N hits that a counter may owe, and one for what is added to the newest bucket.
@@ -58,6 +59,23 @@ fn may_carry(limit: &LimitSpec) -> bool {
         && !limit.has_another_n()
         && !limit.shape.has_prefix
         && limit.further.is_none()
+}
+
+/// Exceptions deny a third of the limits for a while whose counters owe what is reported meanwhile.
+pub(super) fn deny(random: &mut Random, scenario: &mut Scenario) {
+    for number in 0..scenario.limits.len() {
+        let limit = &scenario.limits[number];
+        let owes = limit.shape.carries_debt || limit.algorithm.is_bucket() && limit.is_steady();
+        let may_be_denied = owes && limit.is_reported && !limit.has_another_n() && limit.further.is_none();
+        if may_be_denied && !limit.shape.has_prefix && random.one_in(3) {
+            scenario.limits[number].shape.is_denied = true;
+            for _ in 0..1 + random.below(2) {
+                let whom = random.pick(&[Whom::All, Whom::One(0)]);
+                operators::except_by(random, scenario, (number, whom), Effect::Deny);
+            }
+        }
+    }
+    scenario.faults.sort_by_key(|fault| fault.at);
 }
 
 /// Makes most reports questions: when all were costs, debts would be as large as they can be all the time.

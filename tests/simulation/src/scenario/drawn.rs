@@ -104,7 +104,7 @@ type Part = fn(&mut Random, &mut Scenario);
 
 /// The parts of scenarios that are not staged, in the order in which they are added. Each draws from a generator of its own,
 /// by its name: so older seeds mean the same runs where a part adds nothing.
-const PARTS: [(&[u8; 8], Part); 30] = [
+const PARTS: [(&[u8; 8], Part); 31] = [
     (b"trial001", widened::again),
     (b"shapes00", shapes::add),
     (b"fleet000", fleet::add),
@@ -135,6 +135,7 @@ const PARTS: [(&[u8; 8], Part); 30] = [
     (b"extremes", extremes::add),
     (b"recways2", records::add_granularities),
     (b"explain2", explained::add_larger),
+    (b"debts_01", debts::deny),
 ];
 
 fn add_parts(seed: u64, scenario: &mut Scenario) {

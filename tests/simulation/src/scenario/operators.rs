@@ -43,6 +43,16 @@ pub(super) fn except_whom(random: &mut Random, scenario: &mut Scenario, number: 
         Effect::Unlimited,
         Effect::Deny,
     ]);
+    except_by(random, scenario, (number, whom), effect);
+}
+
+/// An exception of this effect.
+pub(super) fn except_by(
+    random: &mut Random,
+    scenario: &mut Scenario,
+    (number, whom): (usize, Whom),
+    effect: Effect,
+) {
     let limit = &mut scenario.limits[number];
     let most = if let Effect::Limit { requests: Some(requests), .. } = effect { requests } else { 0 };
     limit.excepted = limit.excepted.max(Some(most as u32));

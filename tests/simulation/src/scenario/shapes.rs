@@ -28,6 +28,8 @@ pub struct Shape {
     pub reserve: Option<Reserve>,
     /// `carry_debt`.
     pub carries_debt: bool,
+    /// Its exceptions deny, and none has another N.
+    pub is_denied: bool,
     /// The `period` of a budget, which ends while clients ask.
     pub ending: Option<Ending>,
 }
