@@ -25,6 +25,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::report::REPORT;
 use crate::service::Service;
+use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::rule::Rule;
 use tidegate_engine::rules::{self, Diagnostic, Excerpt, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
@@ -273,11 +274,7 @@ const EXEMPT_SHOWN: usize = 100;
 
 /// Warns of each limit that COLD_START=deny does not cover: its hits count too long, or it is a calendar budget.
 fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
-    let is_exempt = |rule: &&Rule| {
-        rule.limit.is_some_and(|limit| {
-            limit.periods().is_some() || Duration::from_nanos(limit.remembered_nanos()) > window_max
-        })
-    };
+    let is_exempt = |rule: &&Rule| rule.limit.is_some_and(|limit| is_exempt(&limit, window_max));
     let mut exempt = rules.iter().filter(is_exempt);
     for rule in exempt.by_ref().take(EXEMPT_SHOWN) {
         tracing::warn!(
@@ -292,6 +289,12 @@ fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
         0 => {}
         more => tracing::warn!("{more} more limits count hits longer than COLD_START_MAX_WINDOW"),
     }
+}
+
+/// Whether lost counters of a limit do not count as full because it counts hits for too long. No ban counts as begun.
+fn is_exempt(limit: &Limit, window_max: Duration) -> bool {
+    let counts_long = Duration::from_nanos(limit.remembered_nanos()) > window_max;
+    limit.algorithm() != Algorithm::Ban && (limit.periods().is_some() || counts_long)
 }
 
 /// `1 limit`, `2 limits`.
@@ -331,6 +334,20 @@ mod tests {
             health.status() == Status::Serving
         };
         assert_eq!([is_healthy(&[]), is_healthy(&shop()), is_healthy(&[])], [false, true, false]);
+    }
+
+    #[test]
+    fn a_ban_is_not_named_among_limits_that_count_long() {
+        let text = "domain: shop\ndescriptors: [{key: user, ban: {after: 9, within: 10d, for: 1h, doubling_to: 24h}, \
+                    rate_limit: {unit: minute, requests_per_unit: 1}}, {key: long, rate_limit: {unit: day, requests_per_unit: 1}}]";
+        let file = SourceFile { name: "shop.yaml".to_owned(), bytes: text.into(), presumed: false };
+        let set = rules::load(&[file], &LoadOptions::new(KeySecret::new([7; 16]))).expect("good rules").rules;
+        let exempt = |rule: &&Rule| rule.limit.is_some_and(|it| is_exempt(&it, Duration::from_secs(3_600)));
+        assert_eq!(set.rules().len(), 3, "two limits and a ban");
+        assert_eq!(
+            set.rules().iter().filter(exempt).map(|rule| rule.path().to_string()).collect::<Vec<_>>(),
+            ["shop.long"]
+        );
     }
 
     /// A set that is refused is offered again and again.
