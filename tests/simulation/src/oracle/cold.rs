@@ -40,6 +40,9 @@ impl Rules<'_> {
     pub(super) fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let window = it.rule_window.max(it.window);
         let empties = limit.empties_in(window).max(limit.empties_by(window, it.requests));
+        // A record may have a larger `burst` than its rule.
+        let own = u128::from(window) * u128::from(it.room(limit)) / u128::from(it.requests.max(1));
+        let empties = empties.max(Time::try_from(own).unwrap_or(Time::MAX / 2));
         let for_long = empties.saturating_add(self.lease_time + LATE + self.lag);
         let since =
             if self.knows_late { 0 } else { it.asked.saturating_sub(for_long.saturating_add(SECOND)) };

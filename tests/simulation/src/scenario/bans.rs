@@ -3,6 +3,8 @@
 //! In: a scenario that was drawn. Out: the same with a ban in the rule of one of its limits: short ones, so that many begin and end while
 //! clients ask. Operators of some begin and lift bans too.
 
+use tidegate_engine::rules::StoreFailure;
+
 use super::{ASKED, Fault, Layout, LimitSpec, Scenario, What};
 use crate::random::Random;
 use crate::world::{MILLI, SECOND, Time};
@@ -40,10 +42,11 @@ impl Ban {
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let may = |limit: &LimitSpec| {
         let is_rate = !limit.is_override && !limit.is_slots();
-        is_rate && !limit.shape.is_quota && limit.shape.classes.is_none()
+        // With QUOTA_MODE the limit of a rule may pass what its ban denies without an answer.
+        let is_seen = !scenario.modes.quota || limit.failure != StoreFailure::Deny;
+        is_rate && is_seen && !limit.shape.is_quota && limit.shape.classes.is_none()
     };
-    // With QUOTA_MODE the limit of a rule may pass what its ban denies without an answer.
-    let is_wanted = random.one_in(4) && !scenario.modes.quota;
+    let is_wanted = random.one_in(4);
     let Some(number) = scenario.limits.iter().position(may).filter(|_| is_wanted) else { return };
     let first = random.pick(&[1, 2, 3, 5]) * SECOND;
     let above = scenario.limits[number].shape.below;

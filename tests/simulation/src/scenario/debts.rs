@@ -6,7 +6,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::overlay::Effect;
 
-use super::{Hold, LimitSpec, Scenario, Whom, operators};
+use super::{Hold, LimitSpec, Scenario, Whom, exceptions, operators};
 use crate::random::Random;
 
 /// The windows of N hits that a counter may owe, and one for what is added to the newest bucket.
@@ -66,8 +66,8 @@ pub(super) fn deny(random: &mut Random, scenario: &mut Scenario) {
     for number in 0..scenario.limits.len() {
         let limit = &scenario.limits[number];
         let owes = limit.shape.carries_debt || limit.algorithm.is_bucket() && limit.is_steady();
-        let may_be_denied = owes && limit.is_reported && !limit.has_another_n() && limit.further.is_none();
-        if may_be_denied && !limit.shape.has_prefix && random.one_in(3) {
+        let is_usual = limit.is_reported && !limit.has_another_n() && !limit.shape.has_prefix;
+        if owes && is_usual && exceptions::may_have(scenario, number) && random.one_in(3) {
             scenario.limits[number].shape.is_denied = true;
             for _ in 0..1 + random.below(2) {
                 let whom = random.pick(&[Whom::All, Whom::One(0)]);

@@ -32,7 +32,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 }
 
 /// Whether exceptions may be made for a limit. What is renewed is not asked of its first limit, and so by no exception.
-fn may_have(scenario: &Scenario, number: usize) -> bool {
+pub(super) fn may_have(scenario: &Scenario, number: usize) -> bool {
     let limit = &scenario.limits[number];
     let is_first = !limit.is_override && limit.further.is_none() && limit.recorded.is_none();
     let is_alone = limit.shape.replaces.is_none() && !scenario.is_replaced(number);
