@@ -81,7 +81,7 @@ pub use bans::wrong_bans;
 pub use census::{Census, Tally, census};
 pub use counter::Counter;
 pub use explained::wrong_explanations;
-pub use holds::wrong_holds;
+pub use holds::{wrong_holds, wrongly_left_holds};
 pub use record::{BanChange, Bans, Loss, Outcome, Record, Refund, Reserving};
 pub use remaining::left_too_little;
 use room::{before, given_back_alone};

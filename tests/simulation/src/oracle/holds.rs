@@ -35,6 +35,13 @@ pub fn wrong_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     })
 }
 
+/// Something that was admitted by a limit that has reservations, and says that less is left than there is.
+pub fn wrongly_left_holds(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    counters(rules, records).into_iter().find_map(|((limit, key, ..), counter)| {
+        counter.leaves_too_little().map(|found| format!("reservations of limit {limit}, key {key}: {found}"))
+    })
+}
+
 /// What is wrong with an explanation of a limit that has reservations: it is one of plain hits, and charges none.
 pub(super) fn wrong_explanation(
     rules: &Rules<'_>,
@@ -392,6 +399,38 @@ impl Counter<'_> {
         })
     }
 
+    /// Something that was admitted and says that less is left than N without all that may be there or was held.
+    fn leaves_too_little(&self) -> Option<String> {
+        // Where a hold may be less than the worst case, nobody knows which of the two bounds an answer shows.
+        if self.reserve.hold.is_some() {
+            return None;
+        }
+        let rules = &Rules { losses: self.rules.losses_of(self.limit, &self.own), ..self.rules };
+        let counting: Vec<Record> = self.charges.iter().copied().filter(Record::counts).collect();
+        let counted = Counted::new(rules, self.limit, (&self.charges, &counting));
+        self.own.iter().enumerate().find_map(|(place, it)| {
+            let has_no_conflict = matches!(self.found(it), None | Some(Found::Nothing | Found::Open));
+            if it.outcome != Outcome::Admitted
+                || !has_no_conflict
+                || self.is_commit(it)
+                || !self.explains(it)
+            {
+                return None;
+            }
+            let (most, answered) = (it.capacity(self.limit), it.answered / MICRO);
+            let missing = most.saturating_sub(it.hits + it.remaining);
+            let there = counted.fewer_than(missing, place)?;
+            let held = self.held(it, Size::Held, Self::held_at_most);
+            (there + held < missing).then(|| {
+                format!(
+                    "request {} left {} at {answered} us with {} hits, though at most {there} of {most} were there and {held} \
+                     were held",
+                    it.request, it.remaining, it.hits
+                )
+            })
+        })
+    }
+
     /// A reservation that was not found as it surely was.
     fn lost(&self) -> Option<String> {
         self.by_id.values().find_map(|of_id| {
@@ -422,9 +461,12 @@ impl Counter<'_> {
             .any(|end| self.is_commit(end) && end.asked <= it.answered && end.request != it.request);
         let held = of_id.iter().filter(is_own);
         let held = held.filter(|other| self.surely_holds(other) && other.answered < it.asked);
-        if !may_be_ended && held.count() > 0 && self.expires(of_id) > it.answered {
+        let is_there = !may_be_ended && held.count() > 0;
+        if is_there && self.expires(of_id) > it.answered {
             return matches!(found, Found::Open | Found::Other);
         }
+        // Its id is known for one `ttl` more.
+        let is_known = is_there && self.expires(of_id) + ttl > it.answered;
         let reserves = || of_id.iter().filter(|other| !self.is_commit(other) && other.asked <= it.answered);
         let lasts = |other: &Record| other.answered + self.rules.timeout + ttl + self.rules.lag + LATE;
         match found {
@@ -432,7 +474,7 @@ impl Counter<'_> {
             Found::Expired(charged) if self.reserve.charges => reserves().any(|other| other.hits == charged),
             Found::Expired(charged) => charged == 0 && reserves().count() > 0,
             Found::Ended => may_be_ended,
-            Found::Nothing => true,
+            Found::Nothing => !is_known,
             Found::Full => false,
         }
     }

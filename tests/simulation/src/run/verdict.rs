@@ -8,7 +8,7 @@ use super::troubles::STARTED_WITHIN;
 use super::{Kind, Run, Violation};
 use crate::oracle::{
     Census, Counter, Rules, census, left_too_little, starved, too_much, wrong_bans, wrong_explanations,
-    wrong_holds, wrong_slots, wrongly_left_slots,
+    wrong_holds, wrong_slots, wrongly_left_holds, wrongly_left_slots,
 };
 use crate::scenario::What;
 use crate::world::{MICRO, SECOND, Span, lock};
@@ -60,6 +60,7 @@ impl Run {
             found.or_else(|| wrongly_left_slots(&rules, &records, &releases).map(of_kind(Kind::WrongSlot)));
         let found = found.or_else(|| wrong_bans(&rules, &records).map(of_kind(Kind::WrongBan)));
         let found = found.or_else(|| wrong_holds(&rules, &records).map(of_kind(Kind::WrongHold)));
+        let found = found.or_else(|| wrongly_left_holds(&rules, &records).map(of_kind(Kind::WrongHold)));
         (found, census(&rules, &counters, &records, &releases))
     }
 

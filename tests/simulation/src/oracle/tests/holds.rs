@@ -73,6 +73,12 @@ fn a_reservation_is_found_as_it_is() {
     let late = SECOND * 3 / 2;
     assert!(is_fine(true, &[first, commits(1, late, 1, Found::Expired(1))]));
     assert!(!is_fine(true, &[first, commits(1, late, 1, Found::Expired(0))]), "it was charged");
+    let forgotten = |at| is_fine(true, &[first, commits(1, at, 1, Found::Nothing)]);
+    assert_eq!(
+        [late, SECOND * 5 / 2].map(forgotten),
+        [false, true],
+        "its id is known for as long as it lasted"
+    );
     let ended = [first, commits(1, 10, 1, Found::Open)];
     assert!(!is_fine(true, &[&ended[..], &[commits(1, 20, 1, Found::Open)]].concat()), "it ended");
     assert!(is_fine(true, &[&ended[..], &[commits(1, 20, 1, Found::Ended)]].concat()));
@@ -136,4 +142,21 @@ fn as_much_is_held_as_calls_have_cost() {
     };
     assert_eq!([ADMITTED, OVER].map(|outcome| then(19, outcome)), [false, true], "too few have ended");
     assert_eq!([ADMITTED, OVER].map(|outcome| then(20, outcome)), [true, false]);
+}
+
+#[test]
+fn what_is_left_is_no_less_than_what_nobody_has_or_holds() {
+    let is_fine = |is_ended: bool, remaining: u64| {
+        let shape =
+            Shape { reserve: Some(Reserve { ttl: SECOND, charges: true, hold: None }), ..Shape::default() };
+        let limits = [LimitSpec { shape, ..limit(Algorithm::SlidingWindow) }];
+        let ended = is_ended.then(|| commits(1, 10, 0, Found::Open));
+        let last = Record { remaining, ..reserves(2, 20, ADMITTED) };
+        let first = Record { remaining: 1, ..reserves(1, 0, ADMITTED) };
+        let all: Vec<_> = [first].into_iter().chain(ended).chain([last]).collect();
+        wrongly_left_holds(&rules(&limits, &[], true), &all).is_none()
+    };
+    assert!(is_fine(false, 0), "both are held");
+    assert!(is_fine(true, 1));
+    assert!(!is_fine(true, 0), "one was released");
 }
