@@ -294,6 +294,27 @@ fn a_limit_in_shadow_mode_has_no_part_in_what_another_descriptor_denies() {
     assert_eq!([false, true].map(bans), [Some(100.0), None]);
 }
 
+/// Nothing fits into a bucket of no hits, as an operator may have wanted.
+#[test]
+fn denials_by_a_bucket_of_no_hits_are_no_strikes() {
+    let rules = rules(
+        "rate_limit: {window: 60s, requests_per_unit: 1, algorithm: token_bucket}, \
+         ban: {after: 1, within: 60s, every: 0, for: 100s}",
+    );
+    let banned_by = |burst: u64| {
+        let (store, request) = (store(), request(&[("user", "a")], 2));
+        let level = PathEntry { key: "user".to_owned(), value: Some("a".to_owned()) };
+        let path = Path { domain: "d".into(), entries: vec![level] };
+        let effect = Effect::Limit { requests: None, burst: Some(burst) };
+        let exceptions = Exceptions::new(&[Exception { path, effect }]);
+        let overlay = Overlay { exceptions: Some(&exceptions), ..Overlay::default() };
+        let plan = rules.plan_under(&request, Modes::default(), overlay);
+        let decision = conclude(&plan, &store.apply(&plan, at(1.0)));
+        (decision.code, decision.bans().len())
+    };
+    assert_eq!([0, 1].map(banned_by), [(Code::OverLimit, 0), (Code::OverLimit, 1)]);
+}
+
 #[test]
 fn denials_of_another_descriptor_are_strikes_during_a_ban() {
     let level =

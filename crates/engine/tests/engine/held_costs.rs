@@ -65,6 +65,17 @@ fn old_costs_are_forgotten() {
     assert_eq!(held.hold(Key(1), 8_000), 103);
 }
 
+/// Of an odd number of costs more than half are forgotten.
+#[test]
+fn costs_that_were_forgotten_do_not_count_as_seen() {
+    let held = HeldCosts::new(HoldSize { percentile: 100, ..SAID });
+    for cost in 1..15 {
+        (0..285).for_each(|_| held.learn(Key(1), cost, Found::Open));
+    }
+    (0..11).for_each(|_| held.learn(Key(1), 15, Found::Open));
+    assert_eq!(held.hold(Key(1), 8_000), 15);
+}
+
 #[test]
 fn counters_learn_by_themselves_up_to_a_bound_that_rules_share_and_never_above_max() {
     let rules = rules(&[("a", "counter", 8_000), ("b", "rule", 8_000), ("c", "counter", 8_000)]);

@@ -155,6 +155,17 @@ fn the_same_reservation_is_answered_as_the_first_where_two_descriptors_name_its_
 }
 
 #[test]
+fn a_reservation_lasts_as_long_as_it_says_and_no_longer_than_its_rule_says() {
+    let (rules, store) = (ten("ttl: 10s, expired: free"), store());
+    for (id, secs) in [("short", 5), ("long", 60)] {
+        let reservation = Reservation { id, hits: 4, ttl_nanos: Some(secs * SECOND_NANOS), is_commit: false };
+        let request = request(&["a"], DescriptorOptions::default()).with_reservation(reservation);
+        assert_eq!(ask((&rules, &store), &request, at(0.0), ends), (true, Some(Found::Nothing)));
+    }
+    assert_eq!([4.9, 5.0, 9.9, 10.0].map(|second| remaining((&rules, &store), second)), [2, 6, 6, 10]);
+}
+
+#[test]
 fn an_expired_hold_is_paid_or_free() {
     let of_rules = [("expired: charge", 3_u32), ("expired: free", 10)];
     for (expired, left) in of_rules {

@@ -66,6 +66,16 @@ fn a_counter_is_given_back_within_a_second_after_its_time() {
     }
 }
 
+/// No request asks for one of them alone.
+#[test]
+fn counters_that_one_request_adds_together_are_given_back_too() {
+    let (store, limit) = (small_store(), Limit::new(Algorithm::SlidingLog, 2, 10 * SECOND_NANOS));
+    store.apply(&plan([1, 2].map(|number| check(limit, key(number), Hits::Take(1)))), at(1.0));
+    assert_eq!(store.counters(), 2);
+    sweep_all(&store, at(11.5));
+    assert_eq!((store.counters(), store.expired_total()), (0, 2));
+}
+
 /// A bucket of 60 in a minute: 60 hits take a minute to drain, and one a second.
 #[test]
 fn a_counter_to_which_hits_went_back_is_given_back_earlier() {
