@@ -275,6 +275,15 @@ mod tests {
         assert!(cache.knows(&check, after(2)));
     }
 
+    /// The same of one counter.
+    #[test]
+    fn a_verdict_from_before_a_refund_is_not_learned_where_nothing_was_known() {
+        let (cache, check, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());
+        cache.forget(check.key, asked + Duration::from_millis(1));
+        cache.learn(&check, &over(), asked, HOUR);
+        assert!(!cache.knows(&check, asked + Duration::from_millis(2)));
+    }
+
     #[test]
     fn a_denial_of_a_class_says_nothing_about_another_and_a_refund_forgets_both() {
         let (cache, all, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());

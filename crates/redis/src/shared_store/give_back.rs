@@ -134,9 +134,33 @@ mod tests {
     use tidegate_engine::rules::Unit;
     use tidegate_engine::unit::Window;
 
+    fn data() -> DataId {
+        DataId { key: Vec::new(), generation: Vec::new(), connection: 1 }
+    }
+
+    /// A slot has no denials to forget.
+    #[test]
+    fn the_denials_of_counters_are_forgotten_to_which_hits_go_back() {
+        let mut back = GiveBacks::default();
+        let slot = Limit::new(Algorithm::Concurrency, 9, 1_000_000_000).for_slot(Slot::of(1, 1));
+        for (key, limit) in [(7, Limit::new(Algorithm::SlidingLog, 9, 1_000_000_000)), (8, slot)] {
+            let check = Check::new(
+                Origin::Override { window: Window::of(Unit::Second) },
+                limit,
+                Key(key),
+                Hits::Take(1),
+            );
+            let verdict =
+                Verdict { over: false, before: 0, after: 1, remaining: 8, reset_nanos: 0, is_counted: true };
+            let counter = CounterAnswered { verdict, charged: 1, stamp: ChargeId::default(), quiet_nanos: 0 };
+            back.push(&data(), (b"k", &check), &counter, 1);
+        }
+        assert_eq!(back.counters[..], [Key(7)]);
+    }
+
     #[test]
     fn what_has_a_name_is_given_back_until_the_last_of_it_has_ended() {
-        let data = DataId { key: Vec::new(), generation: Vec::new(), connection: 1 };
+        let data = data();
         let mut back = GiveBacks::default();
         for secs in [60, 3_600, 5] {
             let limit = Limit::new(Algorithm::Concurrency, 9, secs * 1_000_000_000);

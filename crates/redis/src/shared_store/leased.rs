@@ -190,7 +190,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// The questions for leases that are due: one slot each, several counters, and nothing else.
-    fn renewals(&self) -> impl Iterator<Item = impl Future<Output = ()>> {
+    pub(super) fn renewals(&self) -> impl Iterator<Item = impl Future<Output = ()>> {
         let mut due: Vec<_> = self.leases.take_due().collect();
         due.sort_by_key(|(_, source)| (source.unit == Unit::Second, source.slot));
         let mut renewals: Vec<(Plan<'_>, Part<'_, R>)> = Vec::new();

@@ -203,6 +203,48 @@ fn demand<'s>(store: &'s SharedStore, check: &Check<'_>) -> Option<Demand<'s>> {
     store.demand(check, b"k")
 }
 
+/// They are at two servers, whose slots have the same numbers.
+#[tokio::test]
+async fn leases_of_two_stores_are_asked_for_in_two_calls() {
+    let rules = rules_of(
+        "domain: shop\ndescriptors:\n  \
+         - {key: day, rate_limit: {unit: day, requests_per_unit: 1000, sync: leased}}\n  \
+         - {key: hours, rate_limit: {window: 12h, requests_per_unit: 1000, sync: leased}}\n  \
+         - {key: seconds, rate_limit: {window: 14401s, requests_per_unit: 1000, sync: leased}}",
+    );
+    let [main, second] = [1, 2].map(|port| {
+        RedisStore::new(RedisOptions::new(Servers::Single(Address::Tcp("127.0.0.1".to_owned(), port))))
+    });
+    let local = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let options = SharedStoreOptions { lease_time: Duration::from_secs(3_600), ..Default::default() };
+    let store = SharedStore::new(main, Some(second), local, Clock::start(), options);
+    for key in ["day", "hours", "seconds"] {
+        let request = request(&[key], 1);
+        let plan = rules.plan(&request, Modes::default());
+        let check = check_at(&plan, 0).expect("a rule");
+        let demand = demand(&store, check).expect("it is asked often enough");
+        grant(&demand, check, 10);
+        drop(demand);
+        (0..10).for_each(|_| drop(store.leases.hold(check, since_boot())));
+    }
+    assert_eq!(store.renewals().count(), 2);
+}
+
+/// With QUOTA_MODE a descriptor without a limit is one that is not over.
+#[tokio::test]
+async fn a_slot_is_asked_with_the_descriptors_that_have_no_limit() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["one", "nobody", "nothing"], 1);
+    let quotas = |quota: bool| {
+        let plan = rules.plan(&request, Modes { quota, ..Modes::default() });
+        let mut part = Part::new(&store.main, 0);
+        part.add(0, b"k".to_vec(), None);
+        let summary = part::request_summary(&plan, &part, &smallvec![None; 3]);
+        (summary.quotas, summary.quotas_over)
+    };
+    assert_eq!([false, true].map(quotas), [(0, 0), (2, 0)]);
+}
+
 #[tokio::test]
 async fn a_reported_cost_asks_for_no_lease() {
     let (store, rules) = (store(), rules());

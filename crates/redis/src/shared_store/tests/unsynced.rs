@@ -147,6 +147,16 @@ fn what_a_bucket_has_beyond_its_burst_is_kept_until_it_has_drained() {
     assert!(unsynced.is_empty());
 }
 
+#[test]
+fn a_counter_is_kept_as_long_as_its_last_hits_count() {
+    let (unsynced, now) = (UnsyncedHits::default(), monotonic());
+    let limit = limit(Algorithm::SlidingLog);
+    note(&unsynced, KEY, &limit, 1, now);
+    note(&unsynced, KEY, &limit, 2, now + 100 * SECOND);
+    unsynced.idle(now + 130 * SECOND);
+    assert_eq!(reported(&unsynced, &limit, now + 130 * SECOND), [(30_000_000, 2)]);
+}
+
 /// A weighted window counts a share of the hits in the window before.
 #[test]
 fn hits_are_reported_as_long_as_they_are_in_the_window_before() {
