@@ -267,6 +267,27 @@ fn a_request_waits_for_replicas() {
     assert_eq!(failures, [1, 1]);
 }
 
+/// Redis has them, whatever its replicas have.
+#[test]
+fn hits_of_an_outage_are_sent_once_though_no_replica_has_them() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let answers = world.run(async move {
+        let rules = rules_of(
+            "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100, cost: asked}}]",
+        );
+        let store = unreplicated(&node, &clock).await;
+        clock.refuse_decisions(true);
+        let alone = ask(&store, &rules, "a", 2).await;
+        clock.refuse_decisions(false);
+        let unreplicated = ask(&store, &rules, "a", 1).await;
+        clock.set_replicas(1);
+        [alone, unreplicated, ask(&store, &rules, "a", 1).await]
+    });
+    // What replicas did not have in time the node admitted alone, and sends it once more.
+    assert_eq!(answers, [98, 97, 95].map(|left| (Code::Ok, left)));
+}
+
 #[test]
 fn a_lease_that_no_replica_has_is_not_spent() {
     let taken = |replicas| {
@@ -427,7 +448,15 @@ async fn denied_by_one_of_two(
 
 /// How often a node gives back what one Redis charged for a request that the other denies, when so many times fail.
 fn give_backs(entries: &'static [(&'static str, &'static str)], failures: usize) -> usize {
-    let world = Arc::new(World::default());
+    give_backs_to(Arc::default(), entries, failures)
+}
+
+/// The same in this world.
+fn give_backs_to(
+    world: Arc<World>,
+    entries: &'static [(&'static str, &'static str)],
+    failures: usize,
+) -> usize {
     let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
     world.run(async move {
         let _store = denied_by_one_of_two(&node, &clock, entries, failures).await;
@@ -441,6 +470,13 @@ fn give_backs(entries: &'static [(&'static str, &'static str)], failures: usize)
 fn what_has_a_name_is_given_back_until_redis_has_done_it() {
     assert_eq!(give_backs(&[("call", "x"), ("id", "one")], 2), 3);
     assert_eq!(give_backs(&[("day", "x")], 2), 1);
+}
+
+#[test]
+fn a_give_back_that_comes_too_late_is_not_done() {
+    let world = Arc::new(World::default());
+    world.let_give_backs_be_late();
+    assert_eq!(give_backs_to(world, &[("call", "x"), ("id", "one")], 2), 3);
 }
 
 /// The slot ends by itself within a minute. Pauses grow to ten seconds.

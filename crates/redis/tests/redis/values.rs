@@ -303,7 +303,7 @@ async fn nobody_waits_for_a_server_that_is_not_there() {
     assert_eq!(values.get(b"a").await, Err(ConnectError::NoConnection));
 }
 
-/// Whoever begins to follow forgets all keys. One that changes at that very time is in the stream.
+/// Whoever begins to follow, or has a new connection, forgets all keys. One that changes at that very time is in the stream.
 #[tokio::test]
 async fn what_changes_while_all_keys_are_forgotten_is_read_from_the_stream() {
     let server = Server::start(&[]);
@@ -311,17 +311,20 @@ async fn what_changes_while_all_keys_are_forgotten_is_read_from_the_stream() {
     let mut other = server.connect();
     let mut announce = redis::cmd("XADD");
     announce.arg("test:changes").arg("*").arg("k").arg("late");
-    let forget = |found| {
-        assert_eq!(found, Followed::Begun);
-        announce.exec(&mut other).expect("Redis answers");
-    };
-    values.follow(MissingStream::Create, forget).await.expect("an answer");
-    let mut changed = Vec::new();
-    let hear = |found| {
-        if let Followed::Keys(keys) = found {
-            changed.extend(keys)
-        }
-    };
-    values.follow(MissingStream::Create, hear).await.expect("an answer");
-    assert_eq!(changed, [b"late"]);
+    for expected in [Followed::Begun, Followed::Reconnected] {
+        let forget = |found| {
+            assert_eq!(found, expected);
+            announce.exec(&mut other).expect("Redis answers");
+        };
+        values.follow(MissingStream::Create, forget).await.expect("an answer");
+        let mut changed = Vec::new();
+        let hear = |found| {
+            if let Followed::Keys(keys) = found {
+                changed.extend(keys)
+            }
+        };
+        values.follow(MissingStream::Create, hear).await.expect("an answer");
+        assert_eq!(changed, [b"late"]);
+        values.store().stats().connections_opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
 }
