@@ -352,18 +352,23 @@ fn of_a_batch_each_limit_of_limitador_decides_that_it_meets() {
 #[test]
 fn of_a_batch_only_a_request_that_names_a_call_by_no_id_is_left_out() {
     let text = "domain: shop\ndescriptors: [{key: user, concurrency: {slots: 9, ttl: 60s, id: call}}]";
-    let decided = |ids: [&str; 3]| {
+    // A place without an id has no request.
+    let decided = |ids: &[Option<&str>]| {
         let (service, mut batch) = (service_at(clock(), Some(text), &metrics()), Batch::default());
         for id in ids {
-            batch.put(Request::new("shop", 1).descriptor(&[("user", "alice"), ("call", id)]));
+            match id {
+                Some(id) => batch.put(Request::new("shop", 1).descriptor(&[("user", "alice"), ("call", id)])),
+                None => batch.pass(),
+            }
         }
         let mut decided = Vec::new();
         let live = service.snapshot().expect("rules");
         service.decide(live.in_force(), &batch, |_, _, decision| decided.push(decision.is_some()));
         decided
     };
-    assert_eq!(decided(["one", "a\nb", "two"]), [true, false, true]);
-    assert_eq!(decided(["a\nb", "one", "two"]), [false, true, true]);
+    assert_eq!(decided(&[Some("one"), Some("a\nb"), Some("two")]), [true, false, true]);
+    assert_eq!(decided(&[Some("a\nb"), Some("one"), Some("two")]), [false, true, true]);
+    assert_eq!(decided(&[None, Some("one"), Some("a\nb")]), [true, false]);
 }
 
 #[tokio::test]

@@ -362,6 +362,25 @@ async fn what_was_known_last_holds_until_it_is_too_old() {
     }
 }
 
+/// Others may have had an answer that this request waits for in vain.
+#[tokio::test(start_paused = true)]
+async fn what_became_known_while_a_request_waited_is_what_was_known_last() {
+    for (mode, passes) in [(StaleMode::Rule, false), (StaleMode::Last, true), (StaleMode::Deny, false)] {
+        let shop = Shop::with(mode, 100);
+        shop.source.0.is_held.store(true, Relaxed);
+        let becomes_known = async {
+            tokio::task::yield_now().await;
+            shop.records.know(&key("alice"), of(5));
+        };
+        let four = DescriptorOptions { hits_addend: Some(4), ..DescriptorOptions::default() };
+        let mut request = Request::new("shop", 1);
+        request.push([Entry { key: "user", value: "alice" }], four);
+        let service = shop.service(1_000);
+        let (decided, ()) = futures_util::future::join(decided(&service, &request), becomes_known).await;
+        assert_eq!(decided, (passes, false), "{mode:?}");
+    }
+}
+
 /// A store that comes back confirms what it did not change. A request that read the cache before must not use the old
 /// value as a confirmed one, however long it waits for another key.
 #[tokio::test(start_paused = true)]
