@@ -143,6 +143,44 @@ fn a_folder_that_refuses_changes_is_opened_again_and_says_how_often() {
     assert_eq!(folder.times_opened(), 2);
 }
 
+/// It may be there when the folder is opened the next time, or not.
+#[test]
+fn a_folder_that_refuses_changes_confirms_none() {
+    let (temporary, record) = (temporary(), Record::of(1));
+    let folder = open(temporary.path());
+    folder.put(&key("a"), &record).expect("written");
+    assert!(folder.confirm(&key("a"), Some(record)).expect("it is open"));
+    folder.refuses.store(true, Relaxed);
+    let confirmed = folder.confirm(&key("a"), Some(record));
+    assert!(matches!(confirmed, Err(FolderError::Closed(_))), "{confirmed:?}");
+}
+
+/// Trees on a disk that has no space any more.
+struct FullDisk;
+
+impl Trees for FullDisk {
+    fn open(&self, folder: &Path) -> Result<Box<dyn Tree>, FolderError> {
+        EmbeddedTrees.open(folder)
+    }
+
+    fn probe(&self, _: &Path) -> Result<(), FolderError> {
+        Err(FolderError::Closed("the disk is full".to_owned()))
+    }
+}
+
+/// If it was closed, perhaps nobody could open it.
+#[test]
+fn a_folder_stays_open_for_reads_until_there_is_space() {
+    let (temporary, record) = (temporary(), Record::of(1));
+    let folder = Folder::closed_on(temporary.path(), Arc::new(FullDisk));
+    folder.mend().expect("it can be opened");
+    folder.put(&key("a"), &record).expect("written");
+    folder.refuses.store(true, Relaxed);
+    folder.mend().expect_err("the disk is full");
+    assert_eq!((folder.times_opened(), folder.is_open()), (1, true));
+    assert_eq!(folder.get(&key("a")).expect("it is open"), Some(record));
+}
+
 /// A tree whose reads hang until somebody sends something.
 struct HangingTree(Mutex<Receiver<()>>);
 
