@@ -186,7 +186,8 @@ fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Deci
 /// Shows for each descriptor the limit that says most.
 #[inline(never)] // As above.
 fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
-    for (place, &descriptor) in (plan.descriptors()..).zip(&plan.further) {
+    // Slots come last, because bans and holds are about hits.
+    for (place, descriptor) in of_slots(plan, false).chain(of_slots(plan, true)) {
         let (Step::Check(check), Some(verdict)) = (&plan.steps[place], verdicts[place]) else { continue };
         let mut further = limited(check, verdict, plan.in_quota_mode(place, check));
         if check.is_ban() {
@@ -228,6 +229,13 @@ fn conclude_further<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Dec
             status => *status = Status::Limited(further),
         }
     }
+}
+
+/// The further steps that are about slots, or those that are not: each with its descriptor.
+fn of_slots(plan: &Plan<'_>, wanted: bool) -> impl Iterator<Item = (usize, usize)> {
+    let is_slots = |place: usize| matches!(&plan.steps[place], Step::Check(check) if check.limit.algorithm() == Algorithm::Concurrency);
+    let further = (plan.descriptors()..).zip(plan.further.iter().copied());
+    further.filter(move |&(place, _)| is_slots(place) == wanted)
 }
 
 /// What this verdict on the check of holds says.

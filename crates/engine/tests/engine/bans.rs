@@ -205,6 +205,30 @@ fn a_ban_is_about_the_entries_that_it_names() {
     assert_eq!(ask("1", "alice", 3.0), (Code::Ok, 0), "another user of the address");
 }
 
+/// Its calls may still run when it is banned, and another descriptor may report a cost: then its slots are looked at.
+#[test]
+fn a_ban_shows_the_numbers_of_the_rate_limit_also_if_no_slot_is_free() {
+    let limit = "rate_limit: {window: 600s, requests_per_unit: 2, algorithm: sliding_log}";
+    let slots = "concurrency: {slots: 1, ttl: 600s, id: call}";
+    let ban = "ban: {after: 1, within: 60s, every: 0, for: 900s}";
+    let rules = loaded(&format!(
+        "domain: d\ndescriptors: [{{key: user, {limit}, {slots}, {ban}}}, {{key: all, rate_limit: {{unit: day, requests_per_unit: 9}}}}]"
+    ))
+    .rules;
+    let store = store();
+    let ask = |call: &str, hits: u64, second: f64| {
+        let request = request(&[("user", "a"), ("call", call)], hits).descriptor(&[("all", "x")]);
+        ask_as(&rules, &store, &request, second, |decision| match &decision.statuses[0] {
+            Status::Limited(it) => (it.is_denied(), it.limit.requests(), it.remaining(), it.reset_secs()),
+            _ => panic!("a limit applies"),
+        })
+    };
+    assert_eq!(ask("1", 1, 0.0), (false, 2, 1, 600));
+    assert_eq!(ask("2", 2, 1.0), (true, 2, 0, 900), "the denial of the limit begins the ban");
+    assert_eq!(ask("2", 1, 2.0), (true, 2, 0, 899), "no slot is free, but it is not denied by that");
+    assert_eq!(ask("1", 1, 3.0), (true, 2, 0, 898));
+}
+
 /// Redis does not have them any more.
 #[test]
 fn denials_that_no_longer_count_do_not_count_again_when_more_time_is_looked_at() {
