@@ -128,6 +128,9 @@ pub struct Rule {
     pub near: Option<f64>,
     /// The constant parts of its counters' keys and that of the candidate as they were loaded, if a reset has replaced them.
     pub loaded: Option<Box<Seeds>>,
+    /// The constant part of the names of what is learnt about it: its domain and its path alone. It forgets nothing when its
+    /// limit changes.
+    pub learning: KeySeed,
     /// Its keys may have records (`limits_from: store`): the constant part of their names in caches. It depends on the domain
     /// and the keys of the path alone: a record keeps its name when rules change.
     pub records: Option<KeySeed>,
@@ -248,9 +251,9 @@ impl Rule {
         self.counting.seed.key(self.keyed(entries).map(|(_, entry)| entry.value))
     }
 
-    /// The name of the counter of these entries for what is learnt about it: no reset changes it.
+    /// The name of the counter of these entries for what is learnt about it: no reset and no other limit changes it.
     pub(crate) fn learning_key(&self, entries: &[Entry<'_>]) -> Key {
-        self.key_with(&self.loaded_seeds().seed, entries)
+        self.key_with(&self.learning, entries)
     }
 
     /// Its candidate, and the key of the candidate's counter for a request whose entries matched this rule.

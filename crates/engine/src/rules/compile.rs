@@ -410,6 +410,8 @@ impl<'f> Compiler<'_, 'f> {
         let candidate =
             checked.candidate.map(|limit| Box::new(CandidateLimit { limit, seed: seed(b"candidate") }));
         let seed = seed(b"rule");
+        let learning =
+            self.options.secret.seed([b"learning".as_slice(), domain.as_bytes(), &digest.to_le_bytes()]);
         let shared = constant_part(b"rule", domain, limit, &shared.0, |parts| SharedId::of(parts));
         self.set.has_more |= candidate.is_some() || !checked.replaces.is_empty();
         let keys = path.iter().map(|level| level.node.key.as_str());
@@ -437,6 +439,7 @@ impl<'f> Compiler<'_, 'f> {
             on_store_failure: checked.on_store_failure,
             near: checked.near,
             loaded: None,
+            learning,
             records,
             classes: node
                 .classes

@@ -353,10 +353,11 @@ impl RuleSet {
 
     /// Continues with what the rules in force have learnt about costs.
     pub fn keep_learnt(&mut self, before: &Self) {
-        let name = |rule: &Rule| rule.loaded_seeds().seed.key([]);
+        // A node has one name: its first rule, which learns for all of them, is the last one here.
+        let name = |rule: &Rule| rule.learning.key([]);
         let holds = before.rules.iter().filter_map(|rule| Some((name(rule), rule.held_costs.as_ref()?)));
         let holds: HashMap<Key, &HeldCosts, FixedState> = holds.collect();
-        let learning = before.rules.iter().filter(|rule| rule.cost.said() == Cost::Auto);
+        let learning = before.rules.iter().rev().filter(|rule| rule.cost.said() == Cost::Auto);
         let learnt: HashMap<Key, &CostUse, FixedState> =
             learning.map(|rule| (name(rule), &rule.cost)).collect();
         for rule in &mut self.rules {

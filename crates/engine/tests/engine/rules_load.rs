@@ -438,6 +438,45 @@ fn what_was_learnt_of_costs_outlives_a_reload() {
     assert!(!second.plan(&request, Modes::default()).has_reports());
 }
 
+/// A stream that asked before the reload may report after it. Further limits of a rule learn nothing by themselves.
+#[test]
+fn what_was_learnt_of_costs_outlives_another_window_another_algorithm_and_further_limits() {
+    let rules = |limit: &str| {
+        loaded(&format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{requests_per_unit: 1, {limit}}}]"))
+            .rules
+    };
+    let request = |hits_addend| {
+        let mut request = Request::new("d", 0);
+        let options = DescriptorOptions { hits_addend, ..DescriptorOptions::default() };
+        request.push([Entry { key: "k", value: "" }], options);
+        request
+    };
+    let asks = |rules: &RuleSet, hits: u64, times: usize| {
+        let request = request(Some(hits));
+        (0..times).for_each(|_| rules.observe_costs(&request, &rules.plan(&request, Modes::default())));
+    };
+    let is_reported = |rules: &RuleSet| rules.plan(&request(Some(5)), Modes::default()).has_reports();
+    let slots = "concurrency: {slots: 9, ttl: 60s, id: call}";
+    for before in ["unit: day}".to_owned(), format!("unit: day}}, {slots}")] {
+        for after in [
+            "unit: hour}".to_owned(),
+            "unit: day, algorithm: token_bucket}".to_owned(),
+            "unit: day, granularity: 3600s}".to_owned(),
+            format!("unit: minute}}, {slots}"),
+        ] {
+            let [first, mut second, mut third] = [&before, &after, &before].map(|limit| rules(limit));
+            asks(&first, 5, 100);
+            assert!(!is_reported(&first), "{before}");
+            second.keep_learnt(&first);
+            assert!(!is_reported(&second), "{before} → {after}");
+            asks(&second, 0, 1);
+            third.keep_learnt(&second);
+            asks(&third, 5, 100);
+            assert!(is_reported(&third), "{before} → {after} and back: it is for good");
+        }
+    }
+}
+
 /// Those of requests that bring a limit have no rule that learns.
 #[test]
 fn what_was_learnt_of_the_costs_of_other_limits_outlives_a_reload() {
