@@ -289,6 +289,19 @@ async fn headers_describe_the_client_and_each_fact_counts_apart() {
 }
 
 #[tokio::test]
+async fn a_question_of_zero_hits_only_asks_also_where_rules_say_what_a_request_costs() {
+    let server = Server::with_rules(Some(
+        "domain: shop\nrate_limits: [{actions: [{remote_address: {}}], hits_addend: {number: 5}}]\n\
+         descriptors: [{key: remote_address, rate_limit: {unit: hour, requests_per_unit: 20}}]",
+    ))
+    .await;
+    let url = "/check/shop";
+    assert_eq!([left(&server, url).await, left(&server, url).await], [20; 2]);
+    assert_eq!(described(&server, "").await, 15);
+    assert_eq!(left(&server, url).await, 15);
+}
+
+#[tokio::test]
 async fn a_description_that_is_not_exactly_one_is_refused() {
     let server = start().await;
     for (headers, named) in [

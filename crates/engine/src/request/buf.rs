@@ -51,7 +51,7 @@ impl RequestBuf {
         self.reservation = None;
     }
 
-    /// Sets the hits of each descriptor, instead of 1; 0 only asks.
+    /// Sets the hits of each descriptor that has none of its own, instead of 1. 0 only asks, whatever a descriptor has.
     pub fn set_hits(&mut self, hits: u32) {
         self.hits = Some(hits);
     }
@@ -159,7 +159,7 @@ impl RequestBuf {
             });
             request.push(
                 entries,
-                DescriptorOptions { hits_addend: options.hits_addend.or(only_asks), ..options },
+                DescriptorOptions { hits_addend: only_asks.or(options.hits_addend), ..options },
             );
             first = end;
         }
@@ -221,6 +221,20 @@ mod tests {
         buf.close();
         assert_eq!((buf.domain(), entries_of(&buf)), ("bar", vec![pairs(&[("path", "/")])]));
         assert_eq!(buf.as_request().hits_addend(), 1);
+    }
+
+    /// A rule's actions may say what a descriptor costs.
+    #[test]
+    fn a_question_of_zero_hits_takes_no_hits_of_its_descriptors() {
+        for (hits, cost) in [(None, 5), (Some(3), 5), (Some(0), 0)] {
+            let mut buf = RequestBuf::new("shop");
+            hits.into_iter().for_each(|hits| buf.set_hits(hits));
+            push(&mut buf, "user", "alice");
+            buf.close_with(DescriptorOptions { hits_addend: Some(5), ..DescriptorOptions::default() });
+            let request = buf.as_request();
+            let descriptor = request.descriptors().next().expect("one");
+            assert_eq!(request.hits_of(&descriptor.options), cost, "{hits:?}");
+        }
     }
 
     #[test]
