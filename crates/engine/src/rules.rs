@@ -37,7 +37,7 @@ mod walk;
 pub use actions::{Actions, ClientRequest, Costs, Field, Metadata, MetadataSource, Need};
 pub use calls::BadCallId;
 pub use diagnostic::Diagnostic;
-pub use duration::parse_duration_nanos;
+pub use duration::{parse_duration_nanos, shown_duration};
 pub use epochs::{Epoch, Epochs, Reach, ResetPath};
 pub use excerpt::{Excerpt, Ink, excerpts};
 pub use lists::lists_of;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use tidegate_engine::Algorithm;
 use tidegate_engine::limit::COUNT_REQUESTS_MAX;
 use tidegate_engine::overlay::Record;
-use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_engine::rules::{parse_duration_nanos, shown_duration};
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::{Anchor, AnchorKind, Unit, Window};
 
@@ -213,14 +213,6 @@ fn shown_anchor(anchor: Anchor) -> Value {
         AnchorKind::Day(day) => day.into(),
         _ => anchor.to_string().into(),
     }
-}
-
-/// Nanoseconds as a duration in the largest unit that divides them.
-fn shown_duration(nanos: u64) -> String {
-    let units = [(SECOND_NANOS, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
-    let whole = units.into_iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
-    let (unit, name) = whole.unwrap_or((1, "ns"));
-    format!("{}{name}", nanos / unit)
 }
 
 /// The part of a text that an error repeats; the text may be long.

@@ -7,7 +7,7 @@ use crate::decision::{Limited, Status, Trial};
 use crate::look::Look;
 use crate::overlay::{Finding, Met as Exception, Record, Unconfirmed};
 use crate::plan::Hits;
-use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
+use crate::rules::{Fit, Level, Met, Rule, Tried, Written, shown_duration};
 use crate::stamp;
 use crate::time::ceil_secs;
 use crate::unit::Window;
@@ -222,6 +222,9 @@ fn says(record: &Record, rule: Option<&Rule>) -> Value {
     }
     if let Some(algorithm) = record.algorithm {
         json["algorithm"] = algorithm.name().into();
+    }
+    if let Some(nanos) = record.granularity_nanos {
+        json["granularity"] = shown_duration(nanos).into();
     }
     if let Some(anchor) = record.anchor {
         json["anchor"] = anchor.to_string().into();

@@ -8,7 +8,7 @@ use crate::limit::{BanTerms, Limit};
 use crate::look::Look;
 use crate::overlay::{Effect, Finding, Met as Exception, Record, Unconfirmed};
 use crate::plan::{Hits, Origin};
-use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
+use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried, shown_duration};
 use crate::stamp;
 use crate::text::{one_line, span};
 use crate::time::ceil_secs;
@@ -200,6 +200,7 @@ fn says(record: &Record, own: Option<&Limit>) -> String {
         record.burst.map(|burst| format!("burst {burst}")),
         record.window.map(|window| format!("per {window}")),
         record.algorithm.map(|algorithm| algorithm.name().to_owned()),
+        record.granularity_nanos.map(|nanos| format!("granularity {}", shown_duration(nanos))),
         record.anchor.map(|anchor| format!("anchor {anchor}")),
         record.shadow.map(|shadow| format!("shadow_mode {shadow}")),
     ];

@@ -1,5 +1,15 @@
 //! Durations as people write them: `90s`, `1h30m`, `1.5h`, `250ms`; the format is that of Go.
 
+use crate::time::SECOND_NANOS;
+
+/// Nanoseconds as a duration in the largest unit that divides them, up to seconds.
+pub fn shown_duration(nanos: u64) -> String {
+    let units = [(SECOND_NANOS, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+    let whole = units.into_iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
+    let (unit, name) = whole.unwrap_or((1, "ns"));
+    format!("{}{name}", nanos / unit)
+}
+
 /// Nanoseconds of a duration without a sign. `None`: it is no duration, or longer than 584 years.
 pub fn parse_duration_nanos(text: &str) -> Option<u64> {
     if text == "0" {

@@ -13,6 +13,7 @@ use crate::service::fixture::{metrics, rules};
 use crate::service::{Batch, Counters, Service, ServiceError};
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Decision};
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::DescriptorOptions;
@@ -483,6 +484,24 @@ async fn a_record_of_zero_is_shown_as_one() {
     let (text, json) = shop.explains_record("alice").await;
     assert_eq!(text, "0 instead of 3, burst 0, shadow_mode false");
     assert_eq!(json["not_known"], Value::Null, "{json}");
+}
+
+/// A record with another granularity has another counter: who looks for its hits has to see why.
+#[tokio::test]
+async fn all_fields_of_a_record_are_shown() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    let fields = |granularity_nanos| Record {
+        algorithm: Some(Algorithm::SlidingWindow),
+        granularity_nanos: Some(granularity_nanos),
+        ..Record::of(5)
+    };
+    for (nanos, granularity) in [(2_000_000_000, "2s"), (1_500_000_000, "1500ms")] {
+        shop.source.set("alice", Some(fields(nanos)));
+        shop.records.forget(&key("alice"));
+        let (text, json) = shop.explains_record("alice").await;
+        assert_eq!(text, format!("5 instead of 3, sliding_window, granularity {granularity}"));
+        assert_eq!(json["granularity"], granularity);
+    }
 }
 
 /// Keys that come once evict few of those that come repeatedly.
