@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use tidegate_engine::classes::Classes;
 use tidegate_engine::held_costs::{HeldCosts, HoldSize};
-use tidegate_engine::limit::Limit;
+use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::prefix::Prefixes;
-use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync};
+use tidegate_engine::rules::{Cost, Rule, RuleSet, StoreFailure, Sync, shown_duration};
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_engine::unit::Window;
@@ -143,6 +143,13 @@ fn retry_nanos(rule: &Rule) -> Option<u64> {
     (rule.call_id.is_some() || rule.hold_terms().is_some()).then_some(rule.retry_nanos)
 }
 
+/// The width of the buckets of a `sliding_window`, rounded down to a nanosecond.
+fn granularity_nanos(rule: &Rule) -> Option<u64> {
+    let limit = rule.limit.filter(|limit| limit.algorithm() == Algorithm::SlidingWindow)?;
+    let (buckets, nanos) = limit.buckets();
+    nanos.checked_div(buckets)
+}
+
 /// What is different, old → new.
 fn differences(before: &Rule, after: &Rule) -> String {
     let limit = |rule: &Rule| {
@@ -167,6 +174,9 @@ fn differences(before: &Rule, after: &Rule) -> String {
     let on = |rule: &Rule| {
         if rule.ban_on.is_empty() { "its own keys".to_owned() } else { rule.ban_on.join(" and ") }
     };
+    let granularity = |rule: &Rule| granularity_nanos(rule).map(shown_duration).unwrap_or_default();
+    // By default it follows from the window.
+    let counts_alike = before.counting.window == after.counting.window && old_algorithm == new_algorithm;
     let retry = |rule: &Rule| {
         retry_nanos(rule).map_or_else(|| "none".to_owned(), |nanos| format!("{}s", nanos / SECOND_NANOS))
     };
@@ -176,6 +186,7 @@ fn differences(before: &Rule, after: &Rule) -> String {
     let all = [
         (old != new).then(|| format!("{old} → {new}")),
         named("algorithm", old_algorithm, new_algorithm),
+        named("granularity", &granularity(before), &granularity(after)).filter(|_| counts_alike),
         named("candidate", &candidate(before), &candidate(after)),
         flag("shadow_mode", |rule| rule.shadow_mode),
         flag("quota_mode", |rule| rule.quota_mode),
@@ -245,6 +256,17 @@ mod tests {
         let limited = "rate_limit: {unit: day, requests_per_unit: 5}";
         let holding = |retry| rules(&format!("{{key: a, {limited}, reserve: {{ttl: 60s, retry: {retry}}}}}"));
         assert_eq!(text(&holding("1s"), &holding("5s")), "1 changed (shop.a (reserve): retry 1s → 5s)");
+    }
+
+    /// It starts other counters.
+    #[test]
+    fn another_granularity_is_named_and_the_default_of_another_window_is_not() {
+        let (own, day) = (rules(&limit("a", "5, granularity: 90s")), rules(&limit("a", "5")));
+        assert_eq!(text(&day, &own), "1 changed (shop.a: granularity 1440s → 90s)");
+        let week = rules(&limit("a", "5").replace("day", "week"));
+        assert_eq!(text(&day, &week), "1 changed (shop.a: 5 per day → 5 per week)");
+        let fixed = rules(&limit("a", "5, algorithm: fixed_window"));
+        assert_eq!(text(&own, &fixed), "1 changed (shop.a: algorithm sliding_window → fixed_window)");
     }
 
     #[test]
