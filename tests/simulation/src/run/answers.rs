@@ -26,9 +26,10 @@ fn denies(counter: &Counter) -> bool {
     counter.over && !counter.by.is_shadow
 }
 
-/// Whether nobody knows if this counter is over: a ban denies its descriptor, which shows it as full.
+/// Whether nobody knows if this counter is over: a ban denies its descriptor, which says that a counter of hits is full until then.
 pub(super) fn is_hidden(counter: &Counter, decided: &Decided) -> bool {
-    counter.is_shown && decided.bans.iter().any(|ban| ban.at == counter.at && !ban.has_begun)
+    let mut bans = decided.bans.iter().filter(|ban| ban.at == counter.at && !ban.has_begun);
+    !counter.is_slots && bans.any(|ban| counter.reset_nanos >= ban.left)
 }
 
 /// Whether this is the limit that its descriptor has to show: of those that deny the one that does it for the longest time, then
