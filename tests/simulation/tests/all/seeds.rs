@@ -44,7 +44,7 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// that had failed; a record that a Cluster listed no more, because it was removed and put at the same time; hits of a limit of 0
 /// with a `burst`, which `allow` let through; two judges: of a reservation that had expired when its cost came, and of a denial
 /// that was remembered from when others had leased the rest; and connections that were lost together and found out one by one.
-const REGRESSIONS: [u64; 61] = [
+const REGRESSIONS: [u64; 63] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -106,6 +106,8 @@ const REGRESSIONS: [u64; 61] = [
     10426933,
     3307923,
     10440430,
+    3557,
+    10447255,
 ];
 
 #[test]
