@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_ban_is_not_named_among_limits_that_count_long() {
-        let text = "domain: shop\ndescriptors: [{key: user, ban: {after: 9, within: 10d, for: 1h, doubling_to: 24h}, \
+        let text = "domain: shop\ndescriptors: [{key: user, ban: {after: 9 denials, within: 168h, for: 1h, doubling_to: 24h}, \
                     rate_limit: {unit: minute, requests_per_unit: 1}}, {key: long, rate_limit: {unit: day, requests_per_unit: 1}}]";
         let file = SourceFile { name: "shop.yaml".to_owned(), bytes: text.into(), presumed: false };
         let set = rules::load(&[file], &LoadOptions::new(KeySecret::new([7; 16]))).expect("good rules").rules;

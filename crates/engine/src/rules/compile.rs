@@ -402,20 +402,16 @@ impl<'f> Compiler<'_, 'f> {
         path: &[Level<'_>],
     ) -> Rule {
         let (Scope { domain, .. }, Level { node, digest, shared, .. }) = (scope, level);
-        let limit = checked.limit.as_ref();
-        let seed = |mark| {
-            let path = digest.to_le_bytes();
-            constant_part(mark, domain, limit, &path, |parts| self.options.secret.seed(parts))
-        };
+        let (limit, digest, secret) = (checked.limit.as_ref(), digest.to_le_bytes(), &self.options.secret);
+        let seed = |mark| constant_part(mark, domain, limit, &digest, |parts| secret.seed(parts));
         let candidate =
             checked.candidate.map(|limit| Box::new(CandidateLimit { limit, seed: seed(b"candidate") }));
         let seed = seed(b"rule");
-        let learning =
-            self.options.secret.seed([b"learning".as_slice(), domain.as_bytes(), &digest.to_le_bytes()]);
+        let learning = secret.seed([b"learning".as_slice(), domain.as_bytes(), &digest]);
         let shared = constant_part(b"rule", domain, limit, &shared.0, |parts| SharedId::of(parts));
         self.set.has_more |= candidate.is_some() || !checked.replaces.is_empty();
         let keys = path.iter().map(|level| level.node.key.as_str());
-        let records = node.limits_from_store.map(|_| self.options.secret.records(domain, keys));
+        let records = node.limits_from_store.map(|_| secret.records(domain, keys));
         self.set.has_records |= records.is_some();
         self.set.counts_calls |= checked.call_id.is_some();
         let prefixes = prefixes(path);
