@@ -216,7 +216,25 @@ impl<'o> Counted<'o> {
             }
             _ => self.in_window(enough, place)? + self.leased_at_most(it),
         };
-        (hits < enough).then_some(hits)
+        (hits < enough && hits + self.kept(it) < enough).then_some(hits)
+    }
+
+    /// The most that a bucket may keep, until it has drained, of hits that several requests gave back at the same time because another
+    /// slot denied them: it knows how many hits are in it, and not whose.
+    fn kept(&self, it: &Record) -> u64 {
+        if !self.limit.algorithm.is_bucket() {
+            return 0;
+        }
+        let since = it.asked.saturating_sub(self.limit.empties_by(it.window, it.requests));
+        let gave_back = |other: &&Record| {
+            let is_of_others = other.outcome == Outcome::Denied { over: false } && !other.is_plain;
+            is_of_others && other.hits > 0 && other.answered >= since && other.asked <= it.answered
+        };
+        let gave_back: Vec<&Record> = self.own.iter().filter(gave_back).collect();
+        let meets = |one: &Record, other: &Record| one.asked <= other.answered && other.asked <= one.answered;
+        let several =
+            gave_back.iter().filter(|one| gave_back.iter().filter(|other| meets(one, other)).count() > 1);
+        several.map(|one| one.hits).sum()
     }
 
     /// The most that was there where this was denied.

@@ -44,9 +44,9 @@ const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 /// that had failed; a record that a Cluster listed no more, because it was removed and put at the same time; hits of a limit of 0
 /// with a `burst`, which `allow` let through; two judges: of a reservation that had expired when its cost came, and of a denial
 /// that was remembered from when others had leased the rest; connections that were lost together and found out one by one; two judges:
-/// of a cold bucket whose record has a larger `burst` than its rule, and of what a ban hides where slots are shown; and costs that
-/// were dropped while an exception denied.
-const REGRESSIONS: [u64; 64] = [
+/// of a cold bucket whose record has a larger `burst` than its rule, and of what a ban hides where slots are shown; costs that were
+/// dropped while an exception denied; and a judge of what is left in a bucket to which several requests gave hits back together.
+const REGRESSIONS: [u64; 65] = [
     5736012772374845830,
     6455210636559670481,
     4726,
@@ -111,6 +111,7 @@ const REGRESSIONS: [u64; 64] = [
     3557,
     10447255,
     10446530,
+    10463012,
 ];
 
 #[test]
