@@ -51,16 +51,13 @@ impl<'o> Overlay<'o> {
     /// limits that carry debts, owe as many windows of N: nothing. So they are charged by the N that their key has otherwise.
     #[inline]
     fn charge_reported(self, plan: &mut Plan<'_>) {
-        for place in 0..plan.steps.len() {
-            let Step::Check(check) = &plan.steps[place] else { continue };
+        let descriptors = plan.descriptors();
+        for (place, step) in plan.steps.iter_mut().enumerate() {
+            let Step::Check(check) = step else { continue };
             if check.reported && check.limit.requests() == 0 && check.limit.owes_by_requests() {
-                let record = self.records.filter(|_| place < plan.descriptors());
-                let record = record.and_then(|records| records.of(place).record);
-                if let (Some(limit), Step::Check(check)) =
-                    (limit_otherwise(check, record), &mut plan.steps[place])
-                {
-                    check.limit = limit.passing_nothing();
-                }
+                let records = self.records.filter(|_| place < descriptors);
+                let record = records.and_then(|records| records.of(place).record);
+                check.limit = limit_otherwise(check, record).map_or(check.limit, Limit::passing_nothing);
             }
         }
     }
@@ -80,9 +77,11 @@ fn limit_otherwise(check: &Check<'_>, record: Option<Record>) -> Option<Limit> {
     let rule = check.origin.rule()?;
     let mut limit = rule.limit?;
     if let Some(record) = record {
-        let open = Record { requests: limit.requests(), burst: None, ..record };
-        let record = if record.requests == 0 || record.unlimited { open } else { record };
-        Record { unlimited: false, ..record }.apply(&mut limit, Some(rule));
+        let (requests, burst) = match record.requests == 0 || record.unlimited {
+            true => (limit.requests(), None),
+            false => (record.requests, record.burst),
+        };
+        Record { requests, burst, unlimited: false, ..record }.apply(&mut limit, Some(rule));
     }
     Some(limit)
 }

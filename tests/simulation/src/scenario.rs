@@ -61,7 +61,7 @@ pub use debts::DEBT_WINDOWS;
 pub use fault::{DiskTrouble, During, Fault, Outage, What, Whom};
 pub use fleet::Settings;
 pub use further::Further;
-pub use limit::LimitSpec;
+pub use limit::{LimitSpec, empties_in};
 pub use prefixes::ADDRESSES;
 pub use records::{HEARD_MAX, Terms};
 pub use reservations::{Hold, Reservation, Reserve};

@@ -5,7 +5,7 @@
 use tidegate_engine::limit::Algorithm;
 
 use super::{LATE, Loss, Record, Rules};
-use crate::scenario::LimitSpec;
+use crate::scenario::{LimitSpec, empties_in};
 use crate::world::{SECOND, Time};
 
 /// A node knows of no losses before it has read the resets of a new server, which has none.
@@ -39,10 +39,9 @@ impl Rules<'_> {
     /// The same, for as long as a node may take to notice.
     pub(super) fn may_be_cold(&self, limit: &LimitSpec, it: &Record) -> bool {
         let window = it.rule_window.max(it.window);
-        let empties = limit.empties_in(window).max(limit.empties_by(window, it.requests));
         // A record may have a larger `burst` than its rule.
-        let own = u128::from(window) * u128::from(it.room(limit)) / u128::from(it.requests.max(1));
-        let empties = empties.max(Time::try_from(own).unwrap_or(Time::MAX / 2));
+        let own = empties_in(window, it.requests, it.room(limit));
+        let empties = limit.empties_in(window).max(limit.empties_by(window, it.requests)).max(own);
         let for_long = empties.saturating_add(self.lease_time + LATE + self.lag);
         let since =
             if self.knows_late { 0 } else { it.asked.saturating_sub(for_long.saturating_add(SECOND)) };

@@ -124,9 +124,7 @@ impl LimitSpec {
 
     /// The same where an operator has changed N, but not `burst`.
     pub fn empties_by(&self, window: Time, requests: u32) -> Time {
-        // A month times a large burst is more than fits.
-        let empty = u128::from(window) * u128::from(self.room(requests)) / u128::from(requests.max(1));
-        window.max(Time::try_from(empty).unwrap_or(Time::MAX / 2))
+        empties_in(window, requests, self.room(requests))
     }
 
     /// The limit that requests bring along.
@@ -164,4 +162,11 @@ impl LimitSpec {
     pub fn is_steady(&self) -> bool {
         self.requests[0] == self.requests[1] && !self.is_operated()
     }
+}
+
+/// How long a counter of N hits a window, in which so many fit, takes from full to empty.
+pub fn empties_in(window: Time, requests: u32, room: u64) -> Time {
+    // A month times a large burst is more than fits.
+    let empty = u128::from(window) * u128::from(room) / u128::from(requests.max(1));
+    window.max(Time::try_from(empty).unwrap_or(Time::MAX / 2))
 }
